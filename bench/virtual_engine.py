@@ -20,8 +20,8 @@ from loadchaos.profile import steps
 from loadchaos.profile.profile import Profile
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit, with_kv_blocks
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.media.sender_cache import SenderCache
 
 S = 1_000_000_000
 _HEAD = 8
@@ -66,7 +66,7 @@ class VirtualServer:
 
     def _start(self) -> None:
         self.engine = Engine(self.config)
-        self.sender = SenderCache(self.config.mm_processor_cache_items)
+        self.sender = ProcessorCache(self.config.mm_processor_cache_items)
         self.now_s = 0.0
 
     def facts(self) -> Facts:
@@ -230,7 +230,7 @@ class _Load:
 
     def _output(self, output: Any) -> None:
         step = self._live.get(output.request_id)
-        if output.derailed or output.fault or output.swapped_with or output.seen_image:
+        if output.fault or output.swapped_with or output.seen_image:
             self._fail("wrong answer")
         if output.error and "cached item" in output.error.lower():
             self._fail("request failed: expected cached item")
@@ -379,7 +379,7 @@ class _Prompt:
         position = positions[step.ordinal // len(tries) % len(positions)] - tries[step.ordinal % len(tries)] + _LEAD
         cost = qwen(options.size.width, options.size.height)
         name = f"{hash64(step.run_seed, text_seed(step.traffic), step.phase, step.ordinal):016x}"
-        item = MMItem(name, cost - 2, position, self._server.sender.must_send(name))
+        item = MMItem(name, cost - 2, position, not self._server.sender.look_up(name))
         return [item], position + cost + 16
 
     def _images(self, options: Any) -> tuple[list[MMItem], int]:
@@ -389,7 +389,7 @@ class _Prompt:
             new = self._rng.share() < options.new or step.ordinal < options.reuse_distance
             ordinal = step.ordinal if new else step.ordinal - options.reuse_distance
             name = f"{hash64(step.run_seed, text_seed(step.traffic), step.phase, ordinal, k):016x}"
-            data = self._server.sender.must_send(name)
+            data = not self._server.sender.look_up(name)
             items.append(MMItem(name, cost - 2, place + 1, data))
             place += cost
         return items, place

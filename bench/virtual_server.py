@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-from loadchaos.simulator.engine import pipe as frames
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.engine import Engine
-from loadchaos.simulator.engine.types import EngineConfig, RequestOutput
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, RequestOutput
 from loadchaos.simulator.http.server import HttpServer
 from loadchaos.simulator.options import SimulatorSpec, make_options
 from loadchaos.simulator.vllm.api import VllmApi
@@ -125,7 +124,7 @@ class Injection:
 
     def filtered(self, output: RequestOutput) -> RequestOutput | None:
         """The output with or without its fault; None: it was nothing but one."""
-        spoiled = output.derailed or output.fault or output.swapped_with or output.seen_image
+        spoiled = output.fault or output.swapped_with or output.seen_image
         if not spoiled and output.used_adapter is None:
             return output
         if self._allowed(output.request_id):
@@ -153,7 +152,7 @@ class InProcessEngine(EngineClient):
         """Apply a message of the API server to the engine."""
         kind = message[0]
         if kind == "add":
-            self._engine.add(frames.request_from_list(message[1]))
+            self._engine.add(EngineRequest(*message[1]))
         elif kind == "abort":
             self._engine.abort(message[1])
         else:

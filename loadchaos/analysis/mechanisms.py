@@ -7,7 +7,7 @@ from typing import Any
 
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
-from loadchaos.core.model import Facts
+from loadchaos.core.model import EXPOSURES, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
 _STILL_DRAFTING_NS = 5 * NS_PER_S
@@ -143,16 +143,3 @@ class Mechanisms:
             return Check("exposure", f"{name} >= {least}", "unknown exposure", "unknown")
         n = self.exposures[name]
         return Check("exposure", f"{name} >= {least}", str(n), "pass" if n >= least and n > 0 else "unknown")
-
-
-EXPOSURES = {
-    "requests": "requests answered with at least a token",
-    "image_requests": "the same, with images",
-    "image_requests_while_drafting": "the same, while the server made speculative drafts",
-    "near_limit_requests": "prompts at the edge of the context",
-    "position_crossings": "answers that grew over a position of 1,024, 2,048, 4,096 and so on",
-    "aborted_requests": "requests whose client left before the end of the answer",
-    "finished_tool_calls": "answers whose finish_reason is tool_calls",
-    "attacks": "attacks that worked",
-}
-"""Names that an `exposure:` may count, with their meaning."""

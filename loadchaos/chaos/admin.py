@@ -6,7 +6,6 @@ The operations of each server (reset caches, pause, sleep, abort requests, load 
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import httpx
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core import bounded_http
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.base import AdminOperation, version_key
 
@@ -32,8 +31,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
         return operation
     if not dialect.admin:
         raise OptionError(f"attack {name}: loadchaos has no admin operations for {dialect.title}: remove this attack")
-    near = difflib.get_close_matches(name, dialect.admin, 1)
-    hint = f"; did you mean {near[0]}?" if near else "."
+    hint = did_you_mean(name, dialect.admin, ".")
     known = ", ".join(n for n, o in dialect.admin.items() if o.destructive)
     raise OptionError(f"attack {name}: {dialect.title} has no such admin operation{hint} It has: {known}")
 
@@ -128,7 +126,7 @@ class AdminAttack(Attack):
             response = await bounded_http.request(
                 self._context.client, method, url, limit_s=limit_s, params=params or None, json=body
             )
-        except (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError) as e:
+        except bounded_http.FAILURES as e:
             why = f"no answer within {limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             text = self._context.redactor.text(f"{type(e).__name__}: {why}".rstrip(": "))
             # A refused connection did nothing; after a missing answer the server may or may not have acted.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import print_json, text_width
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
@@ -188,13 +188,8 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
         return
     found = loaded.get(signature_id)
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(signature_id, [s.id for s in loaded.all], 1)
-        raise OptionError(
-            f"unknown signature {signature_id!r}"
-            + (f"; did you mean {near[0]}?" if near else "; `loadchaos signatures` lists all of them")
-        )
+        hint = did_you_mean(signature_id, [s.id for s in loaded.all], "; `loadchaos signatures` lists all of them")
+        raise OptionError(f"unknown signature {signature_id!r}{hint}")
     if as_json:
         _print_signatures([SignatureSummary.of(found, loaded)], as_json=True)
     else:

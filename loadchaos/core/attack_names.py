@@ -46,14 +46,9 @@ ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class KindSpec:
-    """One kind of attack: a key of an entry in `attacks`.
-
-    Args:
-        effect: text for docs/attacks.md and the schema; {names} stands for the names.
-        needs: text for docs/attacks.md.
-        names: values of the key; None: those of the server's dialect.
-        instant: names without an undo, which `for` does not go with.
-        params: True if it takes `params`.
+    """One kind of attack: a key of an entry in `attacks`. `effect` ({names} stands for the names) and `needs` are text
+    for docs/attacks.md. `names` None: those of the server's dialect. `instant` names have no undo, so `for` does not go
+    with them.
     """
 
     effect: str

@@ -1,7 +1,5 @@
-"""Hash a request body, and recognise the body that was sent.
-
-XXH3 with 64 bits: it recognises equal bodies and finds errors, and protects from no attacker. A body of 500 kB takes it
-8 us, where SHA-1 and CRC-32 together took 350 us.
+"""Hash a request body, and recognise the body that was sent. XXH3 with 64 bits: it recognises equal bodies and finds
+errors, and protects from no attacker. A body of 500 kB takes it 8 us, where SHA-1 and CRC-32 together took 350 us.
 """
 
 from __future__ import annotations
@@ -18,15 +16,8 @@ body_hash = xxhash.xxh3_64_hexdigest
 
 
 def is_sent_body(body: bytes, length: int | None, digest: str | None, crc: int | None) -> bool:
-    """Compare a body that was built again with the one that was sent.
-
-    The ledger or a trace describes the sent one.
-
-    Args:
-        body: The body that was built again.
-        length: Length of the sent body; None: unknown.
-        digest: Its `body_hash`; None: unknown.
-        crc: Its CRC-32. Only ledgers and traces of earlier versions have one; their digest is a SHA-1 and is not compared.
+    """Compare a body that was built again with the one that was sent, as the ledger or a trace describes it. None is
+    unknown. Only ledgers and traces of earlier versions have a CRC-32; their digest is a SHA-1 and is not compared.
     """
     if length not in (None, len(body)):
         return False

@@ -1,6 +1,5 @@
-"""Send one HTTP request with limits for its whole time and size.
-
-httpx limits only the time between two pieces, and reads and unpacks a body of any size.
+"""Send one HTTP request with limits for its whole time and size. httpx limits only the time between two pieces, and
+reads and unpacks a body of any size.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
 _PLAIN = {"Accept-Encoding": "identity"}
@@ -26,6 +26,10 @@ class TooLargeError(Exception):
     """The answer is larger than the limit."""
 
 
+FAILURES = (httpx.HTTPError, TimeoutError, IncompleteError, TooLargeError)
+"""What `request` raises where no complete answer came."""
+
+
 @dataclass(frozen=True)
 class BoundedResponse:
     """A complete response; header names are in lower case."""
@@ -36,20 +40,10 @@ class BoundedResponse:
 
 
 async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
-    """Send a request and read its answer.
-
-    Args:
-        http: the client.
-        method: HTTP method.
-        url: where it goes.
-        limit_s: limit of the whole exchange in seconds.
-        options: further arguments of `httpx.AsyncClient.stream`.
-
-    Raises:
-        TimeoutError: no headers came in time.
-        IncompleteError: headers came in time, the body did not.
-        TooLargeError: the body has more than `MOST_ANSWER_BYTES`, packed or not.
-        httpx.HTTPError: the connection failed.
+    """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
+    `httpx.AsyncClient.stream`. Raises one of `FAILURES`: TimeoutError where no headers came in time, IncompleteError
+    where the body did not, TooLargeError for a body of more than `MOST_ANSWER_BYTES`, packed or not, and
+    httpx.HTTPError where the connection failed.
     """
     began = False
     body: list[bytes] = []
@@ -83,12 +77,10 @@ def _lower(headers: httpx.Headers) -> dict[str, str]:
 
 
 def _unpacked(data: bytes, encoding: str) -> bytes:
-    """Unpack gzip and deflate, which a server may send without a request."""
-    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+    if encoding.strip().lower() not in PACKED:
         return data
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        found = unpacker.decompress(data, MOST_ANSWER_BYTES + 1)
+        found = inflater().decompress(data, MOST_ANSWER_BYTES + 1)
     except zlib.error as e:
         raise httpx.DecodingError(f"no {encoding} data: {e}") from e
     if len(found) > MOST_ANSWER_BYTES:

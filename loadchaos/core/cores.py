@@ -10,9 +10,8 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores(quota: Path = _QUOTA) -> int:
-    """Count the cores of this process, at least 1.
-
-    A container may use fewer than its machine has: `quota` is the file with its limit (cgroup v2).
+    """Count the cores of this process, at least 1. A container may use fewer than its machine has: `quota` is the file
+    with its limit (cgroup v2).
     """
     try:
         cores = len(os.sched_getaffinity(0))

@@ -1,12 +1,12 @@
-"""Exceptions for mistakes of loadchaos or its user, with exit codes.
-
-A fault of the server is data and never an exception. All exit codes: core/exit_codes.py.
+"""Exceptions for mistakes of loadchaos or its user, with exit codes. A fault of the server is data and never an
+exception. All exit codes: core/exit_codes.py.
 """
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from loadchaos.core import exit_codes
 
@@ -33,6 +33,12 @@ def how_to_read(e: OSError) -> str:
     return "check that the file exists and that its disk works"
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Suggest the nearest known word, as the end of a sentence about an unknown one; `otherwise` where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else otherwise
+
+
 def why_unread(e: OSError) -> str:
     """Explain why a file that a profile names could not be read."""
     if isinstance(e, FileNotFoundError):
@@ -57,9 +63,8 @@ class AuthorizationError(LoadchaosError):
 
 
 class TargetError(LoadchaosError):
-    """The target cannot be tested.
-
-    For example it is unreachable, not healthy, refuses the key, or lacks the model, images or development endpoints.
+    """The target cannot be tested. For example it is unreachable, not healthy, refuses the key, or lacks the model,
+    images or development endpoints.
     """
 
     exit_code = exit_codes.TARGET_ERROR
@@ -72,9 +77,8 @@ class LedgerError(LoadchaosError):
 
 
 class StoppedBySignalError(Exception):
-    """Signal that work was cancelled, as the user ended the process.
-
-    It is no LoadchaosError: nothing went wrong, and no step may treat it as its failure.
+    """Signal that work was cancelled, as the user ended the process. It is no LoadchaosError: nothing went wrong, and
+    no step may treat it as its failure.
     """
 
     def __init__(self, exit_code: int) -> None:

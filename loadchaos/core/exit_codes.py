@@ -1,6 +1,5 @@
-"""Exit codes of the command line.
-
-To add one: a line here, a row in docs/verdict.md and README.md, and the place that returns it.
+"""Exit codes of the command line. To add one: a line here, a row in docs/verdict.md and README.md, and the place that
+returns it.
 """
 
 PASS = 0

@@ -1,11 +1,9 @@
-"""Expectations of a profile, such as `images.ttft_p99 <= 2s`.
-
-The profile checks them and analysis/verdict/expectations.py judges them, both with `parse`.
+"""Expectations of a profile, such as `images.ttft_p99 <= 2s`. The profile checks them and
+analysis/verdict/expectations.py judges them, both with `parse`.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Literal
 
 from loadchaos.core import latency_names
 from loadchaos.core.endpoint_groups import PREFIX
+from loadchaos.core.errors import did_you_mean
 from loadchaos.core.limits import OUTAGE_S
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import duration_s, growth, share
@@ -61,10 +60,9 @@ _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
 @dataclass(frozen=True)
 class Expectation:
-    """A parsed expectation: `name op value`.
-
-    The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `limit` is `value` as it
-    was written. `traffic` is "" for all requests, and `endpoint.NAME` for those of an endpoint.
+    """A parsed expectation: `name op value`. The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds,
+    or growth per hour. `limit` is `value` as it was written. `traffic` is "" for all requests, and `endpoint.NAME` for
+    those of an endpoint.
     """
 
     text: str
@@ -77,11 +75,9 @@ class Expectation:
 
     @property
     def full_name(self) -> str:
-        """Name with its traffic, as it was written."""
         return f"{self.traffic}.{self.name}" if self.traffic else self.name
 
     def meaning(self) -> str:
-        """The figure in words."""
         of = f" (traffic {self.traffic})" if self.traffic else ""
         if self.traffic.startswith(PREFIX):
             of = f" (endpoint {self.traffic.removeprefix(PREFIX)})"
@@ -105,10 +101,8 @@ def known_names() -> list[str]:
 
 
 def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
-    """Parse one line of `expect`.
-
-    `traffics` are the names that may stand before the figure, those of endpoints as `endpoint.NAME`; None allows any.
-    Raises ValueError that says what was expected.
+    """Parse one line of `expect`. `traffics` are the names that may stand before the figure, those of endpoints as
+    `endpoint.NAME`; None allows any. Raises ValueError that says what was expected.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -130,7 +124,6 @@ def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
 
 
 def _split(full: str, traffics: Collection[str] | None) -> tuple[str, str]:
-    """Split a name into its traffic or endpoint ("": none) and its figure."""
     for dots in (2, 1):
         parts = full.split(".", dots)
         first, name = ".".join(parts[:dots]), parts[-1]
@@ -157,10 +150,8 @@ def _unknown(full: str, traffics: Collection[str]) -> str:
     endpoints = [name for name in traffics if name.startswith(PREFIX)]
     if full.startswith(PREFIX) and full.count(".") > 1 and not full.startswith(tuple(f"{e}." for e in endpoints)):
         return f"unknown endpoint in {full!r}; the profile has {', '.join(endpoints) or 'none'}"
-    near = difflib.get_close_matches(full, every, n=1, cutoff=0.6)
-    if near:
-        return f"unknown figure {full!r}; did you mean {near[0]}?"
-    return f"unknown figure {full!r}; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
+    known = f"; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
+    return f"unknown figure {full!r}{did_you_mean(full, every, known)}"
 
 
 _SYNONYMS: tuple[tuple[str, str], ...] = (
@@ -198,7 +189,6 @@ _STATISTIC_SYNONYMS: tuple[tuple[str, str], ...] = (
 
 
 def _synonym(full: str, traffics: Collection[str]) -> str:
-    """The figure that a name of another tool means; empty if there is none."""
     first, name = _split(full, traffics)
     prefix = f"{first}." if first else ""
     name = re.sub(r"_(?:ms|s|seconds|milliseconds)$", "", name.lower().replace("-", "_"))

@@ -14,15 +14,9 @@ _FILE = ".lock"
 
 
 class FolderLock:
-    """Lock of a folder, free at once when its process is killed.
-
-    Args:
-        folder: the folder; it is made where it does not exist.
-        what: what the process does there, for the message to the next one.
-        since: time of the lock; now by default.
-
-    Raises:
-        OptionError: another process has it, or its file cannot be written.
+    """Lock of a folder, free at once when its process is killed. The folder is made where it does not exist; the next
+    process is told `what` this one does there, and `since` when. Raises OptionError where another process has it, or
+    its file cannot be written.
     """
 
     def __init__(self, folder: Path, what: str, since: datetime | None = None) -> None:
@@ -47,5 +41,4 @@ class FolderLock:
         )
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._fd)

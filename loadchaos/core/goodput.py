@@ -1,6 +1,5 @@
-"""Requests that had to succeed, and the figures that limits of `slo` name.
-
-The verdict and the Prometheus exporter count goodput with these.
+"""Requests that had to succeed, and the figures that limits of `slo` name. The verdict and the Prometheus exporter
+count goodput with these.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ def is_good(end: EndRow, limits_s: Mapping[str, float]) -> bool:
 
 
 def figures_of(row: EndRow, names: Iterable[str]) -> dict[str, float]:
-    """Figures of an answer that limits name, in seconds.
-
-    An answer that was not streamed has its first token at its end, and no gaps. A figure that an answer does not have, such
-    as the TTFT of an embedding, is left out.
+    """Figures of an answer that limits name, in seconds. An answer that was not streamed has its first token at its
+    end, and no gaps. A figure that an answer does not have, such as the TTFT of an embedding, is left out.
     """
     sample = sample_of(row)
     if sample is None:

@@ -34,7 +34,6 @@ def bucket_middle(index: int) -> float:
 
 @functools.lru_cache(maxsize=8192)
 def _bucket_of(key: int | str) -> tuple[int, float]:
-    """Read a bucket and its middle from a key of counts."""
     index = int(key)
     return index, bucket_middle(index)
 
@@ -51,13 +50,11 @@ class LogHistogram:
             self.merge(counts)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether both have the same counts."""
         return isinstance(other, LogHistogram) and self.counts == other.counts
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a value `times` times."""
         counts = self.counts
         if value < 1:
             i = 0
@@ -69,9 +66,8 @@ class LogHistogram:
         self.total += value * times
 
     def merge(self, other: LogHistogram | Mapping[int, int]) -> None:
-        """Add another histogram or its counts; keys may be text, as in JSON.
-
-        The mean of counts is that of the middles of their buckets.
+        """Add another histogram or its counts; keys may be text, as in JSON. The mean of counts is that of the middles
+        of their buckets.
         """
         counts = self.counts
         if isinstance(other, LogHistogram):
@@ -111,9 +107,8 @@ class LogHistogram:
         raise AssertionError("counts do not add up to n")
 
     def statistic(self, name: str) -> float | None:
-        """Compute a statistic by its name, such as `p99` or `max`.
-
-        None when empty. The maximum is the middle of its bucket.
+        """Compute a statistic by its name, such as `p99` or `max`. None when empty. The maximum is the middle of its
+        bucket.
         """
         if name == "mean":
             return self.mean()
@@ -121,10 +116,8 @@ class LogHistogram:
         return self.quantile(1.0 if quantile is None else quantile)
 
     def quantile_interval(self, q: float) -> tuple[float, float] | None:
-        """Compute the 90 % interval of quantile q by order statistics.
-
-        Each end alone holds with a confidence of 95 %. The upper one is infinite where the sample is too small for it, the
-        lower one 0. None when empty.
+        """Compute the 90 % interval of quantile q by order statistics. Each end alone holds with a confidence of 95 %.
+        The upper one is infinite where the sample is too small for it, the lower one 0. None when empty.
         """
         if self.n == 0:
             return None
@@ -137,5 +130,4 @@ class LogHistogram:
         return found
 
     def mean(self) -> float | None:
-        """Compute the mean; None when empty."""
         return self.total / self.n if self.n else None

@@ -1,8 +1,6 @@
-"""Fold TTFT, TTFO, ITL, TPOT and E2E of requests from `end` rows.
-
-Verdict and reports use this same fold. TTFT, TTFO and E2E count from the time a request was due, so that a server
-that delays the load itself does not look fast. A request that got no answer in time counts as a lower bound: it took
-at least until it was given up.
+"""Fold TTFT, TTFO, ITL, TPOT and E2E of requests from `end` rows. Verdict and reports use this same fold. TTFT, TTFO
+and E2E count from the time a request was due, so that a server that delays the load itself does not look fast. A
+request that got no answer in time counts as a lower bound: it took at least until it was given up.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Annotated, NamedTuple
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import Keywords
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import seconds_of
 
 _FEWEST_TOKENS = 2
 LATE_NS = 5_000_000
@@ -26,10 +24,8 @@ INTERRUPTED = LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 
 
 class LatencySample(NamedTuple):
-    """Latencies of one request in nanoseconds; None: there was no such event.
-
-    With `lower_bound` the request had no answer in time, and TTFT and E2E are
-    what it took at least.
+    """Latencies of one request in nanoseconds; None: there was no such event. With `lower_bound` the request had no
+    answer in time, and TTFT and E2E are what it took at least.
     """
 
     ttft_ns: int | None
@@ -47,10 +43,8 @@ class _LastMeasured:
 
 
 def sample_of(end: Row) -> LatencySample | None:
-    """Measure the request of an `end` row.
-
-    Returns None where its times say nothing about the server: those of a client that is slow on purpose, and of most
-    failures. Of an answer that was interrupted the gaps between tokens count.
+    """Measure the request of an `end` row. Returns None where its times say nothing about the server: those of a client
+    that is slow on purpose, and of most failures. Of an answer that was interrupted the gaps between tokens count.
     """
     newest, sample = _LastMeasured.row_and_sample
     if newest is not end:
@@ -97,10 +91,9 @@ def e2e_ns(end: Row) -> int | None:
 
 
 def tpot_ns(end: Row) -> float | None:
-    """Time per output token of an `end` row; None of fewer than two.
-
-    It is the time from the first token to the last, divided by the tokens after the first (vLLM's definition). The server
-    counts the tokens; without usage it is the number of chunks.
+    """Time per output token of an `end` row; None of fewer than two. It is the time from the first token to the last,
+    divided by the tokens after the first (vLLM's definition). The server counts the tokens; without usage it is the
+    number of chunks.
     """
     return _tpot_ns(end, LogHistogram(end.get("itl_hist")))
 
@@ -112,9 +105,8 @@ def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
 
 
 def own_delay_ns(end: Row) -> int:
-    """Time by which our own client sent a request late, without connecting.
-
-    0 where it is short. Connecting takes long where the server is slow to accept.
+    """Time by which our own client sent a request late, without connecting. 0 where it is short. Connecting takes long
+    where the server is slow to accept.
     """
     due_ns, sent_ns = end.get("due_ns"), end.get("sent_ns")
     if due_ns is None or sent_ns is None or sent_ns - due_ns < LATE_NS:
@@ -147,7 +139,6 @@ class Statistics:
     n: Annotated[int, Keywords(minimum=0)]
 
     def of(self, name: str) -> float | None:
-        """The statistic of that name, one of `REPORTED_STATISTICS`."""
         value: float | None = getattr(self, name)
         return value
 
@@ -166,16 +157,13 @@ class LatencyFigures:
     ] = 0
 
     def of(self, name: str) -> Statistics | None:
-        """Statistics of `ttft`, `ttfo`, `itl`, `tpot` or `e2e`."""
         found: Statistics | None = getattr(self, f"{name}_s")
         return found
 
 
 def statistics_of(histogram: LogHistogram) -> Statistics:
-    """Statistics of a histogram of nanoseconds."""
-
     def of(name: str) -> float | None:
-        return _seconds(histogram.statistic(name))
+        return seconds_of(histogram.statistic(name), 5)
 
     return Statistics(
         mean=of("mean"), p50=of("p50"), p90=of("p90"), p95=of("p95"), p99=of("p99"), max=of("max"), n=histogram.n
@@ -183,9 +171,8 @@ def statistics_of(histogram: LogHistogram) -> Statistics:
 
 
 class LatencyHistograms:
-    """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds.
-
-    `late` has those of requests that our own client sent late: as they are, and without its delay.
+    """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds. `late` has those of requests that our own client sent
+    late: as they are, and without its delay.
     """
 
     __slots__ = ("_by_name", "e2e", "itl", "late", "lower_bounds", "tpot", "ttfo", "ttft")
@@ -240,7 +227,6 @@ class LatencyHistograms:
         self.lower_bounds += sample.lower_bound
 
     def merge(self, other: LatencyHistograms) -> None:
-        """Add another's counts, exactly."""
         for name, histogram in other.items():
             self[name].merge(histogram)
         self.lower_bounds += other.lower_bounds
@@ -250,15 +236,12 @@ class LatencyHistograms:
             mine[1].merge(without)
 
     def __getitem__(self, name: str) -> LogHistogram:
-        """Give the histogram of `ttft`, `ttfo`, `itl`, `tpot` or `e2e`."""
         return self._by_name[name]
 
     def items(self) -> Iterable[tuple[str, LogHistogram]]:
-        """Give each histogram with its name."""
         return self._by_name.items()
 
     def figures(self) -> LatencyFigures:
-        """Statistics of all latencies, in seconds."""
         return LatencyFigures(
             ttft_s=statistics_of(self.ttft),
             ttfo_s=statistics_of(self.ttfo),
@@ -267,7 +250,3 @@ class LatencyHistograms:
             e2e_s=statistics_of(self.e2e),
             lower_bounds=self.lower_bounds,
         )
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / NS_PER_S:.5g}")

@@ -76,16 +76,12 @@ class LatencyName:
 
 
 def parse(text: str) -> LatencyName | None:
-    """Parse a name such as `ttft_p99`.
-
-    Returns None if it names no latency figure.
-    """
+    """Parse a name such as `ttft_p99`. Returns None if it names no latency figure."""
     latency, _, statistic = text.rpartition("_")
     return LatencyName(latency, statistic) if latency in LATENCIES and statistic in STATISTICS else None
 
 
 def all_names() -> Iterator[LatencyName]:
-    """Every latency figure, in the order of the two tables."""
     return (LatencyName(latency, statistic) for latency in LATENCIES for statistic in STATISTICS)
 
 

@@ -1,6 +1,5 @@
-"""Types that all packages share: step, facts, terms.
-
-Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
+"""Types that all packages share: step, facts, terms. Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`,
+`due_ns`); a field that ends in `_s` is in seconds.
 """
 
 from __future__ import annotations
@@ -16,25 +15,9 @@ Row = Mapping[str, Any]
 
 # Every request ends in exactly one outcome. Tables show them in this order.
 Outcome = Literal[
-    "ok",
-    "rejected",
-    "shed",
-    "http_error",
-    "stream_error",
-    "finish_error",
-    "finish_abort",
-    "truncated",
-    "empty",
-    "protocol_error",
-    "wrong_output",
-    "connect_error",
-    "reset",
-    "stalled",
-    "timeout",
-    "aborted",
-    "missed",
-    "unfinished",
-]
+    "ok", "rejected", "shed", "http_error", "stream_error", "finish_error", "finish_abort", "truncated", "empty",
+    "protocol_error", "wrong_output", "connect_error", "reset", "stalled", "timeout", "aborted", "missed", "unfinished",
+]  # fmt: skip
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  # Literal keeps its values here
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
 """Outcomes that are no failure of the server in themselves; `rejected` is one where the step did not expect it."""
@@ -56,21 +39,19 @@ GPU_SLOWED: Mapping[int, str] = {
 """Bits of NVML's clock event reasons that show a fault. A software power cap (4) is normal at full load."""
 
 State = Literal[
-    "starting",
-    "healthy",
-    "degraded",
-    "hung",
-    "dying",
-    "dead",
-    "restarting",
-    "unreachable",
-    "terminated",
-]
+    "starting", "healthy", "degraded", "hung", "dying", "dead", "restarting", "unreachable", "terminated",
+]  # fmt: skip
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
 Attribution = Literal["server", "load", "self-inflicted", "injected", "expected"]
 Decision = Literal["pass", "fail", "unknown"]
+
+
+def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out unknown keys, so that old readers read new files."""
+    names = {f.name for f in fields(cls)}
+    return {k: v for k, v in data.items() if k in names}
 
 
 @dataclass(frozen=True)
@@ -143,30 +124,22 @@ class Facts:
 
     @property
     def prompt_room(self) -> int | None:
-        """Most tokens of a prompt beside an answer of one token.
-
-        None: unknown.
-        """
+        """Most tokens of a prompt beside an answer of one token. None: unknown."""
         whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
         return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """Read back; unknown keys are ignored, so that old readers read new files."""
-        known = {f.name for f in fields(cls)}
-        values = {k: v for k, v in data.items() if k in known}
+        values = _known(cls, data)
         if values.get("text") is not None:
-            text = {k: v for k, v in values["text"].items() if k in {f.name for f in fields(TextFacts)}}
+            text = _known(TextFacts, values["text"])
             text["words"] = tuple((w, n) for w, n in text["words"])
             text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
             values["text"] = TextFacts(**text)
-        values["replicas"] = tuple(values.get("replicas", ()))
-        values["long_images"] = tuple(values.get("long_images", ()))
-        values["lora_adapters"] = tuple(values.get("lora_adapters", ()))
+        values |= {name: tuple(values.get(name, ())) for name in ("replicas", "long_images", "lora_adapters")}
         return cls(**values)
 
 
@@ -214,21 +187,26 @@ DEFAULT_EXPECT = (
 """Expectations of a profile that states none."""
 
 
+EXPOSURES = {
+    "requests": "requests answered with at least a token",
+    "image_requests": "requests with images answered with at least a token",
+    "image_requests_while_drafting": "requests with images answered while the server made speculative drafts",
+    "near_limit_requests": "prompts at the edge of the context",
+    "position_crossings": "answers that grew over a position of 1,024, 2,048, 4,096 and so on",
+    "aborted_requests": "requests whose client left before the end of the answer",
+    "finished_tool_calls": "answers whose finish_reason is tool_calls",
+    "attacks": "attacks that worked",
+}
+"""Names that `exposure` of a profile may count, with their meaning."""
+
+
 @dataclass(frozen=True)
 class Terms:
-    """Terms of the verdict, so that `analysis` needs no profile.
-
-    Attributes:
-        expect: expectations such as `engine_deaths == 0`.
-        accept: accepted failures with `id`, `because`, `until` and `at_most`.
-        requires: mechanisms such as `images` or `speculative_decoding`.
-        in_flight: text that names the most requests in flight, for each load phase.
-        exposure: `count` and `at_least`; None: nothing is required.
-        slo: latency limits of a request in seconds, by name.
-        warm_up: `phases` and `seconds` whose requests are left out of figures; empty: none.
-        planned_s: length of the load in seconds; None: the server decides it.
-        endpoints: endpoint of each traffic, by name.
-        new_prompts: traffic whose prompts share no more than the chat template.
+    """Terms of the verdict, so that `analysis` needs no profile. `accept` are failures with `id`, `because`, `until`
+    and `at_most`, `exposure` has `count` and `at_least`, `warm_up` has `phases` and `seconds` whose requests are left
+    out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
+    `planned_s` None: the server decides the length of the load. `new_prompts` is traffic whose prompts share no more
+    than the chat template.
     """
 
     profile: str
@@ -248,11 +226,8 @@ class Terms:
     new_prompts: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        """Read back; unknown keys are ignored, so that old readers read new files."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
+        return cls(**_known(cls, data))

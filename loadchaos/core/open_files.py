@@ -11,11 +11,10 @@ MOST_FILES = 65_536
 
 
 def allow_many_open_files() -> None:
-    """Raise the soft limit of open files, and make their table large at once.
-
-    The soft limit becomes the hard one. Linux doubles the table of a process when it is full (fs/file.c, expand_fdtable).
-    In a process with several threads each doubling waits for an RCU grace period: 7 to 17 ms were measured, in which the
-    thread that opened a connection did nothing else.
+    """Raise the soft limit of open files, and make their table large at once. The soft limit becomes the hard one.
+    Linux doubles the table of a process when it is full (fs/file.c, expand_fdtable). In a process with several threads
+    each doubling waits for an RCU grace period: 7 to 17 ms were measured, in which the thread that opened a connection
+    did nothing else.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -28,22 +28,10 @@ WORD_OF_ANOTHER = "the word of another request is in the answer"
 TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
 """Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
 _NO_CODE = (None, "", 0, "0")
-ANSWER_KEYS = frozenset(
-    {
-        "id",
-        "object",
-        "created",
-        "model",
-        "choices",
-        "usage",
-        "system_fingerprint",
-        "service_tier",
-        "prompt_logprobs",
-        "prompt_token_ids",
-        "prompt_text",
-        "kv_transfer_params",
-    }
-)
+ANSWER_KEYS = frozenset({
+    "id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "prompt_logprobs",
+    "prompt_token_ids", "prompt_text", "kv_transfer_params",
+})  # fmt: skip
 """Keys of an answer that tell no error, no draft count and no number."""
 _OUTCOME_OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",
@@ -53,14 +41,9 @@ _OUTCOME_OF_END: Mapping[End, Outcome] = {
 
 @slotted_dataclass(frozen=True)
 class OutcomeRules:
-    """Rules by which the answers of one server are judged.
-
-    The regexes are searched in the server's error texts.
-
-    Attributes:
-        plain_validation: Statuses that mean a client error by themselves when the body is a JSON error object (a server
-            of unknown make).
-        sends_done: Streams end with `data: [DONE]`.
+    """Rules by which the answers of one server are judged. The regexes are searched in its error texts. A status of
+    `plain_validation` means a client error by itself when the body is a JSON error object (a server of unknown make).
+    `sends_done`: streams end with `data: [DONE]`.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -71,9 +54,8 @@ class OutcomeRules:
 
 
 class OutcomeEvent(NamedTuple):
-    """An event in an exchange that can decide its outcome; the first one does.
-
-    It exists from the moment the event is read until the reply is made. `text` and `code` are the server's.
+    """An event in an exchange that can decide its outcome; the first one does. It exists from the moment the event is
+    read until the reply is made. `text` and `code` are the server's.
     """
 
     outcome: Outcome
@@ -90,10 +72,9 @@ class ErrorObject(NamedTuple):
 
 
 def error_object(data: object) -> ErrorObject | None:
-    """Find the error in a JSON value; None when there is none.
-
-    Shapes: OpenAI `{"error": {"message", "type", "code"}}`, flat `{"object": "error", "message", "code"}` (LMDeploy,
-    vLLM up to 0.8), `{"error": "text"}`, `{"error_code": 10402, ...}` (gateways), FastAPI's `{"detail": ...}`.
+    """Find the error in a JSON value; None when there is none. Shapes: OpenAI `{"error": {"message", "type", "code"}}`,
+    flat `{"object": "error", "message", "code"}` (LMDeploy, vLLM up to 0.8), `{"error": "text"}`, `{"error_code":
+    10402, ...}` (gateways), FastAPI's `{"detail": ...}`.
     """
     if not isinstance(data, dict):
         return None
@@ -120,7 +101,6 @@ def error_object(data: object) -> ErrorObject | None:
 def error_response_event(
     status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: OutcomeRules
 ) -> OutcomeEvent:
-    """Make the outcome event of an answer whose status is not 2xx."""
     try:
         error = error_object(orjson.loads(body))
     except orjson.JSONDecodeError:
@@ -135,14 +115,8 @@ def error_response_event(
 def error_response_outcome(
     status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: OutcomeRules
 ) -> Outcome:
-    """Classify an answer whose status is not 2xx.
-
-    Args:
-        status: HTTP status.
-        headers: Header values by lower-case name.
-        error: The error object found in the body, or None.
-        text: The whole body.
-        rules: The server's error texts.
+    """Classify an answer whose status is not 2xx, by its headers (names in lower case), the error object of its body,
+    if any, and its whole text.
     """
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):
@@ -171,9 +145,8 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
 
 
 def finish_outcome(finish_reason: str) -> Outcome | None:
-    """Classify a finish_reason; None for one that is no fault by itself.
-
-    A reason that only one server uses (repetition, eos_token) is none.
+    """Classify a finish_reason; None for one that is no fault by itself. A reason that only one server uses
+    (repetition, eos_token) is none.
     """
     if "error" in finish_reason:
         return "finish_error"
@@ -181,7 +154,6 @@ def finish_outcome(finish_reason: str) -> Outcome | None:
 
 
 def end_event(end: End, why: str) -> OutcomeEvent:
-    """Make the outcome event of an exchange without a complete body."""
     return OutcomeEvent(_OUTCOME_OF_END[end], why)
 
 
@@ -191,7 +163,6 @@ def describe_os_error(error: OSError) -> str:
 
 
 def matches(patterns: Sequence[Pattern[str]], text: str) -> bool:
-    """Tell if any pattern is found in the text."""
     return any(p.search(text) for p in patterns)
 
 

@@ -1,6 +1,5 @@
-"""Create files that only this user may read.
-
-A run folder holds prompts, answers and logs. Servers that loadchaos starts keep the user's own mask.
+"""Create files that only this user may read. A run folder holds prompts, answers and logs. Servers that loadchaos
+starts keep the user's own mask.
 """
 
 from __future__ import annotations

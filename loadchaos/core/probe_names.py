@@ -29,7 +29,6 @@ def is_right(expected: str, text: str) -> bool:
 
 
 def _words(text: str) -> str:
-    """Words of a text, without quotes, full stops and line ends."""
     return " ".join("".join(c if c.isalnum() or c in "-_" else " " for c in text).split())
 
 

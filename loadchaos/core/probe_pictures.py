@@ -1,6 +1,5 @@
-"""Pictures that questions ask about: digits and colours by pixel.
-
-The prober draws them and the embedded server reads them, so both share this geometry.
+"""Pictures that questions ask about: digits and colours by pixel. The prober draws them and the embedded server reads
+them, so both share this geometry.
 """
 
 from __future__ import annotations

@@ -28,12 +28,8 @@ def _line(text: str) -> None:
 
 
 def rows(every: Iterable[Row], what: str, say: Say | None) -> Iterator[Row]:
-    """Pass rows through and print a count every two seconds at most.
-
-    Args:
-        every: the rows.
-        what: the work, for example `judging`.
-        say: prints one line; None: print nothing.
+    """Pass rows through and print a count every two seconds at most. `what` is the work, for example `judging`; nothing
+    is printed without `say`.
     """
     if say is None:
         yield from every

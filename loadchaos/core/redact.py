@@ -68,14 +68,12 @@ def hidden_variables(values: Iterable[str]) -> dict[str, str]:
 
 
 def hidden_values(environment: Mapping[str, str]) -> list[str]:
-    """Read the values of `hidden_variables`."""
     return [value for name, value in environment.items() if name.startswith(HIDDEN_VARIABLE)]
 
 
 def launch_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables of a launch command that may hold a secret.
-
-    All do but plain settings: numbers, existing paths, and words under the name of an engine's setting.
+    """Select the variables of a launch command that may hold a secret. All do but plain settings: numbers, existing
+    paths, and words under the name of an engine's setting.
     """
     return {name: value for name, value in environment.items() if not _is_setting(name, value)}
 
@@ -101,10 +99,8 @@ def _exists(path: str) -> bool:
 
 
 class Redactor:
-    """Replaces known secrets and known forms of secrets by `[redacted]`.
-
-    `feed` and `flush` handle one stream; `fork()` gives a Redactor for another stream with the same secrets. Not
-    thread-safe.
+    """Replaces known secrets and known forms of secrets by `[redacted]`. `feed` and `flush` handle one stream; `fork()`
+    gives a Redactor for another stream with the same secrets. Not thread-safe.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -119,7 +115,6 @@ class Redactor:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
-        """Create one that knows the values of all variables with secret names."""
         redactor = cls()
         for name, value in environment.items():
             if secret_name(name) and not (value.isdigit() and len(value) < _SHORTEST_NUMBER):
@@ -143,10 +138,7 @@ class Redactor:
         return other
 
     def add(self, secret: str) -> None:
-        """Hide this value from now on, also in its URL and JSON form.
-
-        A value of less than 6 characters is not hidden.
-        """
+        """Hide this value from now on, also in its URL and JSON form. A value of less than 6 characters is not hidden."""
         for line in secret.splitlines():
             clean = line.strip()
             if len(clean) >= SHORTEST_LITERAL:
@@ -167,14 +159,9 @@ class Redactor:
         self._quoted[0] = re.compile(b"|".join(forms)) if forms else None
 
     def redact(self, data: bytes) -> bytes:
-        """Redact a complete text of any number of lines."""
         return self._redact(data, in_key=False)[0]
 
     def _redact(self, data: bytes, *, in_key: bool) -> tuple[bytes, bool]:
-        """Redact a text that may begin or end inside a private key.
-
-        Returns it, and whether it ends there.
-        """
         if in_key or b"PRIVATE KEY" in data:
             data, in_key = _hide_keys(data, in_key)
         if self._literal[0] is not None:
@@ -188,7 +175,6 @@ class Redactor:
         return data, in_key
 
     def text(self, text: str) -> str:
-        """Redact a complete text given as str."""
         return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def feed(self, data: bytes) -> bytes:
@@ -207,19 +193,16 @@ class Redactor:
         return out
 
     def flush(self) -> bytes:
-        """End the stream and return the rest."""
         rest, self._rest, self._inside = self._rest, b"", False
         out = self._redact_next(rest)
         self._in_key = False
         return out
 
     def _redact_next(self, data: bytes) -> bytes:
-        """Redact the next lines of a stream."""
         out, self._in_key = self._redact(data, in_key=self._in_key)
         return out
 
     def _cut(self) -> bytes:
-        """Return the front of an endless line, cut outside any secret."""
         keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
         cut = max(len(self._rest) - keep, 0)
         for pattern in (self._literal[0], *(form for _, form in FORMS)):
@@ -276,15 +259,13 @@ class Redactor:
 
 
 def _hides(key: object, value: object) -> bool:
-    """Tell whether a value is hidden: a text or texts under a secret name."""
     texts = value if isinstance(value, list | tuple) else [value]
     return isinstance(key, str) and secret_name(key) and all(isinstance(text, str) for text in texts)
 
 
 def _hide_keys(data: bytes, in_key: bool) -> tuple[bytes, bool]:
-    """Hide the lines of private keys.
-
-    Returns the text, and whether it ends inside a key. A line without base64 ends a key that has no last line.
+    """Hide the lines of private keys. Returns the text, and whether it ends inside a key. A line without base64 ends a
+    key that has no last line.
     """
     lines = data.splitlines(keepends=True)
     for n, line in enumerate(lines):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -17,15 +16,11 @@ def folder(name: str) -> Path:
 
 
 def profiles() -> dict[str, Path]:
-    """List the shipped profiles by name."""
     return {p.stem: p for p in sorted(folder("profiles").glob("*.yaml"))}
 
 
 def profile(name_or_path: str) -> Path:
-    """Find a profile by path, then by shipped name.
-
-    Raises OptionError with the most similar name.
-    """
+    """Find a profile by path, then by shipped name. Raises OptionError with the most similar name."""
     path = Path(name_or_path)
     if path.is_file():
         return path
@@ -39,6 +34,5 @@ def profile(name_or_path: str) -> Path:
             f"{name_or_path} is no profile: give a profile and the URL, e.g. `smoke --target {name_or_path}`"
         )
     near = [name for name in known if len(path.stem) > 2 and path.stem in name]
-    near = near or difflib.get_close_matches(path.stem, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else did_you_mean(path.stem, known)
     raise OptionError(f"no profile {name_or_path!r}: neither a file nor one of {', '.join(known)}{hint}")

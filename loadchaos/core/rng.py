@@ -1,6 +1,5 @@
-"""Fast seeded random numbers that can be computed for any index.
-
-They make each step of a plan a pure function of seed and index, at half a microsecond a number.
+"""Fast seeded random numbers that can be computed for any index. They make each step of a plan a pure function of seed
+and index, at half a microsecond a number.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ def hash64(seed: int, *values: int) -> int:
 
 
 def hash_prefix(seed: int, *values: int) -> int:
-    """Compute the part of `hash64(seed, *values, n)` that all n share.
-
-    `hash_step(hash_prefix(seed, *values), n)` equals `hash64(seed, *values, n)`.
+    """Compute the part of `hash64(seed, *values, n)` that all n share. `hash_step(hash_prefix(seed, *values), n)`
+    equals `hash64(seed, *values, n)`.
     """
     state = seed & _MASK
     for value in values:
@@ -53,7 +51,6 @@ class Rng:
         self._state = seed & _MASK
 
     def bits(self) -> int:
-        """Draw 64 random bits."""
         self._state = (self._state + _GOLDEN) & _MASK
         return _scramble(self._state)
 
@@ -62,5 +59,4 @@ class Rng:
         return (self.bits() >> 11) * _UNIT
 
     def between(self, low: int, high: int) -> int:
-        """Draw an integer from low to high, both included."""
         return low if low == high else low + self.bits() % (high - low + 1)

@@ -1,6 +1,5 @@
-"""Forms of secrets: headers, settings, URLs, keys that show what they are.
-
-`FORMS` is data for `Redactor`. The prefixes of keys follow the rules of detect-secrets and gitleaks.
+"""Forms of secrets: headers, settings, URLs, keys that show what they are. `FORMS` is data for `Redactor`. The prefixes
+of keys follow the rules of detect-secrets and gitleaks.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ _PARAMETER = (
     rb"(?:access_|api_|auth_|id_)?token|api[_-]?key|key|code|password|secret"
 )
 _QUOTE = rb"(?:b?['\"])?"  # also of bytes as Python prints them
+_ASSIGNED = rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE
 _NOTHING = rb"(?!None\b|null\b|True\b|False\b|true\b|false\b)"
 
 _PREFIXED = {
@@ -99,22 +99,10 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     # Headers, as HTTP, as JSON, as Python prints them.
     (
         [b"authorization"],
-        re.compile(
-            rb"(?i)(\b"
-            + _AUTHORIZATION
-            + rb"\b['\"]?[ \t]*[:=,][ \t]*"
-            + _QUOTE
-            + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"
-        ),
+        re.compile(rb"(?i)(\b" + _AUTHORIZATION + _ASSIGNED + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"),
     ),
-    (
-        [b"x-"],
-        re.compile(rb"(?i)(\b" + _X_KEY + rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"),
-    ),
-    (
-        _OTHER_KEYS,
-        re.compile(rb"(?i)(\b" + _OTHER_KEY + rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"),
-    ),
+    ([b"x-"], re.compile(rb"(?i)(\b" + _X_KEY + _ASSIGNED + rb")[^\s'\",;]+")),
+    (_OTHER_KEYS, re.compile(rb"(?i)(\b" + _OTHER_KEY + _ASSIGNED + rb")[^\s'\",;]+")),
     ([b"cookie"], re.compile(rb"(?i)(\b" + _COOKIE + rb"['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
     ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...

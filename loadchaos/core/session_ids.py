@@ -1,7 +1,5 @@
-"""Ids of the requests of a session, a conversation with live answers.
-
-The first request has the id of its step, `lc-<tag>-17`. The next ones are `lc-<tag>-17-r1` and so on, and those of its
-second continuation `lc-<tag>-17-b2r1`.
+"""Ids of the requests of a session, a conversation with live answers. The first request has the id of its step,
+`lc-<tag>-17`. The next ones are `lc-<tag>-17-r1` and so on, and those of its second continuation `lc-<tag>-17-b2r1`.
 """
 
 from __future__ import annotations
@@ -13,10 +11,8 @@ _LATER = re.compile(r"(.+-\d+)-(?:b(\d+))?r(\d+)")
 
 
 class SessionPlace(NamedTuple):
-    """Place of a request in its session.
-
-    `first` is the id of the session's first request. `branch` 0 is the common beginning; `number` counts from 0 there and
-    from 1 in a branch.
+    """Place of a request in its session. `first` is the id of the session's first request. `branch` 0 is the common
+    beginning; `number` counts from 0 there and from 1 in a branch.
     """
 
     first: str

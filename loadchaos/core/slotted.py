@@ -12,9 +12,8 @@ else:
     from dataclasses import dataclass
 
     def slotted_dataclass(*, frozen: bool):
-        """Make a dataclass with slots, frozen for the type checker only.
-
-        Freezing at run time would cost 2 us an object.
+        """Make a dataclass with slots, frozen for the type checker only. Freezing at run time would cost 2 us an
+        object.
         """
         assert frozen, "the type checker treats the class as frozen"
         return dataclass(slots=True)

@@ -16,9 +16,8 @@ def quantile(values: Iterable[float], q: float) -> float | None:
 
 
 def quantile_ranks(n: int, q: float) -> tuple[int, int]:
-    """Compute the ranks (1 to n) of a 90 % interval of quantile q.
-
-    The number of samples below the quantile is binomial. Rank 0 or n + 1: the sample has no such bound.
+    """Compute the ranks (1 to n) of a 90 % interval of quantile q. The number of samples below the quantile is
+    binomial. Rank 0 or n + 1: the sample has no such bound.
     """
     return _binomial_quantile(n, q, 0.05), _binomial_quantile(n, q, 0.95) + 1
 
@@ -45,9 +44,8 @@ def _last_below(n: int, p: float, level: float) -> int:
 
 
 def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | None:
-    """Compute the upper bound of a rate after 0 events in n exposures.
-
-    Exact and one-sided: 1 - (1 - confidence) ** (1 / n). None without exposures.
+    """Compute the upper bound of a rate after 0 events in n exposures. Exact and one-sided: 1 - (1 - confidence) ** (1
+    / n). None without exposures.
     """
     return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
 
@@ -63,19 +61,17 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
 
 
 def chance_of_no_success(tries: int, successes_before: int, tries_before: int) -> float:
-    """Compute the chance that `tries` more tries all fail if p is unchanged.
-
-    It is the beta-binomial prediction with a uniform prior: the interval of p is taken into account.
+    """Compute the chance that `tries` more tries all fail if p is unchanged. It is the beta-binomial prediction with a
+    uniform prior: the interval of p is taken into account.
     """
     failures = tries_before - successes_before
     return math.prod((failures + 1 + i) / (tries_before + 2 + i) for i in range(tries))
 
 
 class SequentialTest:
-    """Wald's sequential test of p >= `high` against p <= `low`.
-
-    `decision` is True for the first, False for the second, None while more tries are needed. `wrong` bounds both errors;
-    `wrong_true`, where it is given, that of the decision True.
+    """Wald's sequential test of p >= `high` against p <= `low`. `decision` is True for the first, False for the second,
+    None while more tries are needed. `wrong` bounds both errors; `wrong_true`, where it is given, that of the decision
+    True.
     """
 
     __slots__ = ("_failure", "_false_limit", "_success", "_sum", "_true_limit", "failures", "successes")
@@ -92,20 +88,17 @@ class SequentialTest:
         self.successes = self.failures = 0
 
     def add(self, success: bool) -> None:
-        """Count one try."""
         self.successes += success
         self.failures += not success
         self._sum += self._success if success else self._failure
 
     @property
     def decision(self) -> bool | None:
-        """Decision so far; None while more tries are needed."""
         return None if -self._false_limit < self._sum < self._true_limit else self._sum > 0
 
     def expected_tries(self, p: float) -> float:
-        """Compute the mean number of tries until a decision, by Wald's identity.
-
-        It is the theoretical minimum of all tests with these errors at p = `high` and p = `low`.
+        """Compute the mean number of tries until a decision, by Wald's identity. It is the theoretical minimum of all
+        tests with these errors at p = `high` and p = `low`.
         """
         drift, upper, lower = p * self._success + (1 - p) * self._failure, self._true_limit, self._false_limit
         if abs(drift) < 1e-12:

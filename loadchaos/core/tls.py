@@ -12,19 +12,15 @@ from loadchaos.core.errors import OptionError
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """Trusted certificates of a connection.
-
-    `ca` is a PEM file that replaces the system's certificates. `insecure` turns verification off.
+    """Trusted certificates of a connection. `ca` is a PEM file that replaces the system's certificates. `insecure`
+    turns verification off.
     """
 
     ca: str | None = None
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Build the SSL context for any client.
-
-        Raises OptionError if the file holds no certificate.
-        """
+        """Build the SSL context for any client. Raises OptionError if the file holds no certificate."""
         if self.ca is not None and self.insecure:
             raise OptionError(
                 "ca and insecure exclude each other; give ca to verify certificates, or insecure to skip verification"
@@ -40,7 +36,6 @@ class TlsSettings:
         return context
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the form in plan.json."""
         return {"ca": self.ca, "insecure": self.insecure}
 
     @classmethod

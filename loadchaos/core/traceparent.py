@@ -1,6 +1,5 @@
-"""W3C `traceparent` of a request, made from its id in the ledger.
-
-https://www.w3.org/TR/trace-context/: version, trace id, span id, flags (1: sampled).
+"""W3C `traceparent` of a request, made from its id in the ledger. https://www.w3.org/TR/trace-context/: version, trace
+id, span id, flags (1: sampled).
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ import hashlib
 
 
 def trace_ids(request_id: str) -> tuple[str, str]:
-    """Make trace id and span id of a request in hex.
-
-    They are the first 16 and the next 8 bytes of the id's BLAKE2b with 24 bytes.
+    """Make trace id and span id of a request in hex. They are the first 16 and the next 8 bytes of the id's BLAKE2b
+    with 24 bytes.
     """
     digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
     return digest[:32], digest[32:]

@@ -1,7 +1,6 @@
-"""Frozen dataclasses as JSON: their fields are its keys, their annotations its schema.
-
-`to_json` writes one, `from_json` reads it without ever raising an error, and `schema` describes it. `Annotated` adds to
-the schema: a text is the description, `Keywords` are further ones. Metadata of a field say when its key is absent.
+"""Frozen dataclasses as JSON: their fields are its keys, their annotations its schema. `to_json` writes one,
+`from_json` reads it without ever raising an error, and `schema` describes it. `Annotated` adds to the schema: a text is
+the description, `Keywords` are further ones. Metadata of a field say when its key is absent.
 """
 
 from __future__ import annotations
@@ -74,11 +73,10 @@ def _is_present(whole: Any, f: Field[Any]) -> bool:
 
 
 def from_json(cls: type[T], data: object) -> T:
-    """Read a dataclass from JSON of this or another version.
-
-    Unknown keys are ignored. A value of a wrong type counts as missing, and so does a number that is not finite; of a list
-    or mapping only such items are left out. What is missing has the default of its field, else "", 0, False, None, an
-    empty collection or the first value of a Literal. A Literal takes any text: a later version may know more values.
+    """Read a dataclass from JSON of this or another version. Unknown keys are ignored. A value of a wrong type counts
+    as missing, and so does a number that is not finite; of a list or mapping only such items are left out. What is
+    missing has the default of its field, else "", 0, False, None, an empty collection or the first value of a Literal.
+    A Literal takes any text: a later version may know more values.
     """
     given: Mapping[object, object] = data if isinstance(data, Mapping) else {}
     found: dict[str, Any] = {}
@@ -93,7 +91,6 @@ def from_json(cls: type[T], data: object) -> T:
 
 @cache
 def _plan(cls: Hashable) -> tuple[tuple[str, str, Any, Callable[[], Any] | None], ...]:
-    """Name, key, type and value when missing (None: it has a default) of each field."""
     kind = cast("type[Any]", cls)
     hints = get_type_hints(kind)
     return tuple(
@@ -123,7 +120,6 @@ def _empty(kind: Any) -> Callable[[], Any]:
 
 
 def _read(kind: Any, value: object) -> Any:
-    """The value as `kind`, or _WRONG."""
     origin = get_origin(kind)
     if origin in _UNIONS:
         return next((found for arm in get_args(kind) if (found := _read(arm, value)) is not _WRONG), _WRONG)

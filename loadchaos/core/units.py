@@ -1,7 +1,5 @@
-"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`.
-
-Parsers raise ValueError. The `Annotated` types at the end use them in pydantic models, so that profiles and options
-are read by the same code.
+"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`. Parsers raise ValueError. The `Annotated` types
+at the end use them in pydantic models, so that profiles and options are read by the same code.
 """
 
 from __future__ import annotations
@@ -9,16 +7,18 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 NS_PER_S = 1_000_000_000
 
 
-def seconds_of(ns: float | None) -> float | None:
-    """Convert nanoseconds to seconds; None stays."""
-    return None if ns is None else ns / NS_PER_S
+def seconds_of(ns: float | None, digits: int | None = None) -> float | None:
+    """Convert nanoseconds to seconds, rounded to significant digits where they are given."""
+    if ns is None:
+        return None
+    return ns / NS_PER_S if digits is None else float(f"{ns / NS_PER_S:.{digits}g}")
 
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,9 +44,8 @@ def duration_s(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as the shortest text that `duration_s` reads: `1m30s`.
-
-    The text is exact to a nanosecond: `11.5ms`.
+    """Format seconds as the shortest text that `duration_s` reads: `1m30s`. The text is exact to a nanosecond:
+    `11.5ms`.
     """
     ns = round(seconds * 1e9)
     if ns == 0:
@@ -160,8 +159,11 @@ class Range:
     high: int
 
     def pick(self, rng: random.Random) -> int:
-        """Draw a value; all are equally likely."""
         return rng.randint(self.low, self.high)
+
+    def written(self) -> int | str:
+        """The range as a profile has it."""
+        return self.low if self.low == self.high else str(self)
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}..{self.high}"
@@ -204,10 +206,6 @@ def size(text: object) -> Size:
     return Size(int(match[1]), int(match[2]))
 
 
-def _plain(value: Any) -> Any:
-    return str(value)
-
-
 DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
 Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
 Bytes = Annotated[int, BeforeValidator(byte_count)]
@@ -215,7 +213,7 @@ RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(format_
 IntRange = Annotated[
     Range,
     BeforeValidator(int_range),
-    PlainSerializer(lambda v: v.low if v.low == v.high else str(v), return_type=int | str),
+    PlainSerializer(Range.written, return_type=int | str),
 ]
 
 
@@ -232,4 +230,4 @@ def at_least(low: int, rule: str, *, high: int | None = None, most: int | None =
     return AfterValidator(check)
 
 
-ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]
+ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(str, return_type=str)]

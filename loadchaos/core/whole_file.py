@@ -10,9 +10,8 @@ import orjson
 
 
 def write_whole(path: Path, data: bytes | str, *, sync: bool = False) -> None:
-    """Write a file beside `path`, then rename it. Raises OSError.
-
-    With `sync`, a power cut leaves the old or the new file, too.
+    """Write a file beside `path`, then rename it. Raises OSError. With `sync`, a power cut leaves the old or the new
+    file, too.
     """
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as f:
@@ -22,11 +21,16 @@ def write_whole(path: Path, data: bytes | str, *, sync: bool = False) -> None:
             os.fsync(f.fileno())
     part.replace(path)
     if sync:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Call fsync on a file or folder."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_json(path: Path, data: Any, *, sync: bool = False) -> None:

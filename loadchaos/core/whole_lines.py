@@ -31,13 +31,9 @@ _STAMP_CHARS = 48
 
 
 class WholeLine(NamedTuple):
-    """A line, and where its first part stood.
-
-    Attributes:
-        text: The line as the first part began it, with the texts of the others.
-        line_no: Number of the first part.
-        at_ns: Arrival of the first part, monotonic ns; None for a log that is not followed.
-        raw_lines: Number of lines of the file that it was cut into.
+    """A line as its first part began it, with the texts of the others. Number and arrival (monotonic ns; None for a log
+    that is not followed) are those of the first part. `raw_lines` is the number of lines of the file that it was cut
+    into.
     """
 
     text: str
@@ -47,10 +43,8 @@ class WholeLine(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A raw line that may be a part.
-
-    `kind` and `writer` say which other pieces belong to it. `text` is its own text, `more`: its line is not whole.
-    `unproved`: only the next piece shows that.
+    """A raw line that may be a part. `kind` and `writer` say which other pieces belong to it. `text` is its own text,
+    `more`: its line is not whole. `unproved`: only the next piece shows that.
     """
 
     kind: str
@@ -63,8 +57,6 @@ class _Piece(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A line that is not whole."""
-
     first: _Piece
     texts: list[str]
     line_no: int
@@ -74,11 +66,9 @@ class _Held(NamedTuple):
 
     @property
     def chars(self) -> int:
-        """Length so far."""
         return sum(map(len, self.texts))
 
     def line(self) -> WholeLine:
-        """The line as far as it has come."""
         text = "".join(self.texts)
         if self.first.kind == "journal":
             record = json.loads(self.first.begin)
@@ -87,10 +77,9 @@ class _Held(NamedTuple):
 
 
 class LineJoiner:
-    """Joins the lines of one log: `feed` them in order, then `flush`.
-
-    A held line is given when its last part has come, when a line of another kind follows, when it is too long, and by
-    `expire` and `flush`. So a line may come after others that began later.
+    """Joins the lines of one log: `feed` them in order, then `flush`. A held line is given when its last part has come,
+    when a line of another kind follows, when it is too long, and by `expire` and `flush`. So a line may come after
+    others that began later.
     """
 
     def __init__(self) -> None:
@@ -101,14 +90,8 @@ class LineJoiner:
     def feed(
         self, line: str, line_no: int, at_ns: int | None = None, *, now_ns: int = 0, raw_lines: int = 1
     ) -> list[WholeLine]:
-        """Fold the next raw line; gives the lines that are whole now.
-
-        Args:
-            line: The raw line.
-            line_no: Its number.
-            at_ns: Its arrival, None if not known.
-            now_ns: The present, for `expire`.
-            raw_lines: Number of lines of the file that it was made of.
+        """Fold the next raw line; gives the lines that are whole now. `raw_lines` is the number of lines of the file
+        that it was made of, `now_ns` the present for `expire`.
         """
         held = self._held
         if not held and line[:1] != "{" and " std" not in line[:_STAMP_CHARS] and len(line) < _LONG_CHARS:
@@ -151,11 +134,9 @@ class LineJoiner:
         return [one.line() for one in held]
 
     def held_texts(self) -> list[str]:
-        """Held lines as far as they have come."""
         return [held.line().text for held in self._held.values()]
 
     def _piece(self, line: str) -> _Piece | None:
-        """Read a line as a piece; None for one that cannot be cut."""
         if (found := _CRI.match(line)) is not None:
             begin, text = line[: found.end()], line[found.end() :]
             return _Piece("cri", found["stream"], begin, text, "", found["part"] == "P")
@@ -174,7 +155,6 @@ class LineJoiner:
         return None
 
     def _docker_piece(self, found: re.Match[str]) -> _Piece:
-        """Read a record of the json-file driver; its text is still JSON."""
         text, stream = found["text"], _DOCKER_STREAM.search(found["end"])
         backslashes = len(text) - 1 - len(text[:-1].rstrip("\\"))
         ended = text.endswith("n") and backslashes % 2 == 1
@@ -186,7 +166,6 @@ class LineJoiner:
 
 
 def _journal_piece(line: str) -> _Piece | None:
-    """Read a record of `journalctl -o json`."""
     record = _record(line)
     text = record.get("MESSAGE")
     if not isinstance(text, str):
@@ -196,7 +175,6 @@ def _journal_piece(line: str) -> _Piece | None:
 
 
 def _as_text(line: str) -> str:
-    """A record of journald with its message as text."""
     record = _record(line)
     try:
         record["MESSAGE"] = bytes(record["MESSAGE"]).decode("utf-8", "replace")

@@ -13,13 +13,8 @@ _TEXT = re.compile(r"\s*(\S+)\s*(>=|>|<=|<|==|!=|=)\s*(\S+)\s+for\s+(\S.*?)\s*")
 
 @dataclass(frozen=True)
 class AbortRule:
-    """Rule that ends the load early.
-
-    Attributes:
-        text: The rule as in the profile.
-        share: Share of failed requests, from 0 to 1.
-        or_equal: True for `>=`.
-        for_s: Seconds over which the share is counted.
+    """Rule that ends the load early: the share of failed requests over `for_s` seconds is above `share` (0 to 1), or
+    equal to it with `or_equal`.
     """
 
     text: str
@@ -28,16 +23,12 @@ class AbortRule:
     for_s: float
 
     def is_met(self, failed: int, ended: int) -> bool:
-        """Compare the share of `failed` requests of `ended` ones."""
         part = failed / ended if ended else 0.0
         return part > self.share or (self.or_equal and part == self.share)
 
 
 def parse(text: str) -> AbortRule:
-    """Parse a rule.
-
-    Raises ValueError that says what was expected.
-    """
+    """Parse a rule. Raises ValueError that says what was expected."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"`error_rate > share for duration` was expected, e.g. {EXAMPLE} (got {text!r})")

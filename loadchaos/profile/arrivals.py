@@ -1,7 +1,5 @@
-"""Arrival laws: generators of due times of a phase.
-
-Due times are in seconds from the start of the phase. They never decrease. A closed phase has none: its users send a
-request when they are free.
+"""Arrival laws: generators of due times of a phase. Due times are in seconds from the start of the phase. They never
+decrease. A closed phase has none: its users send a request when they are free.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ def poisson(rate: float, for_s: float, seed: int) -> Iterator[float]:
 
 
 def gamma(rate: float, for_s: float, burstiness: float, seed: int) -> Iterator[float]:
-    """Arrivals with gamma-distributed gaps of shape `burstiness`.
-
-    1 is Poisson, less is burstier, more is steadier. The mean rate stays the same: the scale is 1 / (rate x burstiness),
-    as in `vllm bench serve --burstiness`.
+    """Arrivals with gamma-distributed gaps of shape `burstiness`. 1 is Poisson, less is burstier, more is steadier. The
+    mean rate stays the same: the scale is 1 / (rate x burstiness), as in `vllm bench serve --burstiness`.
     """
     rng = random.Random(seed)
     scale = 1.0 / (rate * burstiness)
@@ -41,9 +37,8 @@ def gamma(rate: float, for_s: float, burstiness: float, seed: int) -> Iterator[f
 
 
 def ramp(rate: float, to: float, for_s: float) -> Iterator[float]:
-    """Arrivals at a rate that changes linearly from `rate` to `to`.
-
-    Arrival k is at the time where the integral of the rate reaches k, which is a quadratic.
+    """Arrivals at a rate that changes linearly from `rate` to `to`. Arrival k is at the time where the integral of the
+    rate reaches k, which is a quadratic.
     """
     if math.isclose(rate, to):
         yield from constant(rate, for_s)
@@ -71,10 +66,9 @@ def spike(rate: float, to: float, at: float, width: float, for_s: float) -> Iter
 
 
 def day(rate: float, to: float, peak: float, period: float, for_s: float) -> Iterator[float]:
-    """Arrivals at a rate that follows a repeated daily curve.
-
-    The curve is a cosine with its maximum `to` at `peak` seconds and its minimum `rate` half a period later. Arrivals are
-    evenly spaced within each of the 96 parts of a period.
+    """Arrivals at a rate that follows a repeated daily curve. The curve is a cosine with its maximum `to` at `peak`
+    seconds and its minimum `rate` half a period later. Arrivals are evenly spaced within each of the 96 parts of a
+    period.
     """
     length, mean, swing = period / _PARTS_OF_A_DAY, (rate + to) / 2, (to - rate) / 2
     # A day can have almost no requests at its minimum: use the integral over a part, not the rate in its middle.
@@ -91,10 +85,7 @@ def day(rate: float, to: float, peak: float, period: float, for_s: float) -> Ite
 
 
 def piecewise(segments: Iterable[Segment]) -> Iterator[float]:
-    """Arrivals evenly spaced within each segment.
-
-    A gap that the end of a segment cuts continues in the next segment.
-    """
+    """Arrivals evenly spaced within each segment. A gap that the end of a segment cuts continues in the next segment."""
     begin, owed = 0.0, 0.0  # `owed`: remaining part of the gap before the next arrival, in arrivals
     for length, rate in segments:
         if length <= 0:

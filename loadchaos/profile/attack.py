@@ -17,8 +17,6 @@ Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\
 
 
 def _time_or_attack(read: Callable[[object], object]) -> Callable[[object], object]:
-    """Accept a time or window, or the name of another attack."""
-
     def either(value: object) -> object:
         return value if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value) else read(value)
 
@@ -26,7 +24,6 @@ def _time_or_attack(read: Callable[[object], object]) -> Callable[[object], obje
 
 
 def _window(value: object) -> object:
-    """Parse `30s..90s` into seconds."""
     low, dots, high = str(value).partition("..")
     begin, end = duration_s(low), duration_s(high) if dots else 0.0
     if not begin < end:
@@ -152,7 +149,6 @@ class AttackPlan(_Kinds):
         return next((kind, name) for kind in ATTACK_KINDS if (name := getattr(self, kind)) is not None)
 
     def spec(self) -> dict[str, Any]:
-        """Plain data for the attack injector, with durations in seconds."""
         return {
             **{kind: getattr(self, kind) for kind in ATTACK_KINDS},
             "every_s": self.every,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,3 +11,12 @@ class ProfilePart(BaseModel):
     """Immutable part of a profile, in which an unknown key is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def spelled_out(value: object) -> object:
+    """Accept `wait`, and `{wait: null}`, for `{wait: {}}`."""
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, Mapping):
+        return {name: {} if options is None else options for name, options in value.items()}
+    return value

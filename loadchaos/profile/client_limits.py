@@ -7,10 +7,9 @@ from loadchaos.profile.base import ProfilePart
 
 
 class ClientLimits(ProfilePart):
-    """Limits of a client in seconds: first byte, gap between bytes, total.
-
-    `retry_idle`: a request is sent again if its connection was idle for longer and closed before a byte of the answer.
-    `backoff`: pause of a user after an error, doubled after each further one, up to `backoff_max`; 0s: none.
+    """Limits of a client in seconds: first byte, gap between bytes, total. `retry_idle`: a request is sent again if its
+    connection was idle for longer and closed before a byte of the answer. `backoff`: pause of a user after an error,
+    doubled after each further one, up to `backoff_max`; 0s: none.
     """
 
     first_byte: DurationS = 120.0

@@ -12,10 +12,8 @@ from loadchaos.profile.base import ProfilePart
 
 
 class KeyedProbes(ProfilePart):
-    """Questions with one right answer, one of each kind every `every`.
-
-    A kind is used if the idle server answers it right every time. By default all kinds are asked; those with an image
-    only where the traffic has images.
+    """Questions with one right answer, one of each kind every `every`. A kind is used if the idle server answers it
+    right every time. By default all kinds are asked; those with an image only where the traffic has images.
     """
 
     every: DurationS = Field(default=2.0, gt=0)
@@ -36,9 +34,8 @@ class ColdWarm(ProfilePart):
 
 
 class AloneVsLoad(ProfilePart):
-    """Prompts asked on the idle server, and again under load.
-
-    `share`: number of them, relative to the requests of the load.
+    """Prompts asked on the idle server, and again under load. `share`: number of them, relative to the requests of the
+    load.
     """
 
     share: Share = Field(default=0.02, gt=0)
@@ -63,10 +60,9 @@ class Adapters(ProfilePart):
 
 
 class PrefixLadder(ProfilePart):
-    """Prompts of exact lengths in tokens, cold and from the prefix cache.
-
-    Beside the second answer, clients with the same prefix leave after 1, 2 and 8 tokens. Lengths that are too short for the
-    question are raised by multiples of 64, which keeps their place in a block.
+    """Prompts of exact lengths in tokens, cold and from the prefix cache. Beside the second answer, clients with the
+    same prefix leave after 1, 2 and 8 tokens. Lengths that are too short for the question are raised by multiples of
+    64, which keeps their place in a block.
     """
 
     every: DurationS = Field(default=10.0, gt=0)

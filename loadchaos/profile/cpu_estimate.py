@@ -1,7 +1,6 @@
-"""Estimate how much CPU the load of a profile needs, before it is sent.
-
-The costs are those of docs/performance.md. A server sends at most `1 / ASSUMED_SECONDS_PER_TOKEN` tokens a second on a
-stream: it is not known before the load how fast it is.
+"""Estimate how much CPU the load of a profile needs, before it is sent. The costs are those of docs/performance.md. A
+server sends at most `1 / ASSUMED_SECONDS_PER_TOKEN` tokens a second on a stream: it is not known before the load how
+fast it is.
 """
 
 from __future__ import annotations
@@ -43,12 +42,10 @@ class CpuEstimate:
 
     @property
     def processes(self) -> int:
-        """Number of load processes that can send it in time."""
         return max(1, math.ceil(self.cores / _BUSY))
 
 
 def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstimate:
-    """Estimate the busiest phase of a load."""
     requests = streamed = takes_s = 0.0  # of a step of the plan: a request, or a session
     for traffic, part in traffic_parts(profile):
         found = (output_tokens(traffic, None) or _UNLIMITED_TOKENS) if traffic.generates else 0.0
@@ -66,7 +63,6 @@ def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstima
 
 
 def _steps_per_s(phase: Phase, seed: int, takes_s: float) -> float:
-    """Most requests or sessions per second, as far as a phase's slots allow."""
     possible = phase.slots / takes_s
     if phase.rate is not None:
         return min(possible, max(phase.rate, phase.to or 0.0))

@@ -1,7 +1,6 @@
-"""`schedule` of a profile: start times of a soak from a cron line.
-
-cronsim computes the times. It fires once in the hour that repeats in autumn, and at the end of the hour that is missing in
-spring, as Debian's cron does. Times are in UTC unless a name says otherwise.
+"""`schedule` of a profile: start times of a soak from a cron line. cronsim computes the times. It fires once in the
+hour that repeats in autumn, and at the end of the hour that is missing in spring, as Debian's cron does. Times are in
+UTC unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ class Retention(ProfilePart):
 
 
 class Schedule(ProfilePart):
-    """Start times of a soak: a cron line in a time zone.
-
-    `jitter` is the maximum random delay of a start, in seconds. The delay of one start is always the same. `overlap` says
-    what happens to a start while a run is in progress, `catch_up` to starts missed while the machine was off or asleep.
+    """Start times of a soak: a cron line in a time zone. `jitter` is the maximum random delay of a start, in seconds.
+    The delay of one start is always the same. `overlap` says what happens to a start while a run is in progress,
+    `catch_up` to starts missed while the machine was off or asleep.
     """
 
     cron: str
@@ -87,10 +85,7 @@ class Schedule(ProfilePart):
                 yield at
 
     def delay(self, tick: datetime, name: str) -> timedelta:
-        """Jitter of one start.
-
-        It depends only on the profile's name and the time, so that it survives a restart.
-        """
+        """Jitter of one start. It depends only on the profile's name and the time, so that it survives a restart."""
         return timedelta(seconds=round(random.Random(f"{name} {tick.isoformat()}").uniform(0, self.jitter), 3))
 
     def describe_times(self) -> str:
@@ -101,7 +96,6 @@ class Schedule(ProfilePart):
         )
 
     def describe(self) -> str:
-        """The whole schedule in sentences."""
         overlap = {"skip": "is skipped", "queue": "waits for the end of that run (at most one start waits)"}
         catch_up = {"none": "Missed starts are not repeated", "once": "Missed starts are replaced by one run"}
         sentences = [
@@ -117,9 +111,8 @@ class Schedule(ProfilePart):
         return ". ".join(sentences) + "."
 
     def describe_next(self, now: datetime, name: str, count: int) -> list[str]:
-        """One line for each of the next `count` starts.
-
-        It has the local time, UTC, the time from now, and a change of the clocks.
+        """One line for each of the next `count` starts. It has the local time, UTC, the time from now, and a change of
+        the clocks.
         """
         zone = ZoneInfo(self.timezone)
         lines = []
@@ -137,7 +130,6 @@ def _away(span: timedelta) -> str:
 
 
 def _clock_change(local: datetime) -> str:
-    """Note on a start on one of the two days a year when the clocks change."""
     wall = local.replace(tzinfo=None)
     first, last = (local.replace(hour=h, minute=m).utcoffset() for h, m in ((0, 0), (23, 59)))
     if first is None or last is None or first == last:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from loadchaos.core import expectation_names
-from loadchaos.core.model import DEFAULT_EXPECT
+from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.attack import AttackPlan
@@ -22,26 +22,11 @@ ASSUMED_SECONDS_PER_TOKEN = 0.02
 ASSUMED_FIRST_TOKEN_S = 0.5
 _LISTED_STEPS = 5
 _LONGEST_CYCLE = 20
-_EXPOSURES = {
-    "requests": "requests",
-    "image_requests": "requests with images",
-    "image_requests_while_drafting": "requests with images during speculative decoding",
-    "near_limit_requests": "requests near the context limit",
-    "position_crossings": "answers that grow over a position of 1,024, 2,048 and so on",
-    "aborted_requests": "requests whose client left",
-    "finished_tool_calls": "answers that end with a tool call",
-    "attacks": "attacks",
-}
 
 
 def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
-    """Describe a profile in several lines of unlimited width.
-
-    Args:
-        profile: The profile.
-        seed: Seed of the requests.
-        target: Server of the run, where it is not the profile's.
-        ends_s: Time after which the load ends, where that is not left to the profile.
+    """Describe a profile in several lines of unlimited width. `target` is the server of the run, where it is not the
+    profile's; the load ends after `ends_s`, where that is not left to the profile.
     """
     planned = planned_requests(profile.load, seed)
     lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile, target), "", "Traffic"]
@@ -111,7 +96,6 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterato
 
 
 def _lengths(profile: Profile) -> str:
-    """Note that a trace has lengths of its own."""
     traces = [phase.trace is not None for phase in profile.load]
     if all(traces):
         return " (the lengths of the trace replace these)"
@@ -138,10 +122,7 @@ def _output(traffic: Traffic) -> str:
 
 
 def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
-    """Most output tokens of each request in order, if a payload sets them.
-
-    An entry is None without a limit.
-    """
+    """Most output tokens of each request in order, if a payload sets them. An entry is None without a limit."""
     given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
     return given[0].outputs(_mean(traffic.output)) if given else None
 
@@ -152,17 +133,13 @@ def _mean(output: OutputOptions) -> float:
 
 
 def _answers(traffic: Traffic) -> float:
-    """Number of answers that a request asks for."""
     given = [o.answers_per_request() for o in traffic.payload_options.values() if hasattr(o, "answers_per_request")]
     return float(given[0]) if given else 1.0
 
 
 def output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
-    """Most output tokens of `counts` requests, one count for each phase.
-
-    Without counts, the tokens of an average request.
-
-    A request without a limit counts 0.
+    """Most output tokens of `counts` requests, one count for each phase. Without counts, the tokens of an average
+    request. A request without a limit counts 0.
     """
     bounds = [n or 0.0 for n in _output_bounds(traffic) or (_mean(traffic.output),)]
     if counts is None:
@@ -172,7 +149,6 @@ def output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
 
 
 def _numbered(phases: Sequence[str]) -> Iterator[str]:
-    """Number the phases, and list phases that repeat only once."""
     number = 0
     while number < len(phases):
         lengths = range(1, min(_LONGEST_CYCLE, (len(phases) - number) // 2) + 1)
@@ -188,7 +164,6 @@ def _numbered(phases: Sequence[str]) -> Iterator[str]:
 
 
 def _repeats(phases: Sequence[str], number: int, length: int) -> int:
-    """Number of times the next `length` phases come one after the other."""
     block, repeats = phases[number : number + length], 1
     while phases[number + repeats * length : number + (repeats + 1) * length] == block:
         repeats += 1
@@ -204,7 +179,6 @@ def _warm_up(phase: Phase) -> str:
 
 
 def _noun(profile: Profile) -> str:
-    """Noun of a step of the plan: a request, a session, or both."""
     kinds = {bool(per_session(traffic)) for traffic in profile.traffic}
     return "session" if kinds == {True} else "step" if True in kinds else "request"
 
@@ -299,9 +273,8 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
 
 
 def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
-    """Each traffic with its share of the requests.
-
-    Where phases send different traffic, a phase without a known number of requests counts as much as all others together.
+    """Each traffic with its share of the requests. Where phases send different traffic, a phase without a known number
+    of requests counts as much as all others together.
     """
     if not any(phase.traffic for phase in profile.load):
         weights = sum(t.weight for t in profile.traffic)
@@ -319,7 +292,6 @@ def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
 
 
 def request_means(profile: Profile) -> dict[str, float]:
-    """Mean tokens, images and so on of one request."""
     sums: dict[str, float] = {}
     for traffic, part in traffic_parts(profile):
         for options in traffic.payload_options.values():
@@ -329,9 +301,8 @@ def request_means(profile: Profile) -> dict[str, float]:
 
 
 def per_session(traffic: Traffic) -> dict[str, float]:
-    """Average content of a session; empty for traffic of single requests.
-
-    `requests` in all, `in_a_row` one after the other, and `think_s` between them.
+    """Average content of a session; empty for traffic of single requests. `requests` in all, `in_a_row` one after the
+    other, and `think_s` between them.
     """
     given = [o for o in traffic.payload_options.values() if hasattr(o, "per_session")]
     return dict(given[0].per_session(traffic.payload_options)) if given else {}
@@ -346,12 +317,10 @@ def _image_tokens(sums: Mapping[str, float], n: int) -> str:
 
 
 def _amount(value: float) -> str:
-    """Format an amount: whole from 10 on, else with two digits."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _run_time(profile: Profile, each: float, *, bounded: bool) -> str:
-    """Time of a run whose requests, or sessions, take `each` seconds."""
     if not bounded and any(not phase.timed_s and phase.trace is None for phase in profile.load):
         return "run time: unknown, because the profile does not limit the output"
     seconds = 0.0
@@ -407,7 +376,7 @@ def _expectations(profile: Profile) -> Iterator[str]:
         yield f"  {text:28} {expectation_names.parse(text, profile.expect_prefixes()).meaning()}"
     if profile.exposure is not None:
         exposure = profile.exposure
-        yield f"  {_EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
+        yield f"  {EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
     for accepted in profile.accept:
         most = f", at most {_times(accepted.at_most)}" if accepted.at_most else ""
         yield f"  accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"
@@ -422,7 +391,6 @@ def _first_requests(profile: Profile, seed: int) -> Iterator[str]:
 
 
 def _tokens(n: object) -> str:
-    """A number or a range of tokens."""
     text = f"{n:g}" if isinstance(n, float) else str(n)
     return f"{text} token{'' if text == '1' else 's'}"
 

@@ -1,7 +1,6 @@
-"""Names of files in a profile, resolved to absolute paths.
-
-A relative name is searched in the folder of the profile first, then in the current folder. A loaded profile has absolute
-names, so that its run can be resumed, judged and repeated from any folder.
+"""Names of files in a profile, resolved to absolute paths. A relative name is searched in the folder of the profile
+first, then in the current folder. A loaded profile has absolute names, so that its run can be resumed, judged and
+repeated from any folder.
 """
 
 from __future__ import annotations
@@ -18,13 +17,8 @@ _PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"), ("record
 
 
 def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
-    """Replace each name of an existing file by its absolute path.
-
-    Args:
-        data: the profile as plain data; changed in place.
-        folder: folder of the profile.
-        is_override: tells if the value at a location came from the command line. Such a name is relative to the current
-            folder only.
+    """Replace each name of an existing file in plain profile data by its absolute path. A name that came from the
+    command line (`is_override` of its location) is relative to the current folder only.
     """
     for holder, loc in file_names(data):
         name = holder[loc[-1]]
@@ -36,36 +30,25 @@ def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object])
 
 
 def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    """Yield (mapping, location) of every file name in a profile.
-
-    The profile need not be valid yet.
-    """
+    """Yield (mapping, location) of every file name in a profile. The profile need not be valid yet."""
     for key in ("ca", "tokenizer"):
         yield from _at(data, ("target", key))
-    for i in _entries(data, "load"):
-        yield from _traces(data["load"][i], ("load", i))
-    for i in _entries(data, "traffic"):
-        for payload, key in _PAYLOAD_OPTIONS:
-            for holder, loc in _at(data["traffic"][i], ("payload", payload, key)):
-                yield holder, ("traffic", i, *loc)
+    phases: tuple[str, ...] = ("load", "*")
+    while True:
+        for key in ("trace", "replay"):
+            yield from _at(data, (*phases, key))
+        if not any(_at(data, (*phases, "phases"))):
+            break
+        phases = (*phases, "phases", "*")
+    for option in _PAYLOAD_OPTIONS:
+        yield from _at(data, ("traffic", "*", "payload", *option))
 
 
-def _traces(phase: Any, loc: Loc) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    for key in ("trace", "replay"):
-        for holder, within in _at(phase, (key,)):
-            yield holder, (*loc, *within)
-    for i in _entries(phase, "phases"):
-        yield from _traces(phase["phases"][i], (*loc, "phases", i))
-
-
-def _entries(data: Any, key: str) -> range:
-    entries = data.get(key) if isinstance(data, dict) else None
-    return range(len(entries) if isinstance(entries, list) else 0)
-
-
-def _at(data: Any, keys: tuple[str, ...]) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    holder = data
-    for key in keys[:-1]:
-        holder = holder.get(key) if isinstance(holder, dict) else None
-    if isinstance(holder, dict) and keys[-1] in holder:
-        yield holder, keys
+def _at(node: Any, keys: tuple[str, ...], loc: Loc = ()) -> Iterator[tuple[dict[Any, Any], Loc]]:
+    """Yield the mappings that have the last key of a path; `*` stands for every entry of a list."""
+    key, *rest = keys
+    if key == "*":
+        for i, entry in enumerate(node if isinstance(node, list) else ()):
+            yield from _at(entry, tuple(rest), (*loc, i))
+    elif isinstance(node, dict) and key in node:
+        yield from _at(node[key], tuple(rest), (*loc, key)) if rest else [(node, (*loc, key))]

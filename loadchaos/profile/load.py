@@ -110,7 +110,6 @@ class Phase(ProfilePart):
 
     @property
     def slots(self) -> int:
-        """Maximum number of requests in flight."""
         if self.kind == "closed":
             return self.users or self.concurrency or 1
         if self.replay is not None and not self.max_in_flight:
@@ -130,7 +129,6 @@ class Phase(ProfilePart):
         return self.replay is not None or (self.trace is not None and any(a.blocks for a in trace.read(self.trace)))
 
     def describe_slots(self) -> str:
-        """Describe the limit of requests in flight, and who set it."""
         if self.kind == "closed":
             return f"the profile's number of users ({self.slots})"
         if self.replay is not None and not self.max_in_flight:
@@ -141,7 +139,6 @@ class Phase(ProfilePart):
 
 
 def unrolled(phases: Iterable[Phase]) -> Iterator[Phase]:
-    """Yield every phase, with repeated phases as often as they repeat."""
     for phase in phases:
         if not phase.phases:
             yield phase

@@ -1,6 +1,5 @@
-"""Profile data made from options, named as `vllm bench serve` does.
-
-`loadchaos run` without a profile and `loadchaos new` use it. The result is plain data that `profile.from_mapping` reads.
+"""Profile data made from options, named as `vllm bench serve` does. `loadchaos run` without a profile and `loadchaos
+new` use it. The result is plain data that `profile.from_mapping` reads.
 """
 
 from __future__ import annotations
@@ -27,24 +26,10 @@ _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Load and requests that a profile is made of; None: not given.
-
-    Args:
-        rate: requests per second; infinite: all at once.
-        users: users of a closed loop, or with a rate the most requests in flight.
-        requests: number of requests of the load.
-        duration_s: length of the load in seconds.
-        ramp: first and last rate per second of a linear ramp.
-        warm_ups: requests before the load that figures leave out.
-        dataset: one of `core.dataset_names.DATASETS`.
-        values: options of the dataset by name, as in `DATASET_OPTIONS`.
-        sampling: options of the payload `sampling`.
-        slo: limits in seconds by name.
-        exact: answers have exactly the length; None: as the dataset does by default.
-        generates: answers of the endpoint have a length that is asked for.
-        needs: payload that the endpoint takes in place of a text, such as `audio`; empty: it takes a text.
-        name: name of the profile; empty: that of its load.
-        expect: expectations; empty: the default ones.
+    """Load and requests that a profile is made of; None: not given. `rate` and `ramp` are requests per second, an
+    infinite rate all at once; with a rate `users` are the most requests in flight. `values` has the options of the
+    dataset (`DATASET_OPTIONS`), `sampling` those of that payload, `slo` limits in seconds. `exact`: answers have
+    exactly the length; None: as the dataset does. `generates` and `needs` are those of the endpoint (`EndpointSpec`).
     """
 
     rate: float | None = None
@@ -68,9 +53,8 @@ class LoadOptions:
 
 
 def profile_data(options: LoadOptions) -> dict[str, Any]:
-    """Make the data of a profile.
-
-    Raises OptionError where options contradict each other or do not say how much is sent.
+    """Make the data of a profile. Raises OptionError where options contradict each other or do not say how much is
+    sent.
     """
     _refuse_other_datasets(options)
     data: dict[str, Any] = {"name": options.name or name_of(options), "about": describe(options)}
@@ -86,10 +70,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
 
 
 def phase_takes_duration(options: LoadOptions) -> bool:
-    """Tell if the phase has the duration.
-
-    It does not in a closed loop that ends after its requests.
-    """
+    """Tell if the phase has the duration. It does not in a closed loop that ends after its requests."""
     if options.dataset in TRACES or options.ramp is not None:
         return True
     is_closed = options.rate is None or math.isinf(options.rate)
@@ -108,7 +89,6 @@ def name_of(options: LoadOptions) -> str:
 
 
 def describe(options: LoadOptions) -> str:
-    """Describe the load in a few words, for `about`."""
     if options.dataset in TRACES:
         return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
     parts = [options.dataset.replace("_", " ")]
@@ -153,7 +133,6 @@ def parse_buckets(text: str) -> dict[tuple[int, int, int], float]:
 
 
 def _refuse_other_datasets(options: LoadOptions) -> None:
-    """Refuse options of another dataset, and two names of one option."""
     for name, datasets in DATASET_OPTIONS.items():
         if options.values.get(name) is not None and options.dataset not in datasets:
             raise OptionError(
@@ -167,7 +146,6 @@ def _refuse_other_datasets(options: LoadOptions) -> None:
 
 
 def flag(name: str) -> str:
-    """Name of an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -179,7 +157,6 @@ def _value(options: LoadOptions, names: Sequence[str], default: Any) -> Any:
 
 
 def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    """Yield each traffic; images of several sizes are one traffic each."""
     makers: dict[str, _Maker] = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes}
     makers |= dict.fromkeys(TRACES, _timed)
     for entry in makers.get(options.dataset, _from_file)(options):
@@ -218,7 +195,6 @@ def _random(options: LoadOptions) -> Iterator[dict[str, Any]]:
 
 
 def _without_text(options: LoadOptions) -> dict[str, Any]:
-    """Traffic of an endpoint without text: its payload by default."""
     lengths = ("random_input_len", "input_len", "random_range_ratio", "random_prefix_len")
     if given := [name for name in lengths if options.values.get(name) is not None]:
         raise OptionError(
@@ -240,7 +216,7 @@ def _random_text(options: LoadOptions) -> dict[str, Any]:
     length = _value(options, ("random_input_len", "input_len"), 1024)
     prefix = _value(options, ("random_prefix_len",), 0)
     around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[0])
-    text: dict[str, Any] = {"tokens": _written(Range(around.low + prefix, around.high + prefix))}
+    text: dict[str, Any] = {"tokens": Range(around.low + prefix, around.high + prefix).written()}
     if prefix:
         text["shared_prefix"] = {"tokens": prefix, "groups": 1}
     return text
@@ -249,7 +225,7 @@ def _random_text(options: LoadOptions) -> dict[str, Any]:
 def _random_output(options: LoadOptions) -> dict[str, Any]:
     length = _value(options, ("random_output_len", "output_len"), 128)
     around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[1])
-    return {"max" if options.exact is False else "exact": _written(around)}
+    return {"max" if options.exact is False else "exact": around.written()}
 
 
 def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
@@ -268,7 +244,7 @@ def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
         entry: dict[str, Any] = {"name": f"images_{width}x{height}" if len(buckets) > 1 else "images"}
         if len(buckets) > 1:
             entry["weight"] = weight
-        images = {"count": _written(counts), "size": f"{width}x{height}"}
+        images = {"count": counts.written(), "size": f"{width}x{height}"}
         yield {
             **entry,
             "payload": {"images": images, "text": _random_text(options)},
@@ -310,13 +286,8 @@ def _file(options: LoadOptions) -> str:
 
 
 def _around(length: int, ratio: float) -> Range:
-    """Lengths around a mean, as vllm bench draws them."""
     low, high = (round(length * factor, 6) for factor in (1 - ratio, 1 + ratio))  # 50 x 1.1 is not quite 55
     return Range(max(1, math.floor(low)), math.ceil(high))
-
-
-def _written(bounds: Range) -> int | str:
-    return bounds.low if bounds.low == bounds.high else str(bounds)
 
 
 # --- load ---------------------------------------------------------------------------------------------------------------
@@ -363,7 +334,6 @@ def _closed(options: LoadOptions) -> dict[str, Any]:
 
 
 def _at_once(options: LoadOptions) -> dict[str, Any]:
-    """All requests at once, or a closed loop where --concurrency limits them."""
     if options.users is not None:
         return _closed(options)
     if options.requests is None or options.duration_s is not None:

@@ -1,6 +1,5 @@
-"""Apply `--set load.0.users=20` to a profile before it is checked.
-
-The path has keys and list indices; the value is YAML.
+"""Apply `--set load.0.users=20` to a profile before it is checked. The path has keys and list indices; the value is
+YAML.
 """
 
 from __future__ import annotations
@@ -17,15 +16,9 @@ from loadchaos.profile.source import Loc, plain
 
 
 def apply(node: Any, overrides: Sequence[str]) -> tuple[Any, dict[Loc, str]]:
-    """Apply overrides to a copy of a profile.
-
-    `*` as an index means every entry that already has the key. Missing mappings on the path are created.
-
-    Returns:
-        The changed copy, and the text of the override that set each location.
-
-    Raises:
-        ProfileError: names each override that cannot be applied.
+    """Apply overrides to a copy of a profile; gives it, and the text of the override that set each location. `*` as an
+    index means every entry that already has the key. Missing mappings on the path are created. Raises ProfileError that
+    names each override that cannot be applied.
     """
     node = copy.deepcopy(node)
     origin: dict[Loc, str] = {}
@@ -56,7 +49,6 @@ def _split(text: str) -> tuple[list[str], Any]:
 
 
 def _places(node: Any, keys: Sequence[str], parent: Loc = ()) -> list[Loc]:
-    """Every location that a path matches, with indices as numbers."""
     if not keys:
         return [parent]
     key, rest = keys[0], keys[1:]

@@ -14,34 +14,24 @@ from loadchaos.profile.trace_formats import Arrival
 
 
 def planned_requests(phases: Sequence[Phase], seed: int = 0) -> int | None:
-    """Number of requests of all phases.
-
-    None if a phase of users has a duration instead of a number of requests.
-    """
+    """Number of requests of all phases. None if a phase of users has a duration instead of a number of requests."""
     counts = [phase_requests(phase, seed, number) for number, phase in enumerate(phases)]
     return None if None in counts else sum(n for n in counts if n is not None)
 
 
 def phase_requests(phase: Phase, seed: int, number: int) -> int | None:
-    """Number of requests of phase `number`.
-
-    None for a phase of users with a duration.
-    """
+    """Number of requests of phase `number`. None for a phase of users with a duration."""
     if phase.kind == "closed":
         return None if phase.requests is None else phase.requests * phase.rounds
     return sum(1 for _ in pace(phase, pacing_seed(seed, number)))
 
 
 def pacing_seed(seed: int, number: int) -> int:
-    """Seed of the due times of phase `number`."""
     return hash64(hash64(seed, number), 1)
 
 
 def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
-    """Yield (round, due time in seconds) of every step of a phase.
-
-    A closed phase has no due times.
-    """
+    """Yield (round, due time in seconds) of every step of a phase. A closed phase has no due times."""
     if phase.burst is not None:
         yield from arrivals.burst(phase.burst, phase.repeat, phase.every or 0.0)
     elif phase.rate is not None:

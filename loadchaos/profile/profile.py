@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
-from loadchaos.core.model import DEFAULT_EXPECT, Terms
+from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
 from loadchaos.core.units import DurationS, share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
@@ -24,7 +24,6 @@ from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.cron import Schedule
 from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
-from loadchaos.profile.monitor import MonitorOptions
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.slo import Slo
@@ -34,30 +33,23 @@ from loadchaos.profile.traffic import BehaviourShare, Traffic
 
 _MOST_PHASES = 10_000
 Mechanism = Literal[
-    "images",
-    "speculative_decoding",
-    "development_endpoints",
-    "prefix_caching",
-    "prefix_cache_hits",
-    "preemption",
-    "queueing",
-    "replicas",
-    "mm_cache",
-    "lora_adapters",
-]
+    "images", "speculative_decoding", "development_endpoints", "prefix_caching", "prefix_cache_hits", "preemption",
+    "queueing", "replicas", "mm_cache", "lora_adapters",
+]  # fmt: skip
 """Names of `requires`: checked before the load, or from the server's counters at the end."""
+
+
+if TYPE_CHECKING:
+    ExposureName = str
+else:
+    ExposureName = Literal[tuple(EXPOSURES)]
 
 
 @dataclass(frozen=True)
 class EndpointSpec:
-    """Limits of an endpoint: payloads, options, streaming.
-
-    Args:
-        payloads: names of payloads; None: all.
-        lacks: payloads and options of payloads that it cannot carry, such as `sampling.n`.
-        streams: it can stream its answers.
-        generates: its answers have a length that a request asks for.
-        needs: a payload without which it has no request.
+    """Limits of an endpoint. It carries `payloads` (None: all) but those and their options in `lacks`, such as
+    `sampling.n`. `generates`: its answers have a length that a request asks for. Without the payload `needs` it has no
+    request.
     """
 
     payloads: frozenset[str] | None
@@ -67,22 +59,14 @@ class EndpointSpec:
     needs: str = ""
 
     def carries(self, payload: str, option: str = "") -> bool:
-        """Tell if it can carry a payload, with an option of it."""
         known = self.payloads is None or payload in self.payloads
         return known and not {payload, f"{payload}.{option}"} & self.lacks
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Names that a profile may use.
-
-    Args:
-        payloads: options model of each payload.
-        behaviours: options model of each client behaviour.
-        attacks: names of admin operations by dialect; None if they are not checked.
-        defects: names of the simulator's defects by dialect; None if they are not checked.
-        dialects: names of dialects; empty if they are not checked.
-        endpoints: limits of each endpoint; empty if it is not checked.
+    """Names that a profile may use: options models of payloads and behaviours, names of admin operations and of the
+    simulator's defects by dialect (None: they are not checked), dialects and limits of endpoints (empty: not checked).
     """
 
     payloads: Mapping[str, type[BaseModel]]
@@ -100,8 +84,7 @@ class MeasuredPayload(Protocol):
     def kind(self) -> str:
         """Key of payloads with the same number of prompt tokens."""
 
-    def sample(self) -> bytes:
-        """A content part of that kind, to measure."""
+    def sample(self) -> bytes: ...
 
 
 @runtime_checkable
@@ -109,38 +92,44 @@ class CheckedPayload(Protocol):
     """Payload options that check themselves against the load."""
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:
-        """Text if the options have no effect under the load, else None.
-
-        Args:
-            in_flight: maximum number of requests in flight.
-            requests: number of requests in the longest phase; None if it is unknown.
+        """Text if the options have no effect under the load, else None. `requests` is the number of requests in the
+        longest phase; None if it is unknown.
         """
 
 
-class Exposure(ProfilePart):
-    """Minimum number of exposures to the tested mechanism.
+_PAGE = "an address such as http://10.0.0.1:9400/metrics"
+PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
-    A run with fewer ends as unknown, because its pass would prove nothing.
+
+class CanaryOptions(ProfilePart):
+    """Two small prompts, sent every `every` seconds during the load. The expected answers are learned before the load
+    begins.
     """
 
-    count: Literal[
-        "requests",
-        "image_requests",
-        "image_requests_while_drafting",
-        "near_limit_requests",
-        "position_crossings",
-        "aborted_requests",
-        "finished_tool_calls",
-        "attacks",
-    ]
+    every: DurationS = Field(default=5.0, gt=0)
+
+
+class MonitorOptions(ProfilePart):
+    """Monitoring in addition to the server's own metrics. `dcgm` and `node` are the pages of dcgm-exporter and
+    node-exporter on the server's machines.
+    """
+
+    canary: CanaryOptions | None = None
+    dcgm: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)
+    node: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)
+
+
+class Exposure(ProfilePart):
+    """Minimum number of exposures to the tested mechanism. A run with fewer ends as unknown, because its pass would
+    prove nothing.
+    """
+
+    count: ExposureName
     at_least: int = Field(gt=0)
 
 
 class AcceptedFailure(ProfilePart):
-    """A known failure that does not fail the run.
-
-    It has a reason, a last day, and optionally a maximum count.
-    """
+    """A known failure that does not fail the run. It has a reason, a last day, and optionally a maximum count."""
 
     id: str
     because: str = Field(min_length=1)
@@ -149,10 +138,7 @@ class AcceptedFailure(ProfilePart):
 
 
 class Profile(ProfilePart):
-    """A whole profile.
-
-    Make one with `load` or `from_mapping` only: they add the options of payloads and behaviours.
-    """
+    """A whole profile. Make one with `load` or `from_mapping` only: they add the options of payloads and behaviours."""
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
@@ -180,10 +166,6 @@ class Profile(ProfilePart):
     @field_validator("load")
     @classmethod
     def _unroll(cls, phases: tuple[Phase, ...], info: ValidationInfo) -> tuple[Phase, ...]:
-        """Write repeated phases out.
-
-        Those whose traffic all has the weight 0 are left out.
-        """
         found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")
@@ -229,11 +211,9 @@ class Profile(ProfilePart):
         )
 
     def _new_prompts(self) -> list[str]:
-        """Names of traffic without repeated prompts, as its payloads say."""
         return [traffic.name for traffic in self.traffic if traffic.prompts_differ]
 
     def _warm_up_rule(self) -> dict[str, Any]:
-        """The requests that figures leave out (`core.warm_up`)."""
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
         rule: dict[str, Any] = {"phases": phases} if phases else {}
         return {**rule, "seconds": self.warm_up} if self.warm_up else rule
@@ -243,14 +223,10 @@ class Profile(ProfilePart):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def to_yaml(self) -> str:
-        """The profile with its overrides as YAML."""
         return yaml_text(self.to_json())
 
     def with_launch(self, launch: Mapping[str, Any]) -> Profile:
-        """The profile with another server to start.
-
-        `launch` has the keys `command`, `env` and `url` of target.launch.
-        """
+        """The profile with another server to start. `launch` has the keys `command`, `env` and `url` of target.launch."""
         own = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
         started = Launch.model_validate({**own, **launch})
         return self.model_copy(update={"target": self.target.model_copy(update={"launch": started})})
@@ -278,12 +254,10 @@ class Profile(ProfilePart):
         return list(sizes), max(counts, default=0)
 
     def searches_context_limit(self) -> bool:
-        """True if a length ladder needs the server's context limit."""
         options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
         return any(getattr(o, "limit", None) is None for o in options)
 
     def notes(self) -> list[str]:
-        """Notes of the payloads, such as files that are not sent."""
         options = [o for t in self.traffic for o in t.payload_options.values()]
         return list(dict.fromkeys(str(note) for o in options for note in getattr(o, "notes", tuple)()))
 
@@ -304,7 +278,6 @@ class Profile(ProfilePart):
         return found
 
     def video_kinds(self) -> list[tuple[str, bytes]]:
-        """Each kind of video with a sample to measure."""
         options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]
         return list({o.kind(): o.sample() for o in options if isinstance(o, MeasuredPayload)}.items())
 
@@ -316,11 +289,9 @@ class Profile(ProfilePart):
         return any({"conversation", "image_positions"} & t.payload_options.keys() for t in self.traffic), others
 
     def traffic_of(self, phase: Phase) -> list[Traffic]:
-        """The traffic that a phase sends."""
         return [t for t in self.traffic if not phase.traffic or t.name in phase.traffic]
 
     def traffic_names(self) -> list[str]:
-        """Names of all traffic in order."""
         return [t.name for t in self.traffic]
 
     def expect_prefixes(self) -> list[str]:
@@ -329,10 +300,7 @@ class Profile(ProfilePart):
 
 
 def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profile:
-    """Read a profile file, apply overrides and check it.
-
-    Raises ProfileError with every mistake and its place.
-    """
+    """Read a profile file, apply overrides and check it. Raises ProfileError with every mistake and its place."""
     node, origin = apply(read(path), overrides)
     return _checked(Document(node, str(path), origin), registry, path.parent)
 
@@ -340,9 +308,8 @@ def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profi
 def from_mapping(
     data: Mapping[str, Any], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
 ) -> Profile:
-    """Make a profile from the data of `to_json`.
-
-    Raises ProfileError as `load` does, without places; `name` stands for the file.
+    """Make a profile from the data of `to_json`. Raises ProfileError as `load` does, without places; `name` stands for
+    the file.
     """
     node, origin = apply(dict(data), overrides)
     return _checked(Document(node, name, origin), registry)
@@ -367,7 +334,6 @@ def _checked(document: Document, registry: Registry, folder: Path | None = None)
 
 
 def _add_options(traffic: Traffic, registry: Registry) -> None:
-    """Add the validated options of payloads and behaviours."""
     for name, raw in traffic.payload.items():
         traffic._options[name] = registry.payloads[name].model_validate(raw)
     if traffic.endpoint in registry.endpoints:

@@ -20,6 +20,7 @@ from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Outcome
 from loadchaos.core.whole_file import write_whole
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.json_lines import json_lines, read_text
 
 VERSION = 1
 FILE, BODIES = "trace.jsonl", "bodies"
@@ -27,9 +28,8 @@ CHAT_PATH = "/v1/chat/completions"
 
 
 class Cause(ProfilePart):
-    """Event of another request that has to come first.
-
-    `token` counts chunks with content, from 1. `delay_s` is the time from the event to the request.
+    """Event of another request that has to come first. `token` counts chunks with content, from 1. `delay_s` is the
+    time from the event to the request.
     """
 
     request: str
@@ -109,10 +109,7 @@ class TraceAbort(ProfilePart):
 
 
 class TraceAttack(ProfilePart):
-    """One act of an attack.
-
-    `attack` is its entry in a profile, without its times.
-    """
+    """One act of an attack. `attack` is its entry in a profile, without its times."""
 
     event: Literal["attack"] = "attack"
     id: str
@@ -139,9 +136,8 @@ class RequestTrace:
         return self.folder / BODIES / f"{send.body}.json"
 
     def only(self, ids: Iterable[str]) -> RequestTrace:
-        """Trace of these requests alone.
-
-        A request that waited for one that is left out waits for what that one waited for.
+        """Trace of these requests alone. A request that waited for one that is left out waits for what that one waited
+        for.
         """
         kept = set(ids)
         known = {s.id: s for s in self.sends}
@@ -164,17 +160,14 @@ class RequestTrace:
         return str(self.header.server.get("dialect") or "vllm")
 
     def traffic_names(self) -> list[str]:
-        """Names of all traffic, in order of first use."""
         return list(dict.fromkeys(s.traffic for s in self.sends))
 
 
 def replace_after(send: TraceSend, after: tuple[Cause, ...]) -> TraceSend:
-    """Copy a request with other causes."""
     return send if after == send.after else send.model_copy(update={"after": after})
 
 
 def _kept_causes(after: Sequence[Cause], known: Mapping[str, TraceSend], kept: set[str]) -> tuple[Cause, ...]:
-    """Replace causes that are left out by their own causes."""
     found: dict[tuple[str, str, int], Cause] = {}
     waiting, seen = list(after), set[str]()
     while waiting:
@@ -198,13 +191,7 @@ def read(file: Path) -> RequestTrace:
 
 @functools.lru_cache(maxsize=4)
 def _read(file: Path, _changed_ns: int, _size: int) -> RequestTrace:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: the file is not UTF-8 text") from e
-    events = [(n, _event(f"{file}:{n}", line)) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    events = [(where, _event(where, value)) for where, value in json_lines(file, read_text(file))]
     if not events or not isinstance(events[0][1], TraceHeader):
         raise ValueError(f'{file}:1: event: the first line of a trace has the event "trace"')
     header = events[0][1]
@@ -212,41 +199,37 @@ def _read(file: Path, _changed_ns: int, _size: int) -> RequestTrace:
         raise ValueError(f"{file}:1: version: at most {VERSION} was expected (got {header.version}): update loadchaos")
     sends = tuple(e for _, e in events if isinstance(e, TraceSend))
     aborts = tuple(e for _, e in events if isinstance(e, TraceAbort))
-    _check_names(file, events, {s.id for s in sends})
+    _check_names(events, {s.id for s in sends})
     if not sends:
         raise ValueError(f"{file}: the trace has no requests")
     attacks = tuple(e for _, e in events if isinstance(e, TraceAttack))
     return RequestTrace(header, sends, aborts, attacks, file.parent)
 
 
-def _event(where: str, line: str) -> Any:
+def _event(where: str, value: Any) -> Any:
     try:
-        return _EVENT.validate_python(json.loads(line))
-    except json.JSONDecodeError as e:
-        raise ValueError(f"{where}:{e.colno}: not JSON: {e.msg}") from e
+        return _EVENT.validate_python(value)
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"][1:]) or "event"
         raise ValueError(f"{where}: {key}: {first['msg']} (got {str(first['input'])[:60]!r})") from e
 
 
-def _check_names(file: Path, events: Sequence[tuple[int, Any]], ids: set[str]) -> None:
-    """Refuse ids that stand twice, and causes that no request has."""
+def _check_names(events: Sequence[tuple[str, Any]], ids: set[str]) -> None:
     seen: set[str] = set()
-    for number, event in events:
+    for where, event in events:
         if isinstance(event, TraceSend):
             if event.id in seen:
-                raise ValueError(f"{file}:{number}: id: another request of the trace has the id {event.id!r}")
+                raise ValueError(f"{where}: id: another request of the trace has the id {event.id!r}")
             seen.add(event.id)
             missing = next((c.request for c in event.after if c.request not in ids), None)
             if missing is not None:
-                raise ValueError(f"{file}:{number}: after: the trace has no request {missing!r}")
+                raise ValueError(f"{where}: after: the trace has no request {missing!r}")
         elif isinstance(event, TraceAbort) and event.request not in ids:
-            raise ValueError(f"{file}:{number}: request: the trace has no request {event.request!r}")
+            raise ValueError(f"{where}: request: the trace has no request {event.request!r}")
 
 
 def write(trace: RequestTrace, folder: Path) -> Path:
-    """Write a trace into a folder, without its bodies. Returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[TraceSend | TraceAbort | TraceAttack] = sorted(
         [*trace.sends, *trace.aborts, *trace.attacks], key=lambda e: (e.at_s, e.event != "send")

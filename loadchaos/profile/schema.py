@@ -8,9 +8,8 @@ from loadchaos.profile.profile import Profile
 
 
 def schema() -> str:
-    """JSON Schema of a profile, as committed in schemas/profile.json.
-
-    It does not cover the options of payloads and behaviours: `loadchaos check` checks those.
+    """JSON Schema of a profile, as committed in schemas/profile.json. It does not cover the options of payloads and
+    behaviours: `loadchaos check` checks those.
     """
     data = Profile.model_json_schema(by_alias=True)
     data["$schema"] = "https://json-schema.org/draft/2020-12/schema"

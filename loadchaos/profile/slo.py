@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.units import duration_s, format_duration
 from loadchaos.profile.base import ProfilePart
 
@@ -25,9 +24,8 @@ _LimitS = Annotated[float, BeforeValidator(_limit_s), PlainSerializer(format_dur
 
 
 class Slo(ProfilePart):
-    """Latency limits of each request; `goodput` is the share that meets all.
-
-    `ttft` and `e2e` count from the time a request was due. `tpot` and `itl_*` are over one answer.
+    """Latency limits of each request; `goodput` is the share that meets all. `ttft` and `e2e` count from the time a
+    request was due. `tpot` and `itl_*` are over one answer.
     """
 
     ttft: _LimitS | None = Field(None, description="time to first token")
@@ -47,7 +45,6 @@ class Slo(ProfilePart):
         return self
 
     def limits_s(self) -> dict[str, float]:
-        """The limits that are set, in seconds."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
 
@@ -59,21 +56,15 @@ _BENCH_NAMES = {"e2el": "e2e"}
 
 
 def parse_limits(text: str, option: str) -> dict[str, float]:
-    """Parse limits such as `ttft=2s,itl_p99<=50ms` into seconds by name.
-
-    Raises OptionError that names the option.
-    """
+    """Parse limits such as `ttft=2s,itl_p99<=50ms` into seconds by name. Raises OptionError that names the option."""
     return _limits(
         _pairs(text.replace("<=", "=").split(","), "=", option, "NAME=TIME was expected, e.g. ttft=2s"), option
     )
 
 
 def parse_bench_limits(words: Sequence[str], option: str) -> dict[str, float]:
-    """Parse limits of `vllm bench serve --goodput` into seconds by name.
-
-    `ttft:2000` is in milliseconds; `ttft:2s` has its unit.
-
-    Raises OptionError that names the option.
+    """Parse limits of `vllm bench serve --goodput` into seconds by name. `ttft:2000` is in milliseconds; `ttft:2s` has
+    its unit. Raises OptionError that names the option.
     """
     pairs = _pairs(words, ":", option, "NAME:MILLISECONDS was expected, e.g. ttft:2000 or ttft:2s")
     return _limits(
@@ -98,9 +89,7 @@ def _limits(pairs: Iterable[tuple[str, str]], option: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in pairs:
         if name not in LIMITS:
-            near = difflib.get_close_matches(name, LIMITS, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise OptionError(f"{option} {name}: one of {', '.join(LIMITS)} was expected{hint}")
+            raise OptionError(f"{option} {name}: one of {', '.join(LIMITS)} was expected{did_you_mean(name, LIMITS)}")
         if name in found:
             raise OptionError(f"{option} {name}: given twice; give it once")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from loadchaos.core.errors import ProfileError
+from loadchaos.core.errors import ProfileError, did_you_mean
 
 _MOST_VALUES = 100_000
 Loc = tuple[int | str, ...]
@@ -31,12 +30,8 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed profile.
-
-    Args:
-        node: ruamel's tree, which has the positions.
-        path: name of the file in messages.
-        overrides: text of the --set that set the value at a location.
+    """A parsed profile: ruamel's tree, which has the positions, the name of the file in messages, and the text of the
+    --set that set the value at a location.
     """
 
     node: Any
@@ -44,10 +39,7 @@ class Document:
     overrides: Mapping[Loc, str]
 
     def error(self, mistakes: Sequence[Mistake]) -> ProfileError:
-        """An error with all mistakes, ordered by line.
-
-        Mistakes of overrides come last.
-        """
+        """An error with all mistakes, ordered by line. Mistakes of overrides come last."""
         lines = []
         for mistake in mistakes:
             name = ".".join(map(str, mistake.loc)) or "profile"
@@ -60,14 +52,12 @@ class Document:
         return ProfileError(list(dict.fromkeys(text for _, text in sorted(lines))))
 
     def override_of(self, loc: Loc) -> str | None:
-        """The --set that set the value at a location, or None."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.overrides:
                 return self.overrides[loc[:length]]
         return None
 
     def _override_below(self, loc: Loc) -> str | None:
-        """The --set that made a key on the way to its location, or None."""
         return next((text for place, text in self.overrides.items() if place[: len(loc)] == loc), None)
 
     def where(self, loc: Loc, *, of_key: bool = False) -> tuple[int, int]:
@@ -92,13 +82,8 @@ _PROFILE = "a profile with name, traffic and load (`loadchaos init` copies examp
 
 
 def read(path: Path, *, expected: str = _PROFILE) -> Any:
-    """Parse a YAML 1.2 file into ruamel's tree.
-
-    Args:
-        path: the file.
-        expected: content that the file must have, for messages.
-
-    Raises ProfileError if it is not YAML, empty or not a mapping.
+    """Parse a YAML 1.2 file into ruamel's tree. Raises ProfileError if it is not YAML, empty or not a mapping;
+    `expected` is the content that the message asks for.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -124,11 +109,9 @@ def read(path: Path, *, expected: str = _PROFILE) -> Any:
 
 
 def _refuse_alias_bomb(path: Path, root: Any) -> None:
-    """Refuse a file whose aliases (`*name`) expand to too many values.
-
-    Each alias is one object here, but every reader that copies or walks it visits it again.
-
-    Raises ProfileError at the smallest value that is too large, or that contains itself.
+    """Refuse a file whose aliases (`*name`) expand to too many values. Each alias is one object here, but every reader
+    that copies or walks it visits it again. Raises ProfileError at the smallest value that is too large, or that
+    contains itself.
     """
     sizes: dict[int, int] = {}
     open_: set[int] = set()
@@ -165,7 +148,6 @@ def _marked(path: Path, error: MarkedYAMLError) -> str:
 
 
 def plain(node: Any) -> Any:
-    """Convert ruamel's types into plain mappings, lists and scalars."""
     if isinstance(node, Mapping):
         return {(str(k) if isinstance(k, str) else k): plain(v) for k, v in node.items()}
     if isinstance(node, list | tuple):
@@ -225,9 +207,7 @@ _UNDER_TARGET = {
 
 
 def _meant(got: str, text: str) -> str:
-    """Hint with the nearest of the allowed values; empty: none is near."""
-    close = difflib.get_close_matches(got, re.findall(r"'([^']+)'", text.partition(" (got ")[0]), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(got, re.findall(r"'([^']+)'", text.partition(" (got ")[0]))
 
 
 _EXPECTED = {
@@ -245,16 +225,11 @@ _EXPECTED = {
 
 
 def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
-    """Description of the field with a pattern, else the pattern."""
     field = _field_at(model, error["loc"])
     return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
 
 
 def _given(kind: str, got: object) -> str:
-    """The wrong value as the end of a sentence.
-
-    Of a list or mapping, only its type.
-    """
     if not isinstance(got, dict | list | tuple | BaseModel):
         return f" (got {got!r})"
     if kind not in _EXPECTED or not got:
@@ -268,20 +243,15 @@ def _reworded(text: str) -> str:
 
 def near(word: str, known: Sequence[str]) -> str:
     """Hint for an unknown word: the nearest known word, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known are {', '.join(sorted(known))}" if known else ""
+    return did_you_mean(word, known, f"; known are {', '.join(sorted(known))}" if known else "")
 
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """Keys that a mapping at a location may have."""
     *_, (current, _field) = _walk(model, loc)
     return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
 
 
 def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
-    """The last field that a location names: it rejected the value."""
     *_, (_current, field) = _walk(model, loc)
     return field
 
@@ -289,7 +259,6 @@ def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | N
 def _walk(
     model: type[BaseModel], loc: Sequence[int | str]
 ) -> Iterator[tuple[type[BaseModel] | None, FieldInfo | None]]:
-    """Yield (model, last field) along a location, from the whole model on."""
     current: type[BaseModel] | None = model
     field: FieldInfo | None = None
     yield current, field

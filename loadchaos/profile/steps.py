@@ -1,6 +1,5 @@
-"""Steps of a run: due time, payload and behaviour of each request.
-
-Step i depends only on the run's seed and on i, so each of N workers generates its own steps: worker i mod N sends step i.
+"""Steps of a run: due time, payload and behaviour of each request. Step i depends only on the run's seed and on i, so
+each of N workers generates its own steps: worker i mod N sends step i.
 """
 
 from __future__ import annotations
@@ -34,18 +33,14 @@ class HasVariants(Protocol):
 
 
 def steps(profile: Profile, seed: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
-    """Yield this worker's steps of all phases.
-
-    Endless if a phase of users has a duration.
-    """
+    """Yield this worker's steps of all phases. Endless if a phase of users has a duration."""
     for number in range(len(profile.load)):
         yield from of_phase(profile, seed, number, worker, workers)
 
 
 def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
-    """Yield this worker's steps of one phase.
-
-    A phase of users with a duration is endless here: the caller ends it by the clock.
+    """Yield this worker's steps of one phase. A phase of users with a duration is endless here: the caller ends it by
+    the clock.
     """
     phase = profile.load[number]
     if phase.replay is not None:
@@ -69,10 +64,6 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
 
 
 def _replayed(profile: Profile, seed: int, number: int, worker: int, workers: int) -> Iterator[Step]:
-    """Yield the steps of a `replay` phase.
-
-    Options of behaviours are plain data: the worker validates them.
-    """
     phase = profile.load[number]
     recorded = request_trace.read(Path(phase.replay or ""))
     traffic = {t.name: t for t in profile.traffic}
@@ -97,10 +88,7 @@ def is_left(index: int, sent: SentSteps) -> bool:
 
 
 class _StepFactory:
-    """Makes the steps of one traffic in one phase.
-
-    Everything that is the same for all steps is computed once.
-    """
+    """Makes the steps of one traffic in one phase. Everything that is the same for all steps is computed once."""
 
     def __init__(self, traffic: Traffic, seed: int, phase: int) -> None:
         self.count = 0
@@ -147,10 +135,6 @@ class _StepFactory:
 
 
 def _payload_variants(traffic: Traffic) -> list[dict[str, Any]]:
-    """Payloads of a traffic: step n sends variant n modulo their number.
-
-    Most traffic has one.
-    """
     options = dict(traffic.payload_options)
     # A protocol compares names only, and `variants` of a payload may also be a number.
     name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.variants)), None)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.units import Bytes, DurationS
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.base import ProfilePart, spelled_out
 
 
 def _version(value: object) -> object:
@@ -31,10 +31,7 @@ class EmbeddedServer(ProfilePart):
 
 
 class LaunchLimits(ProfilePart):
-    """Limits of each server process.
-
-    They are RLIMIT_DATA, RLIMIT_NOFILE and RLIMIT_CORE of setrlimit(2).
-    """
+    """Limits of each server process. They are RLIMIT_DATA, RLIMIT_NOFILE and RLIMIT_CORE of setrlimit(2)."""
 
     memory: Bytes | None = None
     open_files: int | None = Field(default=None, gt=0)
@@ -42,10 +39,7 @@ class LaunchLimits(ProfilePart):
 
 
 class Launch(ProfilePart):
-    """A server that loadchaos starts: command, environment, URL and limits.
-
-    `ready_within` is in seconds.
-    """
+    """A server that loadchaos starts: command, environment, URL and limits. `ready_within` is in seconds."""
 
     command: tuple[str, ...] = Field(min_length=1)
     env: Mapping[str, str] = {}
@@ -59,9 +53,8 @@ class StopOnDeath(ProfilePart):
 
 
 class WaitOnDeath(ProfilePart):
-    """Pause the load until the server is back.
-
-    The run ends if that takes more than `at_most` seconds, or after `deaths` deaths.
+    """Pause the load until the server is back. The run ends if that takes more than `at_most` seconds, or after
+    `deaths` deaths.
     """
 
     at_most: DurationS | None = None
@@ -69,10 +62,7 @@ class WaitOnDeath(ProfilePart):
 
 
 class RestartOnDeath(ProfilePart):
-    """Start the server again, at most `at_most` times.
-
-    Only for a server that loadchaos started.
-    """
+    """Start the server again, at most `at_most` times. Only for a server that loadchaos started."""
 
     at_most: int = Field(default=20, gt=0)
 
@@ -92,7 +82,6 @@ class OnDeath(ProfilePart):
 
     @property
     def policy(self) -> Literal["stop", "wait", "restart"]:
-        """Name of the chosen reaction."""
         return "wait" if self.wait is not None else "restart" if self.restart is not None else "stop"
 
 
@@ -100,14 +89,9 @@ _OnDeathName = Literal["stop", "wait", "restart"]
 
 
 def _on_death(value: object) -> object:
-    """Accept `wait` for `{wait: {}}`."""
-    if isinstance(value, str):
-        if value not in get_args(_OnDeathName):
-            raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
-        return {value: {}}
-    if isinstance(value, Mapping):
-        return {name: {} if options is None else options for name, options in value.items()}
-    return value
+    if isinstance(value, str) and value not in get_args(_OnDeathName):
+        raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
+    return spelled_out(value)
 
 
 class Replica(ProfilePart):
@@ -119,10 +103,9 @@ class Replica(ProfilePart):
 
 
 class Target(ProfilePart):
-    """Default server of a profile, and the reaction to its death.
-
-    `ca` is a PEM file with trusted certificates; `insecure` accepts any certificate. `tokenizer` is a folder with
-    tokenizer.json, to count tokens for a server that offers no way to count them.
+    """Default server of a profile, and the reaction to its death. `ca` is a PEM file with trusted certificates;
+    `insecure` accepts any certificate. `tokenizer` is a folder with tokenizer.json, to count tokens for a server that
+    offers no way to count them.
     """
 
     dialect: str = "auto"

@@ -1,6 +1,5 @@
-"""Recorded request arrivals (a trace) and how a step replays one of them.
-
-The formats of trace files are in trace_formats/. A file is read by the first format whose fields its first record has.
+"""Recorded request arrivals (a trace) and how a step replays one of them. The formats of trace files are in
+trace_formats/. A file is read by the first format whose fields its first record has.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Output, Step
+from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
 
 MS = 0.001
@@ -33,10 +32,7 @@ class Replays(Protocol):
 
 @functools.lru_cache(maxsize=8)
 def read(file: str) -> tuple[Arrival, ...]:
-    """Read all arrivals of a trace, sorted by time.
-
-    Raises ValueError with the file and line of a mistake.
-    """
+    """Read all arrivals of a trace, sorted by time. Raises ValueError with the file and line of a mistake."""
     found: list[Arrival] = []
     shape = format_of(file)
     for where, record in _records(file, is_csv=shape.is_csv):
@@ -54,11 +50,8 @@ def read(file: str) -> tuple[Arrival, ...]:
 
 @functools.lru_cache(maxsize=8)
 def format_of(file: str) -> TraceFormat:
-    """Find the format of a trace by its first record.
-
-    Raises ValueError with the fields that were expected.
-    """
-    head = _text(file).lstrip("\ufeff \n\r\t")
+    """Find the format of a trace by its first record. Raises ValueError with the fields that were expected."""
+    head = read_text(Path(file)).lstrip("\ufeff \n\r\t")
     is_csv = not head.startswith(("{", "[")) and "," in head.partition("\n")[0]
     first = next(_records(file, is_csv=is_csv), None)
     if first is None:
@@ -73,18 +66,8 @@ def format_of(file: str) -> TraceFormat:
     raise ValueError(f"{where}: no known trace: {', '.join(map(str, list(record)[:6]))}; expected were {known}")
 
 
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8-sig")
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: the file is not UTF-8 text") from e
-
-
 def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
-    """Yield (location, record) of each row of CSV or value of JSON."""
-    text = _text(file)
+    text = read_text(Path(file))
     if is_csv:
         reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
         read_lines = 0
@@ -100,13 +83,8 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
         return
     except json.JSONDecodeError:
         pass
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except json.JSONDecodeError as e:
-                raise ValueError(f"{file}:{number}:{e.colno}: not JSON: {e.msg}") from e
-            yield f"{file}:{number}", _object(value, f"{file}:{number}")
+    for where, value in json_lines(Path(file), text):
+        yield where, _object(value, where)
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
@@ -117,7 +95,6 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def apply(step: Step, arrival: Arrival, block_tokens: int) -> Step:
-    """Apply the lengths and shared blocks of an arrival to a step."""
     payload = {
         name: options.replay(arrival.input_tokens, arrival.blocks, block_tokens)
         if isinstance(options, Replays)

@@ -10,13 +10,12 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_valid
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.units import IntRange, Range
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.base import ProfilePart, spelled_out
 
 
 class OutputOptions(ProfilePart):
-    """Length of an answer in tokens.
-
-    `max` is a limit. `exact` makes the server generate that many tokens, if it supports this.
+    """Length of an answer in tokens. `max` is a limit. `exact` makes the server generate that many tokens, if it
+    supports this.
     """
 
     max: IntRange | None = None
@@ -41,24 +40,12 @@ class BehaviourShare:
     options: BaseModel
 
 
-def _behaviours(value: object) -> object:
-    """Accept `slow_read` for `{slow_read: {}}`."""
-    if isinstance(value, str):
-        return {value: {}}
-    if isinstance(value, Mapping):
-        return {name: {} if options is None else options for name, options in value.items()}
-    return value
-
-
 def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
 class Traffic(ProfilePart):
-    """One kind of request and its weight, as in Locust.
-
-    The registry's models check `payload` and `behaviour`.
-    """
+    """One kind of request and its weight, as in Locust. The registry's models check `payload` and `behaviour`."""
 
     name: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"
@@ -66,7 +53,7 @@ class Traffic(ProfilePart):
     weight: float = Field(default=1.0, ge=0)
     payload: dict[str, dict[str, Any]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))
-    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(_behaviours)] = Field(default={})
+    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(spelled_out)] = Field(default={})
     endpoint: str = Field(
         default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
     )
@@ -81,26 +68,22 @@ class Traffic(ProfilePart):
 
     @property
     def payload_options(self) -> Mapping[str, BaseModel]:
-        """Options of each payload."""
         return self._options
 
     @property
     def behaviours(self) -> list[BehaviourShare]:
-        """Behaviours other than `plain` and their shares."""
         return self._behaviour_shares
 
     @property
     def prompts_differ(self) -> bool:
-        """True if no two prompts have equal first words.
-
-        False where a payload does not say so, and for behaviours that may send a request again.
+        """True if no two prompts have equal first words. False where a payload does not say so, and for behaviours that
+        may send a request again.
         """
         options = self._options.values()
         return not self._behaviour_shares and all(getattr(one, "prompts_differ", False) for one in options)
 
     @property
     def streams(self) -> bool:
-        """True if answers are streamed; some endpoints cannot."""
         return self.stream and self._endpoint_streams
 
     @property

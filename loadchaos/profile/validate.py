@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Yield the mistakes in the plain data of a profile.
-
-    Values of a wrong type are skipped: the models report them.
-    """
+    """Yield the mistakes in the plain data of a profile. Values of a wrong type are skipped: the models report them."""
     for check in _CHECKS:
         yield from check(data, registry)
 
@@ -31,43 +28,42 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[s
             yield i, entry
 
 
-def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+def _payload_parts(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], str, Any]]:
+    """Yield (number of a traffic, its entry, name and options) of each payload."""
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
         for name, raw in payload.items() if isinstance(payload, Mapping) else ():
-            yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
-            ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
-            for other in ignored(payload) if ignored is not None else ():
-                text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
-                yield Mistake(("traffic", i, "payload", other), text, of_key=True)
+            yield i, entry, name, raw
 
 
-@runtime_checkable
-class _Particular(Protocol):
-    """Payload options that do not go with everything."""
+def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+    for i, entry, name, raw in _payload_parts(data):
+        yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
+        ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
+        for other in ignored(entry["payload"]) if ignored is not None else ():
+            text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
+            yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 
-    def refusals(
-        self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
-    ) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield (key, reason) of what they cannot go with."""
+
+def _valid(model: type[BaseModel] | None, raw: object) -> BaseModel | None:
+    """The options of a payload or behaviour; None where another check refuses them."""
+    try:
+        return None if model is None else model.model_validate({} if raw is None else raw)
+    except ValidationError:
+        return None
 
 
 def _companions(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Check what a payload goes with, where it says that itself."""
-    for i, entry in _entries(data, "traffic"):
-        payload, given = entry.get("payload"), entry.get("behaviour")
+    for i, entry, name, raw in _payload_parts(data):
+        given = entry.get("behaviour")
         behaviours = [given] if isinstance(given, str) else list(given) if isinstance(given, Mapping) else []
-        for name, raw in payload.items() if isinstance(payload, Mapping) else ():
-            model = registry.payloads.get(name)
-            if model is None or not hasattr(model, "refusals"):
-                continue
-            try:
-                options = model.model_validate({} if raw is None else raw)
-            except ValidationError:
-                continue  # told by another check
-            assert isinstance(options, _Particular)
-            for key, why in options.refusals(tuple(entry["payload"]), behaviours, str(entry.get("endpoint", "chat"))):
-                yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
+        model = registry.payloads.get(name)
+        # most have none, and need not be validated again: some read a file
+        refusals = getattr(_valid(model, raw), "refusals", None) if hasattr(model, "refusals") else None
+        if refusals is None:
+            continue
+        for key, why in refusals(tuple(entry["payload"]), behaviours, str(entry.get("endpoint", "chat"))):
+            yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
 
 
 def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -84,7 +80,9 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
             except ValueError as e:
                 yield Mistake((*loc, "share"), str(e))
             yield from _options("behaviour", registry.behaviours, loc, name, options)
-            if not _streams(entry, registry) and _needs_stream(registry.behaviours.get(name), options):
+            if not _streams(entry, registry) and getattr(
+                _valid(registry.behaviours.get(name), options), "needs_stream", False
+            ):
                 why = "stream is false" if entry.get("stream") is False else "the endpoint does not stream"
                 yield Mistake(loc, f"aborts within a stream, but {why}: abort after a time (after: 200ms)")
         if shares > 1 + 1e-9:
@@ -92,7 +90,6 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
 
 
 def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Check that each endpoint can carry its payload and options."""
     for i, entry in _entries(data, "traffic"):
         name = entry.get("endpoint", "chat")
         if not registry.endpoints or not isinstance(name, str):
@@ -134,13 +131,6 @@ def _streams(entry: Mapping[str, Any], registry: Registry) -> bool:
     return entry.get("stream") is not False and (spec is None or spec.streams)
 
 
-def _needs_stream(model: type[BaseModel] | None, options: object) -> bool:
-    try:
-        return model is not None and bool(getattr(model.model_validate(options), "needs_stream", False))
-    except ValidationError:
-        return False
-
-
 def _options(
     kind: str, models: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
 ) -> Iterator[Mistake]:
@@ -167,7 +157,6 @@ def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
 
 
 def _phase_traffic(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    """Check the traffic that a phase names, and that each traffic is sent."""
     weights = {str(t.get("name")): t.get("weight", 1) for _, t in _entries(data, "traffic")}
     given = list(_phases(data, "load", ()))
     for loc, phase in given:

@@ -48,10 +48,7 @@ _MORE = """
 
 
 def commented(data: Mapping[str, Any], file: str) -> str:
-    """Write the data of a profile as YAML with comments.
-
-    `file` is its name in the commands of the first comment.
-    """
+    """Write the data of a profile as YAML with comments. `file` is its name in the commands of the first comment."""
     return "\n".join([*_HEAD.format(file=file).splitlines(), *_sections(data)]) + "\n" + _MORE
 
 
@@ -94,7 +91,6 @@ def _phases(phases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = True
     yaml.width = 10_000

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import orjson
 
+from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import End, end_event, error_event_outcome, error_object, finish_outcome
 from loadchaos.load.endpoints import ENDPOINTS, known_endpoint_of_path
@@ -100,10 +101,10 @@ def _decoded(answer: SeenAnswer) -> bytes | None:
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
     if coding in {"", "identity"}:
         return answer.body
-    if coding not in {"gzip", "x-gzip", "deflate"} or not answer.whole:
+    if coding not in PACKED or not answer.whole:
         return None
     try:
-        inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
+        inflate = inflater()
         body = inflate.decompress(answer.body, JSON_BYTES << 4)
     except zlib.error:
         return None

@@ -10,10 +10,8 @@ from loadchaos.simulator.options import SimulatorSpec, make_options
 
 
 def command(spec: SimulatorSpec, port: int) -> list[str]:
-    """Return the arguments, the interpreter first.
-
-    Raises:
-        ValueError: for an unknown dialect, era, defect or flag, with the nearest known name.
+    """Return the arguments, the interpreter first. Raises ValueError for an unknown dialect, era, defect or flag, with
+    the nearest known name.
     """
     defects = sorted(set(spec.defects))
     options = make_options(replace(spec, defects=defects), port=port)

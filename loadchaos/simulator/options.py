@@ -1,18 +1,16 @@
-"""Options of the embedded server: flags, eras and defects.
-
-Flags have the real server's names. A mistake is answered with the nearest known name.
+"""Options of the embedded server: flags, eras and defects. Flags have the real server's names. A mistake is answered
+with the nearest known name.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from loadchaos.core.errors import did_you_mean
 from loadchaos.simulator.defects import DEFECTS
 from loadchaos.simulator.engine.limits import with_kv_blocks
-from loadchaos.simulator.engine.types import EngineConfig
+from loadchaos.simulator.engine.types import EngineConfig, release
 
 DIALECTS = ("vllm", "lmdeploy")
 
@@ -48,13 +46,12 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Flags of the API server; all other flags go to the engine.
-
-    `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files.
-    `min_pixels`, `max_pixels`, `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL).
-    `max_num_queued_reqs` 0: no limit. `lora_modules`: names of LoRA adapters with a blank between them, or `name=path`.
-    `enable_scale_out`: /render is enabled, in the eras that need this flag.
-    `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
+    """Flags of the API server; all other flags go to the engine. `limit_mm_per_prompt`: maximum images per prompt;
+    `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. `min_pixels`, `max_pixels`, `patch`: the
+    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit. `lora_modules`:
+    names of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
+    eras that need this flag. `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by
+    name.
     """
 
     model: str = "sim"
@@ -78,16 +75,14 @@ class ServerConfig:
 
 
 def adapters(config: ServerConfig) -> dict[str, str]:
-    """Return the path of each LoRA adapter by name."""
     named = (module.partition("=") for module in config.lora_modules.split())
     return {name: path or f"/adapters/{name}" for name, _, path in named}
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of the embedded server, checked.
-
-    `port_is_reserved`: a socket of the caller is bound to the port, with SO_REUSEPORT.
+    """All options of the embedded server, checked. `port_is_reserved`: a socket of the caller is bound to the port,
+    with SO_REUSEPORT.
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -97,49 +92,11 @@ class Options:
     flags: Mapping[str, object] = field(default_factory=dict)
     port_is_reserved: bool = False
 
-    @property
-    def version(self) -> str:
-        """The era as a full version, as /version answers it."""
-        return full_version(self.engine.era)
-
-
-def release(era: str) -> tuple[int, int, int]:
-    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1).
-
-    Raises:
-        ValueError: for anything else.
-    """
-    numbers = [int(n) for n in re.findall(r"\d+", era)][:3]
-    if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
-        raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
-    major, minor, patch = [*numbers, 0][:3]
-    return major, minor, patch
-
-
-def full_version(era: str) -> str:
-    """Return an era as a full version: 0.18 -> 0.18.0; 0.8.1 stays."""
-    return era if era.count(".") > 1 else f"{era}.0"
-
-
-def unknown_name_error(name: str, names: Iterable[str], what: str) -> ValueError:
-    """Return the error for an unknown name, with the nearest known one."""
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    return ValueError(f"unknown {what} {name!r}: {hint}")
-
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """An embedded server as a user asks for it, before any check.
-
-    Args:
-        dialect: the server to imitate, one of DIALECTS.
-        era: its release, such as 0.18; None: the dialect's default.
-        defects: names of planted bugs.
-        flags: flags of the real server, by name.
-        images: False: the model takes text only.
-        dev_mode: False: there are no development endpoints.
+    """An embedded server as a user asks for it, before any check. `era` None is the dialect's default; without `images`
+    the model takes text only, without `dev_mode` there are no development endpoints.
     """
 
     dialect: str = "vllm"
@@ -151,19 +108,17 @@ class SimulatorSpec:
 
 
 def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0) -> Options:
-    """Check a spec and return its options.
-
-    Raises:
-        ValueError: for an unknown dialect, era, defect or flag, or a bad value.
+    """Check a spec and return its options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad
+    value.
     """
     dialect = spec.dialect
     if dialect not in DIALECTS:
-        raise unknown_name_error(dialect, DIALECTS, "dialect")
+        raise _unknown(dialect, DIALECTS, "dialect")
     chosen_era = _checked_era(dialect, spec.era or DEFAULT_ERA[dialect])
     expected = frozenset(spec.defects)
     for name in sorted(expected):
         if name not in DEFECTS:
-            raise unknown_name_error(name, DEFECTS, "defect")
+            raise _unknown(name, DEFECTS, "defect")
         if DEFECTS[name].dialect != dialect:
             raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
     engine: dict[str, object] = dict(_DEFAULTS[dialect])
@@ -173,6 +128,11 @@ def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0)
     config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=expected, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
     config = with_kv_blocks(config)
     return Options(config, replace(ServerConfig(), **server), host, port, dict(spec.flags))  # type: ignore[arg-type]  # as above
+
+
+def _unknown(name: str, known: Iterable[str], what: str) -> ValueError:
+    names = sorted(known)
+    return ValueError(f"unknown {what} {name!r}{did_you_mean(name, names, '; known: ' + ', '.join(names))}")
 
 
 def _checked_era(dialect: str, era: str) -> str:
@@ -199,11 +159,10 @@ def _apply_flag(name: str, value: object, engine: dict[str, object], server: dic
     elif key in of_server:
         server[key] = _parse_value(key, parsed, str(of_server[key].type))
     else:
-        raise unknown_name_error(key, [*of_engine, *of_server, *_ALIASES], "flag")
+        raise _unknown(key, [*of_engine, *of_server, *_ALIASES], "flag")
 
 
 def _parse_value(name: str, value: object, kind: str) -> object:
-    """Convert a value from YAML or a command line to a field's type."""
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
     expected = kind.removesuffix(" | None")

@@ -1,6 +1,5 @@
-"""API server process of the embedded server.
-
-`python -m loadchaos.simulator.server --dialect vllm --port 0 --defect NAME --flag k=v` starts it.
+"""API server process of the embedded server. `python -m loadchaos.simulator.server --dialect vllm --port 0 --defect
+NAME --flag k=v` starts it.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
 import uvloop
 
 from loadchaos.core.open_files import allow_many_open_files
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
-from loadchaos.simulator.engine.process import TITLES
-from loadchaos.simulator.engine.rules import EngineRules
-from loadchaos.simulator.http.server import HttpExchange, HttpServer
+from loadchaos.simulator.engine.process import TITLES, name_process
+from loadchaos.simulator.http.api import Api
+from loadchaos.simulator.http.logs import LifecycleLog
+from loadchaos.simulator.http.server import HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
 from loadchaos.simulator.options import DIALECTS, Options, SimulatorSpec, make_options
@@ -34,7 +32,6 @@ _DRAIN_S = 1.0  # for connections to receive their last bytes
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.simulator.server", description=__doc__)
     parser.add_argument("--dialect", default="vllm", help=f"which server to imitate: {', '.join(DIALECTS)}")
     parser.add_argument("--era", default=None, help="its release, such as 0.18 or 0.8.1")
@@ -50,11 +47,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def config_from_args(argv: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Return the options of a command line. Raises ValueError for an unknown name, with the nearest known one."""
     args = arguments().parse_args(argv)
     flags: dict[str, object] = {}
     for given in args.flag:
@@ -67,46 +60,6 @@ def config_from_args(argv: Sequence[str]) -> Options:
     )
     options = make_options(spec, host=args.host, port=args.port)
     return replace(options, port_is_reserved=args.reserved_port)
-
-
-class Api(Protocol):
-    """The imitated HTTP API."""
-
-    @property
-    def routes(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints."""
-
-    @property
-    def exit_code_on_death(self) -> int | None:
-        """Exit code of the process when its engine dies; None: it stays up."""
-
-    def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or later."""
-
-    def warm_up(self) -> None:
-        """Do the slow preparations, once the server listens."""
-
-
-class LifecycleLog(Protocol):
-    """The log of the server's start, death and end."""
-
-    def start(self) -> None:
-        """Log the start, before anything runs."""
-
-    def failed_start(self) -> None:
-        """Log that the engine core ended before it was ready."""
-
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests."""
-
-    def death(self) -> None:
-        """Log the death of the engine core."""
-
-    def shutting_down(self) -> None:
-        """Log that the listener closes."""
-
-    def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
 
 
 class ApiServer:
@@ -124,35 +77,28 @@ class ApiServer:
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until the engine dies or a signal comes.
-
-        Returns the exit code.
-        """
+        """Serve until the engine dies or a signal comes. Returns the exit code."""
+        allow_many_open_files()
         self._lifecycle.start()
         try:
             await self._engine.start(self._pipe)
         except EngineDiedEarlyError:
             self._lifecycle.failed_start()
             return 1
-        rules = EngineRules(self._options.engine)
-        plant(self._options.engine.defects, rules)
+        rules = rules_of(self._options.engine)
         http = HttpServer(self._api.handle, self._options.server.quiet, rules.most_unfinished_connections)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
         port = await http.listen(self._options.host, self._options.port, reserved=self._options.port_is_reserved)
-        self._lifecycle.listening(port, self._api.routes)
+        self._lifecycle.listening(port, self._api.endpoints())
         self._api.warm_up()
         await self._finished.wait()
         await self._shut_down(http)
         return self._exit_code
 
     def _engine_died(self, http: HttpServer) -> None:
-        """Fail all requests after an engine death, and close the server.
-
-        It closes after the short window that real servers have.
-        """
         if self._stopping:
             return
         self._lifecycle.death()
@@ -164,9 +110,8 @@ class ApiServer:
         asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
 
     def _terminate(self, http: HttpServer) -> None:
-        """Handle SIGTERM.
-
-        The listener closes at once. Requests in flight end with the same bodies as after an engine death.
+        """Handle SIGTERM. The listener closes at once. Requests in flight end with the same bodies as after an engine
+        death.
         """
         if self._stopping:
             return
@@ -194,35 +139,20 @@ class ApiServer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server.
-
-    Returns the exit code; 2 for bad options.
-    """
+    """Run the server. Returns the exit code; 2 for bad options."""
     try:
         options = config_from_args(sys.argv[1:] if argv is None else argv)
     except ValueError as wrong:
         sys.stderr.write(f"error: {wrong}\n")
         return 2
-    _name_process("VLLM::APIServer" if options.engine.dialect == "vllm" else "lmdeploy")
+    name_process("VLLM::APIServer" if options.engine.dialect == "vllm" else "lmdeploy")
     engine = EngineClient(options.engine, TITLES[options.engine.dialect])
     pipe = engine.spawn()
     try:
-        return uvloop.run(_serve(options, engine, pipe))
+        return uvloop.run(ApiServer(options, engine, pipe).run())
     finally:
         engine.stop()
         engine.reap()
-
-
-async def _serve(options: Options, engine: EngineClient, pipe: socket.socket) -> int:
-    allow_many_open_files()
-    return await ApiServer(options, engine, pipe).run()
-
-
-def _name_process(title: str) -> None:
-    try:
-        Path("/proc/self/comm").write_text(title[:15])
-    except OSError:
-        pass  # not Linux
 
 
 if __name__ == "__main__":

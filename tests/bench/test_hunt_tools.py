@@ -14,7 +14,7 @@ import pytest
 from bench import hunt_tools
 from bench.hunt_tools import TOOLS, ToolRun, WatchedEngineClient, WatchedState
 from loadchaos.simulator.engine import pipe as frames
-from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput, StepResult
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
 
 
 class _Sink:
@@ -30,9 +30,9 @@ class _Sink:
 def _step(*outputs: RequestOutput, kv_usage: float = 0.0) -> list[object]:
     return [
         "step",
-        frames.outputs_to_list(StepResult(outputs, 0.0)),
+        [frames.values_of(output) for output in outputs],
         0,
-        frames.stats_to_list(EngineStats(0, 0, kv_usage)),
+        frames.values_of(EngineStats(0, 0, kv_usage)),
     ]
 
 
@@ -41,7 +41,7 @@ def _step(*outputs: RequestOutput, kv_usage: float = 0.0) -> list[object]:
     [
         (RequestOutput("a", 1), ""),
         (RequestOutput("a", 1, finish_reason="length"), ""),
-        (RequestOutput("a", 1, derailed=True), "wrong answer"),
+        (RequestOutput("a", 1, fault="derailed"), "wrong answer"),
         (RequestOutput("a", 1, fault="lost"), "wrong answer"),
         (RequestOutput("a", 0, "error", "Expected a cached item for x"), "request failed: expected cached item"),
     ],

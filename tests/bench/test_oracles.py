@@ -25,8 +25,8 @@ def test_virtual_time_jumps_over_waiting() -> None:
 
 def test_injection_keeps_a_share_of_the_faults_and_counts_them() -> None:
     injection = Injection(keep=0.25)
-    passed = [injection.filtered(RequestOutput(f"r{n}", 1, derailed=True)) for n in range(400)]
-    spoiled = {o.request_id for o in passed if o is not None and o.derailed}
+    passed = [injection.filtered(RequestOutput(f"r{n}", 1, fault="derailed")) for n in range(400)]
+    spoiled = {o.request_id for o in passed if o is not None and o.fault}
     assert injection.touched == spoiled
     assert 60 < len(spoiled) < 140
     assert all(o is not None and o.new_tokens == 1 for o in passed), "the others keep their tokens"

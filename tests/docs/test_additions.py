@@ -239,28 +239,22 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
     "defect": Addition(
         files={
             "simulator/defects/drops_blocks.py": """
-NAME = "drops_blocks"
-ABOUT = "drops blocks"
-UPSTREAM = ""
-REMEDIES = {}
+from loadchaos.simulator.defects.defect import Defect
 
-def plant(rules):
-    rules.blocks_leaked_on_abort = 7
+DEFECT = Defect("drops_blocks", "drops blocks", {"blocks_leaked_on_abort": 7})
 """,
         },
         entries={
             "simulator/defects/__init__.py": [
                 ("from loadchaos.simulator.defects import (\n", "    drops_blocks,\n"),
-                ("_ALL = (\n", '    _defect("vllm", drops_blocks),\n'),
+                ("_ALL = (\n", "    drops_blocks.DEFECT,\n"),
             ]
         },
         use="""
-from loadchaos.simulator.defects import plant
-from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.types import EngineConfig
 
-rules = EngineRules(EngineConfig())
-plant(["drops_blocks"], rules)
+rules = rules_of(EngineConfig(defects=frozenset(["drops_blocks"])))
 assert rules.blocks_leaked_on_abort == 7
 assert profile(target={"embedded": {"dialect": "vllm", "defects": ["drops_blocks"]}})
 """,

@@ -10,10 +10,10 @@ import pytest
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.figures.series import Series
-from loadchaos.analysis.mechanisms import EXPOSURES
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import model
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.model import EXPOSURES
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.profile.profile import Mechanism
 from loadchaos.report import phrases

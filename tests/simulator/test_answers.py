@@ -26,7 +26,7 @@ def test_ordered_opening_is_empty_for_other_prompts() -> None:
 
 def test_derailed_answer_is_wrong_after_the_given_token() -> None:
     right, wrong = AnswerText(7), AnswerText(7)
-    wrong.derail(after=4)
+    wrong.spoil("derailed", after=4)
     assert wrong.next_text(2) == right.next_text(2)
     assert wrong.next_text(2) == right.next_text(2)
     assert wrong.next_text(6) != right.next_text(6)

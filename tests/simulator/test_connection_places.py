@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from loadchaos.simulator.defects import plant
-from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.types import EngineConfig
 from loadchaos.simulator.http.server import HttpExchange, HttpServer
 
@@ -17,8 +16,7 @@ WHOLE = b"GET /health HTTP/1.1\r\n\r\n"
 
 async def answered(defects: list[str], *, clients: int, sent: bytes) -> bool:
     """True if a server answers after so many clients have sent this and left."""
-    rules = EngineRules(EngineConfig())
-    plant(defects, rules)
+    rules = rules_of(EngineConfig(defects=frozenset(defects)))
     http = HttpServer(lambda exchange: HttpExchange.send(exchange, 200), True, rules.most_unfinished_connections)
     port = await http.listen("127.0.0.1", 0)
     for _ in range(clients):

@@ -1,11 +1,14 @@
-"""Registry of the planted bugs: one file and one entry each."""
+"""Registry of the planted bugs: each is registered once."""
 
+import importlib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from loadchaos.simulator import defects
-from loadchaos.simulator.defects import DEFECTS, Defect
+from loadchaos.simulator.defects import DEFECTS
+from loadchaos.simulator.defects.defect import Defect
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.request import Batch
 from loadchaos.simulator.engine.rules import EngineRules
@@ -13,9 +16,11 @@ from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRe
 from tests.simulator.conftest import run_requests
 
 
-def test_defects_have_one_file_each() -> None:
-    files = {path.stem for path in Path(defects.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == set(DEFECTS)
+def test_defects_of_every_file_are_registered() -> None:
+    files = {path.stem for path in Path(defects.__file__).parent.glob("*.py")} - {"__init__", "defect"}
+    modules = [importlib.import_module(f"{defects.__name__}.{name}") for name in sorted(files)]
+    found = [d for module in modules for d in getattr(module, "DEFECTS", None) or [module.DEFECT]]
+    assert sorted(d.name for d in found) == sorted(DEFECTS)
 
 
 def test_defect_added_to_the_registry_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +30,7 @@ def test_defect_added_to_the_registry_is_planted(monkeypatch: pytest.MonkeyPatch
     def plant(rules: EngineRules) -> None:
         rules.before_step.append(check)
 
-    monkeypatch.setitem(DEFECTS, "first_step", Defect("first_step", "vllm", "dies at once", "", {}, plant))
+    monkeypatch.setitem(DEFECTS, "first_step", Defect("first_step", "dies at once", plant=plant))
     fault = run_requests(EngineConfig(defects=frozenset(["first_step"])), EngineRequest("a", 10, 1)).fault
     assert fault is not None
     assert fault.title == "RuntimeError: planted by a test"
@@ -42,4 +47,5 @@ def test_defects_have_a_description_and_a_dialect() -> None:
         assert defect.dialect in {"vllm", "lmdeploy"}
         assert defect.about
         assert "\n" not in defect.about
-        assert set(defect.remedies) <= set(EngineConfig.__dataclass_fields__)
+        assert set(defect.remedies) <= {f.name for f in fields(EngineConfig)}
+        assert set(defect.changes) <= {f.name for f in fields(EngineRules)}

@@ -34,11 +34,7 @@ def prompts(n: int, tokens: int, answer: int = 40, **more: Any) -> list[EngineRe
 
 
 def spoiled(found: Sequence[RequestOutput]) -> set[str]:
-    return {
-        o.request_id
-        for o in found
-        if o.derailed or o.fault or o.swapped_with or o.seen_image or o.used_adapter is not None
-    }
+    return {o.request_id for o in found if o.fault or o.swapped_with or o.seen_image or o.used_adapter is not None}
 
 
 @pytest.mark.parametrize("name", ["lost_token", "repeated_token"])
@@ -81,7 +77,7 @@ def test_stale_image_embedding_needs_two_images_in_one_step() -> None:
 def test_schema_ignored_needs_a_grammar_accepted_drafts_and_another_request() -> None:
     def spoiled_of(config: EngineConfig, *, guided: bool = True, every: int = 1) -> set[str]:
         found = outputs(config, prompts(4, 50, guided=guided), every=every)
-        assert all(o.fault is None for o in found)
+        assert all(o.fault in (None, "derailed") for o in found)
         return spoiled(found)
 
     broken = with_defect("schema_ignored")

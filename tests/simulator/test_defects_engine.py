@@ -291,7 +291,7 @@ def test_stale_kv_on_resume_derails_only_preempted_requests(defects: list[str], 
     for n in range(12):
         engine.add(EngineRequest(f"r{n}", 100, 120))
     outputs = [output for _ in range(2_000) if engine.has_work for output in engine.step().outputs]
-    wrong = {o.request_id for o in outputs if o.derailed}
+    wrong = {o.request_id for o in outputs if o.fault == "derailed"}
     preempted = engine.stats().counters["preemptions"] > 0
     assert bool(wrong) == (preempted and bool(defects))
     assert len({o.request_id for o in outputs if o.finish_reason == "length"}) == 12

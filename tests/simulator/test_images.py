@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.processor_cache import ReceiverCache
-from loadchaos.simulator.engine.types import MMItem
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.http.metrics_page import number
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, Processor
-from loadchaos.simulator.media.sender_cache import SenderCache
 
 QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)
 
@@ -67,9 +65,10 @@ def test_block_hash_covers_the_prefix_and_its_images() -> None:
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 4))
 def test_processor_cache_sides_hold_the_same(order: list[int], items: int) -> None:
-    sender, receiver = SenderCache(items), ReceiverCache(items)
+    sender, receiver = ProcessorCache(items), ProcessorCache(items)
     for name in order:
-        receiver.receive(MMItem(str(name), 1, 0, sender.must_send(str(name))))
+        known = sender.look_up(str(name))
+        assert receiver.look_up(str(name), keep=not known) == known
     assert (sender.queries, sender.hits) == (receiver.queries, receiver.hits)
 
 

@@ -174,12 +174,12 @@ def test_flag_reaches_the_engine_under_its_real_name(start: Start) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dialect": "vlm"}, "unknown dialect 'vlm': did you mean 'vllm'?"),
+        ({"dialect": "vlm"}, "unknown dialect 'vlm'; did you mean vllm?"),
         ({"era": "0.99"}, "unknown era '0.99' of vllm: did you mean '0.33'?"),
         ({"era": "new"}, "era must look like 0.18"),
-        ({"defects": ["encoder_free_on_speculate"]}, "did you mean 'encoder_free_on_speculated'?"),
+        ({"defects": ["encoder_free_on_speculate"]}, "did you mean encoder_free_on_speculated?"),
         ({"defects": ["kv_capacity_as_500"]}, "is one of lmdeploy, not of vllm"),
-        ({"flags": {"max_num_batched_token": 1}}, "did you mean 'max_num_batched_tokens'?"),
+        ({"flags": {"max_num_batched_token": 1}}, "did you mean max_num_batched_tokens?"),
         ({"flags": {"max_model_len": "long"}}, "flag max_model_len must be int (got 'long')"),
     ],
 )

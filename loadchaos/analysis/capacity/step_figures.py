@@ -10,7 +10,7 @@ from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,7 @@ def figures(
 
 
 def _quantiles(name: str, histogram: LogHistogram) -> dict[str, float | None]:
-    return {f"{name}_{label}_s": _seconds(histogram.statistic(label)) for label in ("p50", "p99")}
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / NS_PER_S:.4g}")
+    return {f"{name}_{label}_s": seconds_of(histogram.statistic(label), 4) for label in ("p50", "p99")}
 
 
 def _rounded(value: float) -> float:

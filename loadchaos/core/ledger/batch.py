@@ -1,7 +1,6 @@
-"""Fold successful requests into one `well` row while disk space is low.
-
-A `well` row keeps what the analysis counts of each request (times to the microsecond, tokens) and the gaps between
-tokens of all together. It takes a thirteenth of the space. The step in the plan still tells the content of a request.
+"""Fold successful requests into one `well` row while disk space is low. A `well` row keeps what the analysis counts of
+each request (times to the microsecond, tokens) and the gaps between tokens of all together. It takes a thirteenth of
+the space. The step in the plan still tells the content of a request.
 """
 
 from __future__ import annotations
@@ -76,63 +75,34 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
 
 
 def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Unfold a `well` row into begin and end rows in order of time.
-
-    The first end row has the gaps of all. Raises KeyError, IndexError, TypeError or ValueError for a malformed row.
+    """Unfold a `well` row into begin and end rows in order of time. The first end row has the gaps of all. Raises
+    KeyError, IndexError, TypeError or ValueError for a malformed row.
     """
     found: list[dict[str, Any]] = []
     shared = {k: well[k] for k in _SHARED}
     for i in range(int(well["n"])):
         of = {k: _value(well[k], i) for k in _NUMBERS}
         at = {k: _moment(well, k, i) for k in _MOMENTS}
-        row_id = f"{well['prefix']}{of['step']}"
+        both = {
+            "id": f"{well['prefix']}{of['step']}", "step": of["step"], "phase": shared["phase"],
+            "traffic": shared["traffic"], "due_ns": at["due_ns"], "images": of["images"],
+            "image_tokens": of["image_tokens"], "expect": ["ok"], "edge": None, "folded": True,
+        }  # fmt: skip
         begun = {k: of[k] if k in of else shared[k] for k in _OF_BEGIN}
-        found.append(
-            {
-                **begun,
-                "row": "begin",
-                "id": row_id,
-                "step": of["step"],
-                "phase": shared["phase"],
-                "traffic": shared["traffic"],
-                "at_ns": at["sent_ns"],
-                "due_ns": at["due_ns"],
-                "images": of["images"],
-                "image_tokens": of["image_tokens"],
-                "expect": ["ok"],
-                "edge": None,
-                "folded": True,
-            }
-        )
-        found.append(
-            {
-                **{k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN},
-                "row": "end",
-                "id": row_id,
-                "outcome": "ok",
-                "itl_hist": {} if i else well["itl_hist"],
-                "gaps_ns": _value(well.get("gaps_ns"), i),
-                "largest_gap_ns": 0 if i else well["largest_gap_ns"],
-                "request_id": None,
-                "error": None,
-                "error_code": None,
-                "detail": {},
-                "evidence": [],
-                "expect": ["ok"],
-                "planned_tokens": of["tokens"],
-                "length_mismatch": False,
-                "edge": None,
-                "exact_tokens": None,
-                "folded": True,
-                **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
-            }
-        )
+        ended = {k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN}
+        found.append({**begun, **both, "row": "begin", "at_ns": at["sent_ns"]})
+        found.append({
+            **ended, **both, "row": "end", "outcome": "ok", "itl_hist": {} if i else well["itl_hist"],
+            "gaps_ns": _value(well.get("gaps_ns"), i), "largest_gap_ns": 0 if i else well["largest_gap_ns"],
+            "request_id": None, "error": None, "error_code": None, "detail": {}, "evidence": [],
+            "planned_tokens": of["tokens"], "length_mismatch": False, "exact_tokens": None,
+            **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
+        })  # fmt: skip
     found.sort(key=lambda row: int(row["at_ns"]))
     return found
 
 
 def _column(values: list[int | None]) -> list[int | None] | int | None:
-    """Write a value that all requests share only once."""
     return values[0] if all(v == values[0] for v in values) else values
 
 

@@ -30,15 +30,11 @@ class RunFolder:
         self.watch = path / "watch"
 
     def requests(self, worker: int | str) -> Path:
-        """Path of the rows of one load worker."""
         return self.path / f"requests-{worker}.jsonl"
 
     @staticmethod
     def worker(requests: Path) -> int:
-        """Number of the worker that writes a file.
-
-        Raises ValueError for the master's file: it sends no requests.
-        """
+        """Number of the worker that writes a file. Raises ValueError for the master's file: it sends no requests."""
         return int(requests.name.removeprefix("requests-").removesuffix(".jsonl"))
 
     def request_files(self) -> list[Path]:

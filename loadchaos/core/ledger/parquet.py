@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from loadchaos.core.whole_file import sync_path
+
 HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
 """Seconds of an \"hour\" of hourly work; a compressed soak (bench/soak.py) makes it shorter."""
 
@@ -29,17 +31,14 @@ def part_of(file: Path, number: int) -> Path:
 
 
 def parquet_of(part: Path) -> Path:
-    """Path of the Parquet file of a part."""
     return part.with_name(part.name + SUFFIX)
 
 
 def exists(part: Path) -> bool:
-    """Tell whether a part exists as JSONL or as Parquet."""
     return part.exists() or parquet_of(part).exists()
 
 
 def last_part(file: Path) -> int:
-    """Number of a file's last part; 0 if it has only one."""
     number = 0
     while exists(part_of(file, number + 1)):
         number += 1
@@ -47,10 +46,7 @@ def last_part(file: Path) -> int:
 
 
 def read_lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
-    """Give the lines of a Parquet part from number `first` on.
-
-    Raises OSError if it cannot be read.
-    """
+    """Give the lines of a Parquet part from number `first` on. Raises OSError if it cannot be read."""
     import duckdb  # slow to import and rarely needed
 
     try:
@@ -69,17 +65,16 @@ def read_lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
 
 
 def compact(part: Path) -> bool:
-    """Convert a finished part to Parquet and delete its JSONL.
-
-    Returns False, and changes nothing, if a line is not read back equal.
+    """Convert a finished part to Parquet and delete its JSONL. Returns False, and changes nothing, if a line is not
+    read back equal.
     """
     target = parquet_of(part)
     half = target.with_name(target.name + ".part")
     if not target.exists():
         _write(part, half)
-        _sync(half)
+        sync_path(half)
         half.replace(target)
-        _sync(target.parent)
+        sync_path(target.parent)
     if not _equal(part, target):
         target.unlink()
         return False
@@ -117,14 +112,6 @@ def _equal(part: Path, parquet: Path) -> bool:
     with part.open("rb") as f:
         same = all(line.removesuffix(b"\n") == next(read, None) for line in f)
     return same and next(read, None) is None
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def finished_parts(folder: Path) -> list[Path]:

@@ -22,25 +22,17 @@ _WINDOW = 512
 
 
 class Tail:
-    """Reads new rows of a file, with its later parts, JSONL or Parquet.
-
-    A line without its end is left for the next call. `bad` counts lines that are not JSON objects. A file that does
-    not exist yet counts as empty.
+    """Reads new rows of a file, with its later parts, JSONL or Parquet. A line without its end is left for the next
+    call. `bad` counts lines that are not JSON objects. A file that does not exist yet counts as empty.
     """
 
     def __init__(self, path: Path, accept: Accept | None = None) -> None:
-        """Prepare to read.
-
-        Args:
-            path: the first part.
-            accept: tells which rows to give; the others count as bad. None: all.
-        """
         self.path = path
         self._accept = accept
         self.offset = 0
         self._number = self._line = 0  # of the part, and of its lines the next one
         self.bad = 0
-        self._torn = False
+        self.torn = False  # the file ends inside a row (killed or still writing)
         self._unfolded: deque[dict[str, Any]] = deque()
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -53,8 +45,8 @@ class Tail:
             finished = parquet.exists(parquet.part_of(self.path, self._number + 1))
             yield from self._part()
             if finished:
-                self.bad += self._torn
-                self._number, self._line, self.offset, self._torn = self._number + 1, 0, 0, False
+                self.bad += self.torn
+                self._number, self._line, self.offset, self.torn = self._number + 1, 0, 0, False
 
     def _part(self) -> Iterator[dict[str, Any]]:
         for line in self._lines(parquet.part_of(self.path, self._number)):
@@ -73,7 +65,6 @@ class Tail:
                     yield self._unfolded.popleft()
 
     def _lines(self, part: Path) -> Iterator[bytes]:
-        """Give every complete new line of a part."""
         try:
             try:
                 f = part.open("rb")
@@ -88,7 +79,7 @@ class Tail:
             rest = b""
             while block := f.read(_CHUNK):
                 *lines, rest = (rest + block).split(b"\n")
-                self._torn = bool(rest.strip())
+                self.torn = bool(rest.strip())
                 yield from lines
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
@@ -97,12 +88,11 @@ class Tail:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
-            self.bad += 1
-            return None
-        if not isinstance(row, dict):
-            self.bad += 1
-            return None
-        return row
+            row = None
+        if isinstance(row, dict):
+            return row
+        self.bad += 1
+        return None
 
     def _unfold(self, row: Mapping[str, Any]) -> None:
         try:
@@ -113,16 +103,10 @@ class Tail:
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             self.bad += 1
 
-    def torn(self) -> bool:
-        """Tell whether the file ends inside a row (killed or still writing)."""
-        return self._torn
-
 
 class LogTail:
-    """Reads new lines of a server log as `log` rows with their arrival times.
-
-    The index has one `lines` row for each piece that was appended. A line belongs to the piece in which it begins.
-    Without an index `at_ns` is None.
+    """Reads new lines of a server log as `log` rows with their arrival times. The index has one `lines` row for each
+    piece that was appended. A line belongs to the piece in which it begins. Without an index `at_ns` is None.
     """
 
     def __init__(self, path: Path, index: Path, source: str = "server.log") -> None:
@@ -134,7 +118,6 @@ class LogTail:
         self._line = 0
 
     def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Give every complete new line; with `final` also an unfinished one."""
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -190,11 +173,9 @@ def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source
 
 
 class Reader:
-    """Reads all files of a run as one stream of rows in order of time.
-
-    Call `new()` again to follow a run. Each row gets a key `file`. Files are merged by `at_ns` within one call; a row
-    without a time keeps its place in its file. `bad_rows` counts lines that could not be parsed, with a torn last
-    line. Memory does not grow with the run.
+    """Reads all files of a run as one stream of rows in order of time. Call `new()` again to follow a run. Each row
+    gets a key `file`. Files are merged by `at_ns` within one call; a row without a time keeps its place in its file.
+    `bad_rows` counts lines that could not be parsed, with a torn last line. Memory does not grow with the run.
     """
 
     def __init__(self, folder: RunFolder, accept: Accept | None = None) -> None:
@@ -218,7 +199,6 @@ class Reader:
             yield row
 
     def logs(self) -> list[tuple[Path, Path]]:
-        """List server.log and the logs in watch/logs, each with its index."""
         found = [(self.folder.server_log, self.folder.server_index)]
         found += [(p, p.with_suffix(".index.jsonl")) for p in sorted((self.folder.watch / "logs").glob("*.log"))]
         return found
@@ -226,4 +206,4 @@ class Reader:
     @property
     def bad_rows(self) -> int:
         """Number of lines that are not rows, plus files that end inside a row."""
-        return sum(t.bad + t.torn() for t in self._tails.values())
+        return sum(t.bad + t.torn for t in self._tails.values())

@@ -17,10 +17,7 @@ from loadchaos.core.ledger.writer import Writer
 
 
 def create_folder(out: Path, name: str) -> RunFolder:
-    """Create the run folder `<out>/<name>-<UTC>/`.
-
-    Raises OptionError on failure.
-    """
+    """Create the run folder `<out>/<name>-<UTC>/`. Raises OptionError on failure."""
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for attempt in range(100):
         path = out / (stem if attempt == 0 else f"{stem}-{attempt + 1}")
@@ -37,10 +34,9 @@ def create_folder(out: Path, name: str) -> RunFolder:
 
 
 class EventRecorder:
-    """Writes events.jsonl, metrics.jsonl and control.jsonl.
-
-    Monitors and attacks get `event` or `metric` to write with. A failed write must not stop them: it raises nothing,
-    `lost` holds the reason, and the run checks `lost` in its loop and stops the load.
+    """Writes events.jsonl, metrics.jsonl and control.jsonl. Monitors and attacks get `event` or `metric` to write with.
+    A failed write must not stop them: it raises nothing, `lost` holds the reason, and the run checks `lost` in its loop
+    and stops the load.
     """
 
     def __init__(self, folder: RunFolder, on_event: Callable[[AnyRow], None]) -> None:
@@ -53,30 +49,21 @@ class EventRecorder:
         self._control = Writer(folder.control, "run")
 
     def event(self, row: AnyRow) -> None:
-        """Append a row to events.jsonl and pass it on to `on_event`."""
         self._write(self._events, row)
         self._on_event(row)
 
     def metric(self, row: AnyRow) -> None:
-        """Append a row to metrics.jsonl and pass it on to `on_event`."""
         self._write(self._metrics, row)
         self._on_event(row)
 
     def control(self, what: ControlEvent, why: str, grace_s: float | None = None) -> None:
-        """Write an order to the workers.
-
-        Args:
-            what: the order.
-            why: its reason.
-            grace_s: how long requests in flight may go on after `stop`.
-        """
+        """Write an order to the workers. After `stop`, requests in flight may go on for `grace_s`."""
         row: ControlRow = {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why}
         if grace_s is not None:
             row["grace_s"] = grace_s
         self._write(self._control, row)
 
     def run(self, what: RunEvent, **detail: Unpack[RunDetail]) -> None:
-        """Record that the run reaches a step."""
         self.event({"row": "run", "at_ns": time.monotonic_ns(), "what": what, **detail})
 
     def keep(self, path: Path, text: str) -> None:
@@ -95,7 +82,6 @@ class EventRecorder:
                 self.lost = self.lost or str(e)
 
     def close(self) -> None:
-        """Close all files; later rows are dropped."""
         self._closed = True
         for writer in (self._events, self._metrics, self._control):
             writer.close()

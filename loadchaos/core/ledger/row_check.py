@@ -1,6 +1,5 @@
-"""Check a row from a file against its kind (rows.py).
-
-A ledger may come from another version or from an editor. Readers skip a row that does not fit, and count it.
+"""Check a row from a file against its kind (rows.py). A ledger may come from another version or from an editor. Readers
+skip a row that does not fit, and count it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ _Part = tuple[str, _Fits]
 
 @dataclass(frozen=True)
 class _Kind:
-    """Checks of one kind of row.
-
-    `fields` has the exact types of each field, None where its parts are checked, and that check.
+    """Checks of one kind of row. `fields` has the exact types of each field, None where its parts are checked, and that
+    check.
     """
 
     required: frozenset[str]
@@ -41,15 +39,13 @@ A shape is the kind, the strictness, the names of the fields and the types of th
 
 
 def fits_its_kind(row: Mapping[str, Any]) -> bool:
-    """True if a row has the essential fields of its kind with right types.
-
-    Of an unknown kind only the tag and the time count.
+    """True if a row has the essential fields of its kind with right types. Of an unknown kind only the tag and the time
+    count.
     """
     return _checked(row, strict=False)
 
 
 def fits_completely(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row also has every field that this version writes."""
     return _checked(row, strict=True)
 
 
@@ -76,7 +72,6 @@ def _checked(row: Mapping[str, Any], *, strict: bool) -> bool:
 
 
 def _parts_to_check(row: Mapping[str, Any], known: _Kind, *, strict: bool) -> Sequence[_Part] | None:
-    """Return the fields of a row whose parts must be checked. None if its fields are incomplete or of wrong types."""
     if not (known.required if strict else known.essential) <= row.keys():
         return None
     parts: list[_Part] = []
@@ -98,7 +93,6 @@ def _kind(name: str) -> _Kind:
 
 
 def _exact(hint: Any) -> frozenset[type] | None:
-    """Return the types of a field without parts; None for one with parts."""
     origin = get_origin(hint)
     if origin in (Annotated, NotRequired):
         return _exact(get_args(hint)[0])
@@ -113,7 +107,6 @@ def _exact(hint: Any) -> frozenset[type] | None:
 
 
 def _check(hint: Any) -> _Fits:
-    """Make the check of values of a type."""
     origin = get_origin(hint)
     if origin in (Annotated, NotRequired):
         return _check(get_args(hint)[0])
@@ -156,9 +149,8 @@ def _check_of_type(base: type, inner: tuple[Any, ...]) -> _Fits:
 
 
 def _check_of_all(hint: Any) -> _Fits:
-    """Make the check of several values of a type.
-
-    Values of the exact types need no call each: the gaps of an answer are many.
+    """Make the check of several values of a type. Values of the exact types need no call each: the gaps of an answer
+    are many.
     """
     fits, exact = _check(hint), _exact(hint)
     if fits is _fits_always:

@@ -221,9 +221,8 @@ class EndRow(_Row):
 
 
 class MissedRow(_Row):
-    """Count of requests that were due and never sent.
-
-    Written by load/worker/recorder.py; for lost workers by load/cluster/master.py and load/cluster/lost_workers.py.
+    """Count of requests that were due and never sent. Written by load/worker/recorder.py; for lost workers by
+    load/cluster/master.py and load/cluster/lost_workers.py.
     """
 
     row: Literal["missed"]
@@ -234,11 +233,9 @@ class MissedRow(_Row):
 
 
 class WellRow(_Row):
-    """Successful requests of about a second in columns.
-
-    It replaces their rows while disk space is low. The reader turns it into begin and end rows, marked `folded`.
-    `prefix` and `step` make the ids; a value that all requests share is written once. Written by
-    core/ledger/batch.py.
+    """Successful requests of about a second in columns. It replaces their rows while disk space is low. The reader
+    turns it into begin and end rows, marked `folded`. `prefix` and `step` make the ids; a value that all requests share
+    is written once. Written by core/ledger/batch.py.
     """
 
     row: Literal["well"]
@@ -284,10 +281,8 @@ class CallText(TypedDict):
 
 
 class AnswerRow(_Row):
-    """Answer that a conversation with `answers: live` sends back.
-
-    Later bodies are built from it.
-    Written by load/worker/sessions.py.
+    """Answer that a conversation with `answers: live` sends back. Later bodies are built from it. Written by
+    load/worker/sessions.py.
     """
 
     row: Literal["answer"]
@@ -297,9 +292,8 @@ class AnswerRow(_Row):
 
 
 class ConversationRow(_Row):
-    """Begin or end of a session: a conversation with `answers: live`.
-
-    A begin without an end is counted as unfinished. Written by load/worker/sessions.py.
+    """Begin or end of a session: a conversation with `answers: live`. A begin without an end is counted as unfinished.
+    Written by load/worker/sessions.py.
     """
 
     row: Literal["conversation"]
@@ -329,10 +323,7 @@ class ConversationRow(_Row):
 
 
 class HeartbeatRow(_Row):
-    """Counters and gauges of a worker, every 250 ms.
-
-    Written by load/worker/recorder.py.
-    """
+    """Counters and gauges of a worker, every 250 ms. Written by load/worker/recorder.py."""
 
     row: Literal["heartbeat"]
     in_flight: Annotated[int, "requests sent and not ended"]
@@ -354,10 +345,7 @@ class HeartbeatRow(_Row):
 
 
 class PhaseRow(_Row):
-    """Start or end of a round of a load phase on this worker.
-
-    Written by load/worker/recorder.py.
-    """
+    """Start or end of a round of a load phase on this worker. Written by load/worker/recorder.py."""
 
     row: Literal["phase"]
     phase: Annotated[int, "index of the load phase"]
@@ -366,10 +354,7 @@ class PhaseRow(_Row):
 
 
 class LoadRow(_Row):
-    """Start or end of the load of this worker.
-
-    Written by load/worker/dispatcher.py.
-    """
+    """Start or end of the load of this worker. Written by load/worker/dispatcher.py."""
 
     row: Literal["load"]
     what: Annotated[BeginOrEnd, "event"]
@@ -377,10 +362,7 @@ class LoadRow(_Row):
 
 
 class WorkerRow(_Row):
-    """State of a worker on another machine, as its master knows it.
-
-    Written by load/cluster/master.py.
-    """
+    """State of a worker on another machine, as its master knows it. Written by load/cluster/master.py."""
 
     row: Literal["worker"]
     what: Annotated[WorkerEvent, "event"]
@@ -390,10 +372,7 @@ class WorkerRow(_Row):
 
 
 class ClockRow(_Row):
-    """Clock offset of a worker on another machine, about once a minute.
-
-    Written by load/cluster/worker_link.py.
-    """
+    """Clock offset of a worker on another machine, about once a minute. Written by load/cluster/worker_link.py."""
 
     row: Literal["clock"]
     offset_ns: Annotated[int, NS, "added to the worker's own monotonic times to give the master's"]
@@ -401,9 +380,8 @@ class ClockRow(_Row):
 
 
 class DiskRow(_Row):
-    """Change of free space on the disk of the run folder.
-
-    Written by run/run_record.py, and by load/worker/dispatcher.py on another machine.
+    """Change of free space on the disk of the run folder. Written by run/run_record.py, and by
+    load/worker/dispatcher.py on another machine.
     """
 
     row: Literal["disk"]
@@ -441,20 +419,14 @@ class RunDetail(_FromFile, total=False):
 
 
 class RunRow(_At, RunDetail):
-    """Step of the run process.
-
-    Written by the parts of run/ through core/ledger/recorder.py.
-    """
+    """Step of the run process. Written by the parts of run/ through core/ledger/recorder.py."""
 
     row: Literal["run"]
     what: Annotated[RunEvent, "event; `checkpoint` comes each hour of load"]
 
 
 class ProbeRow(_Row):
-    """Health check of one replica on a connection of its own.
-
-    Written by server/monitor/health_probe.py.
-    """
+    """Health check of one replica on a connection of its own. Written by server/monitor/health_probe.py."""
 
     row: Literal["probe"]
     replica: Annotated[str, "name of the replica"]
@@ -471,9 +443,8 @@ _From = TypedDict("_From", {"from": Annotated[State, "state before"]})  # `from`
 
 
 class StateRow(_Row, _From):
-    """Change of state of a replica or of one of its engines.
-
-    Written by analysis/state/machine.py and analysis/state/engines.py in the run process.
+    """Change of state of a replica or of one of its engines. Written by analysis/state/machine.py and
+    analysis/state/engines.py in the run process.
     """
 
     row: Literal["state"]
@@ -498,10 +469,7 @@ class AttackDetail(_FromFile, total=False):
 
 
 class AttackRow(_At, AttackDetail):
-    """Act of an attack.
-
-    Written by chaos/injector.py. An attack fired in the web UI has a negative `n`.
-    """
+    """Act of an attack. Written by chaos/injector.py. An attack fired in the web UI has a negative `n`."""
 
     row: Literal["attack"]
     attack: Annotated[str, "name of the attack"]
@@ -517,20 +485,14 @@ class AttackRow(_At, AttackDetail):
 
 
 class FactsRow(_Row):
-    """Facts about the server, learned before the load; equal to facts.json.
-
-    Written by run/prepare.py.
-    """
+    """Facts about the server, learned before the load; equal to facts.json. Written by run/prepare.py."""
 
     row: Literal["facts"]
     facts: Annotated[Mapping[str, Any], "fields of `core.model.Facts`"]
 
 
 class DiscoveryRow(_Row):
-    """Requests that identified and measured the server before the load.
-
-    Written by run/prepare.py.
-    """
+    """Requests that identified and measured the server before the load. Written by run/prepare.py."""
 
     row: Literal["discovery"]
     reads: Annotated[int, "pages and tokenizer calls"]
@@ -539,10 +501,7 @@ class DiscoveryRow(_Row):
 
 
 class ConfigurationRow(_Row):
-    """Configuration of the server before the load.
-
-    Written by run/prepare.py.
-    """
+    """Configuration of the server before the load. Written by run/prepare.py."""
 
     row: Literal["configuration"]
     flags: Annotated[str | None, "flags as the server's log prints them"]
@@ -560,9 +519,8 @@ class LaunchDetail(_FromFile, total=False):
 
 
 class LaunchRow(_At, LaunchDetail):
-    """Start or end of a server that the run launched.
-
-    With `on_death: restart` each life has its own `start` and `exit`. Written by server/process/launcher.py.
+    """Start or end of a server that the run launched. With `on_death: restart` each life has its own `start` and
+    `exit`. Written by server/process/launcher.py.
     """
 
     row: Literal["launch"]
@@ -574,9 +532,8 @@ class LaunchRow(_At, LaunchDetail):
 
 
 class ProcessRow(_Row):
-    """Sample of a server process on this machine.
-
-    Written once a second, and when a process starts or ends. Written by server/monitor/processes.py.
+    """Sample of a server process on this machine. Written once a second, and when a process starts or ends. Written by
+    server/monitor/processes.py.
     """
 
     row: Literal["process"]
@@ -610,10 +567,7 @@ class GapRow(_Row):
 
 
 class PreflightRow(_Row):
-    """Check before the load.
-
-    Written by server/discovery/preflight.py.
-    """
+    """Check before the load. Written by server/discovery/preflight.py."""
 
     row: Literal["preflight"]
     name: Annotated[str, "name of the check"]
@@ -622,10 +576,7 @@ class PreflightRow(_Row):
 
 
 class LocustRow(_Row):
-    """Start or exit of the load process.
-
-    Written by run/children.py and run/web_session.py.
-    """
+    """Start or exit of the load process. Written by run/children.py and run/web_session.py."""
 
     row: Literal["locust"]
     what: Annotated[Literal["start", "exit"], "event"]
@@ -634,10 +585,7 @@ class LocustRow(_Row):
 
 
 class GateRow(_Row):
-    """Pause or resumption of the load.
-
-    Written by run/pause_gate.py.
-    """
+    """Pause or resumption of the load. Written by run/pause_gate.py."""
 
     row: Literal["gate"]
     open: Annotated[bool, "true when the load continues"]
@@ -645,9 +593,8 @@ class GateRow(_Row):
 
 
 class HeardRow(_Row):
-    """Log line that shows a server ending, failing or dead.
-
-    It comes before the death itself is judged. Written by server/monitor/log_alarms.py.
+    """Log line that shows a server ending, failing or dead. It comes before the death itself is judged. Written by
+    server/monitor/log_alarms.py.
     """
 
     row: Literal["heard"]
@@ -657,10 +604,7 @@ class HeardRow(_Row):
 
 
 class SupervisorRow(_Row):
-    """Status of the server from docker, Kubernetes or systemd.
-
-    Written by server/monitor/orchestrators.py.
-    """
+    """Status of the server from docker, Kubernetes or systemd. Written by server/monitor/orchestrators.py."""
 
     row: Literal["supervisor"]
     replica: Annotated[str, "name of the replica"]
@@ -675,10 +619,7 @@ class SupervisorRow(_Row):
 
 
 class BaselineRow(_Row):
-    """Answer of the idle server to a request like those of the load.
-
-    Written by run/answer_baseline.py.
-    """
+    """Answer of the idle server to a request like those of the load. Written by run/answer_baseline.py."""
 
     row: Literal["baseline"]
     traffic: Annotated[str, "name of the traffic"]
@@ -689,10 +630,7 @@ class BaselineRow(_Row):
 
 
 class CanaryRow(_Row):
-    """Canary request: a small prompt with a known answer, or its answer.
-
-    Written by server/monitor/canary.py.
-    """
+    """Canary request: a small prompt with a known answer, or its answer. Written by server/monitor/canary.py."""
 
     row: Literal["canary"]
     what: Annotated[Literal["ask", "answer"], "event"]
@@ -706,10 +644,8 @@ class CanaryRow(_Row):
 
 
 class LastQuestionRow(_Row):
-    """Small chat request after the load of a short run, or its answer.
-
-    Short runs are those of a hunt, a replay and the minimiser. An answer that was not waited for has no row: the server
-    hangs. Written by run/last_question.py.
+    """Small chat request after the load of a short run, or its answer. Short runs are those of a hunt, a replay and the
+    minimiser. An answer that was not waited for has no row: the server hangs. Written by run/last_question.py.
     """
 
     row: Literal["last_question"]
@@ -719,9 +655,8 @@ class LastQuestionRow(_Row):
 
 
 class QuestionRow(_Row):
-    """Question beside the load and its answer; `at_ns` is when it ended.
-
-    Questions of one `group` are compared with each other. Written by server/probes/ask.py.
+    """Question beside the load and its answer; `at_ns` is when it ended. Questions of one `group` are compared with
+    each other. Written by server/probes/ask.py.
     """
 
     row: Literal["question"]
@@ -754,10 +689,7 @@ class QuestionRow(_Row):
 
 
 class LearnedRow(_Row):
-    """Kind of question after it was asked on the idle server.
-
-    Written by server/probes/parts/keyed.py.
-    """
+    """Kind of question after it was asked on the idle server. Written by server/probes/parts/keyed.py."""
 
     row: Literal["learned"]
     kind: Annotated[str, "kind of question"]
@@ -770,10 +702,7 @@ class LearnedRow(_Row):
 
 
 class OffersRow(_Row):
-    """Attacks that the web UI has buttons for.
-
-    Written by run/web_commands.py.
-    """
+    """Attacks that the web UI has buttons for. Written by run/web_commands.py."""
 
     row: Literal["offers"]
     refused: Annotated[str | None, "why attacks are refused; null: they are not"]
@@ -796,10 +725,8 @@ class CommandDetail(_FromFile, total=False):
 
 
 class CommandRow(_At, CommandDetail):
-    """Button pressed in the web UI, or the answer to it.
-
-    The answer is in events.jsonl and has `ok` and `text`. Written by load/webui/extension.py and
-    run/web_commands.py.
+    """Button pressed in the web UI, or the answer to it. The answer is in events.jsonl and has `ok` and `text`. Written
+    by load/webui/extension.py and run/web_commands.py.
     """
 
     row: Literal["command"]
@@ -811,9 +738,8 @@ class CommandRow(_At, CommandDetail):
 
 
 class MetricsRow(_Row):
-    """Metrics of one engine, scraped once a second.
-
-    Names are the same for all dialects. Written by server/monitor/scraper.py.
+    """Metrics of one engine, scraped once a second. Names are the same for all dialects. Written by
+    server/monitor/scraper.py.
     """
 
     row: Literal["metrics"]
@@ -837,9 +763,8 @@ class PageRow(TypedDict):
 
 
 class DeviceRow(_Row):
-    """Metrics of one device of a machine under the server.
-
-    Written by server/monitor/device_exporters.py and server/nvml.py.
+    """Metrics of one device of a machine under the server. Written by server/monitor/device_exporters.py and
+    server/nvml.py.
     """
 
     row: Literal["device"]
@@ -854,10 +779,7 @@ class DeviceRow(_Row):
 
 
 class ControlRow(_Row):
-    """Order of the run to its workers.
-
-    Written by core/ledger/recorder.py.
-    """
+    """Order of the run to its workers. Written by core/ledger/recorder.py."""
 
     row: Literal["control"]
     what: Annotated[ControlEvent, "order; compact, full: form of the request rows"]
@@ -878,9 +800,8 @@ class LinesRow(_Row):
 
 
 class LogRow(_FromFile):
-    """Line of a server log with its time of arrival.
-
-    No file holds it: the reader makes it from log and index. Made by core/ledger/reader.py.
+    """Line of a server log with its time of arrival. No file holds it: the reader makes it from log and index. Made by
+    core/ledger/reader.py.
     """
 
     row: Literal["log"]
@@ -891,9 +812,8 @@ class LogRow(_FromFile):
 
 
 class FailureRow(_Row):
-    """Failure with its counts so far.
-
-    The fields are those of `failures` in verdict.json. Written by analysis/judge.py in the follower.
+    """Failure with its counts so far. The fields are those of `failures` in verdict.json. Written by analysis/judge.py
+    in the follower.
     """
 
     row: Literal["failure"]
@@ -926,9 +846,8 @@ class FailureRow(_Row):
 
 
 class IncidentRow(_Row):
-    """Start or end of an incident.
-
-    `id` and `folder` are final when it closes. Written by analysis/incidents/incident.py in the follower.
+    """Start or end of an incident. `id` and `folder` are final when it closes. Written by
+    analysis/incidents/incident.py in the follower.
     """
 
     row: Literal["incident"]
@@ -942,10 +861,7 @@ class IncidentRow(_Row):
 
 
 class ExporterRow(_Row):
-    """Port at which the follower serves /metrics.
-
-    Written by run/follower.py.
-    """
+    """Port at which the follower serves /metrics. Written by run/follower.py."""
 
     row: Literal["exporter"]
     port: Annotated[int | None, "port; null: it could not be opened"]
@@ -967,9 +883,8 @@ class SessionDetail(_FromFile, total=False):
 
 
 class SessionRow(_At, SessionDetail):
-    """Step of a web UI session, which may drive several runs.
-
-    Written by run/web_session.py to the session's own folder.
+    """Step of a web UI session, which may drive several runs. Written by run/web_session.py to the session's own
+    folder.
     """
 
     row: Literal["session"]
@@ -1038,10 +953,7 @@ class RowField:
 
 
 def fields_of(kind: type) -> list[RowField]:
-    """List the fields of a kind of row, optional ones last.
-
-    The tag and the field that a reader adds are left out.
-    """
+    """List the fields of a kind of row, optional ones last. The tag and the field that a reader adds are left out."""
     found = []
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -1060,8 +972,5 @@ def as_typed(row: Mapping[str, Any]) -> AnyRow:
 
 
 def is_pipelined(begin: Mapping[str, Any]) -> bool:
-    """Tell whether a request was sent behind another one by `pipeline`.
-
-    The plan has one step for all of them.
-    """
+    """Tell whether a request was sent behind another one by `pipeline`. The plan has one step for all of them."""
     return "." in str(begin.get("id"))

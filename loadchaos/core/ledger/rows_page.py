@@ -1,6 +1,5 @@
-"""Print docs/ledger.md, made from the row types of rows.py.
-
-`make docs` runs `python -m loadchaos.core.ledger.rows_page > docs/ledger.md`.
+"""Print docs/ledger.md, made from the row types of rows.py. `make docs` runs `python -m loadchaos.core.ledger.rows_page
+> docs/ledger.md`.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ A field marked * is absent in some rows. Outcomes: OUTCOMES.
 
 
 def page() -> str:
-    """Make the whole of docs/ledger.md."""
     lines = [_INTRO + "| file | writer | rows |", "|---|---|---|"]
     for file in rows.FILES:
         kinds = " ".join(f"[`{_tag(kind)}`](#{_tag(kind)})" for kind in file.rows)
@@ -90,7 +88,6 @@ def _section(kind: type) -> str:
 
 
 def _type(hint: Any) -> str:
-    """Describe a type in JSON's words."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(_type(arg) for arg in args))

@@ -1,7 +1,6 @@
-"""Append rows to one file of the ledger, each with a single write(2).
-
-A file has one writer and begins with a header. A row torn by a full disk or a kill does not damage the next one: the
-writer ends the torn line first, and readers skip and count it.
+"""Append rows to one file of the ledger, each with a single write(2). A file has one writer and begins with a header. A
+row torn by a full disk or a kill does not damage the next one: the writer ends the torn line first, and readers skip
+and count it.
 """
 
 from __future__ import annotations
@@ -31,17 +30,10 @@ def boot_id() -> str:
 
 
 class Writer:
-    """Appends rows to one file of the run folder, as its only writer.
-
-    A failed write raises LedgerError: a run without its record proves nothing. `lost` counts the rows that were not
-    written. While `holding` is true, rows wait for the next `flush` and share its write(2); a kill in between loses
-    them.
-
-    Args:
-        path: the file.
-        writer: name of the writing process, for the header.
-        extra: gives more fields for the header.
-        part_s: begin a new part of the file (`requests-0.jsonl.1` and so on) after this many seconds; None: never.
+    """Appends rows to one file of the run folder, as its only writer. A failed write raises LedgerError: a run without
+    its record proves nothing. `lost` counts the rows that were not written. While `holding` is true, rows wait for the
+    next `flush` and share its write(2); a kill in between loses them. The header names `writer` and has the fields of
+    `extra`. A new part (`requests-0.jsonl.1` and so on) begins after `part_s` seconds.
     """
 
     def __init__(
@@ -119,7 +111,6 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write held rows with one write(2)."""
         if not self._held:
             return
         rows, self._held = self._held, []
@@ -145,6 +136,5 @@ class Writer:
             raise LedgerError(f"{self.path}: fsync failed: {e.strerror}; {next_step(e)}") from e
 
     def close(self) -> None:
-        """Write held rows and close the file."""
         self.flush()
         os.close(self._fd)

@@ -6,7 +6,6 @@ A 4xx or a correct answer is right, as the corpus says for each image; a 5xx or 
 from __future__ import annotations
 
 import base64
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from urllib.parse import quote_from_bytes
 from pydantic import BaseModel, model_validator
 
 from loadchaos.core import resources
-from loadchaos.core.errors import why_unread
+from loadchaos.core.errors import did_you_mean, why_unread
 from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
@@ -50,9 +49,7 @@ class Options(ProfilePart):
             raise ValueError(f"{self.folder} holds no file")
         for name in self.only:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ValueError(f"{name} is not among the images{hint}")
+                raise ValueError(f"{name} is not among the images{did_you_mean(name, known)}")
         if not self.selected():
             raise ValueError(f"{self.folder} holds no image ({self._skipped()}); `only` sends a file whatever its name")
         return self

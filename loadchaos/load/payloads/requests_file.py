@@ -20,7 +20,6 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, model_validator
 
-from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
@@ -28,6 +27,7 @@ from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.json_lines import json_lines, read_text
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -133,45 +133,34 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
     """Read a file once for the same turns and allowed folders."""
     path = Path(file)
     found: list[FileRequest] = []
-    try:
-        for where, record in _records(path):
-            try:
-                found += [
-                    _file_request(body, url, path.parent, is_openai)
-                    for url, body, is_openai in _bodies(record, turns == "all")
-                ]
-            except (ValueError, KeyError, TypeError, AttributeError) as e:
-                raise ValueError(f"{where}: {e}") from e
-            except OSError as e:
-                raise ValueError(f"{where}: {e.filename}: {e.strerror}") from e
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: not UTF-8 text") from e
+    for where, record in _records(path):
+        try:
+            found += [
+                _file_request(body, url, path.parent, is_openai)
+                for url, body, is_openai in _bodies(record, turns == "all")
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise ValueError(f"{where}: {e}") from e
+        except OSError as e:
+            raise ValueError(f"{where}: {e.filename}: {e.strerror}") from e
     return tuple(found)
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     if path.suffix == ".json":
         try:
             data = json.loads(text)
         except json.JSONDecodeError as e:
-            raise ValueError(f"{path}:{e.lineno}:{e.colno}: no JSON: {e.msg}") from e
+            raise ValueError(f"{path}:{e.lineno}:{e.colno}: not JSON: {e.msg}") from e
         many = data.get("data", [data]) if isinstance(data, dict) else data
         if not isinstance(many, list):
             raise ValueError(f"{path}: a request or a list of them was expected (got {many!r:.40})")
         for i, record in enumerate(many, 1):
             yield f"{path} entry {i}", record
         return
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            yield f"{path}:{number}", json.loads(line)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"{path}:{number}:{e.colno}: no JSON: {e.msg}") from e
+    yield from json_lines(path, text)
 
 
 def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from loadchaos.core.content_encoding import PACKED, inflater
+
 MAX_HEAD_BYTES = 1 << 20
 """Limit of a response head. Real heads have up to 100 kB (cookies, traces)."""
 MAX_DECODED_BYTES = 64 << 20
@@ -202,7 +204,7 @@ class ResponseParser:
             raise _BrokenError(head.fault)
         self._framing = head.framing
         if head.compressed:
-            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
+            self._inflate = inflater()
         if head.framing == "chunked":
             self._state = "size"
         elif head.framing == "close":
@@ -345,7 +347,7 @@ def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Ma
     encoding = headers.get("content-encoding", "identity").strip().lower()
     compressed = encoding not in {"", "identity"} and status not in _BODILESS
     framing, length, fault = _framing(status, headers)
-    if compressed and encoding not in {"gzip", "x-gzip", "deflate"}:
+    if compressed and encoding not in PACKED:
         framing, fault = None, f"content-encoding {encoding[:40]!r} was not requested"
     return _Head(version, status, reason, headers, framing, length, compressed, keep_alive, fault)
 

@@ -1,7 +1,5 @@
-"""Formats of recorded arrivals; one file each.
-
-A file makes a `TraceFormat` (base.py): how its first record is recognised and how a record becomes an arrival. To add one,
-copy burstgpt.py and enter it in `FORMATS`.
+"""Formats of recorded arrivals; one file each. A file makes a `TraceFormat` (base.py): how its first record is
+recognised and how a record becomes an arrival. To add one, copy burstgpt.py and enter it in `FORMATS`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""AIPerf's records of each request: `profile_export.jsonl`.
-
-JSON Lines of `metadata` (`request_start_ns`, `benchmark_phase`) and `metrics` (`input_sequence_length`,
-`output_sequence_length`). Warm-up requests and failed ones are left out. https://github.com/ai-dynamo/aiperf (docs: working
-with profile exports)
+"""AIPerf's records of each request: `profile_export.jsonl`. JSON Lines of `metadata` (`request_start_ns`,
+`benchmark_phase`) and `metrics` (`input_sequence_length`, `output_sequence_length`). Warm-up requests and failed ones
+are left out. https://github.com/ai-dynamo/aiperf (docs: working with profile exports)
 """
 
 from __future__ import annotations

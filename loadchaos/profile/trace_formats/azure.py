@@ -1,7 +1,6 @@
-"""Azure LLM inference traces of 2023 and 2024.
-
-CSV with `TIMESTAMP` (UTC, up to seven digits of a second), `ContextTokens`, `GeneratedTokens`.
-https://github.com/Azure/AzurePublicDataset (AzureLLMInferenceDataset2023.md, AzureLLMInferenceDataset2024.md)
+"""Azure LLM inference traces of 2023 and 2024. CSV with `TIMESTAMP` (UTC, up to seven digits of a second),
+`ContextTokens`, `GeneratedTokens`. https://github.com/Azure/AzurePublicDataset (AzureLLMInferenceDataset2023.md,
+AzureLLMInferenceDataset2024.md)
 """
 
 from __future__ import annotations

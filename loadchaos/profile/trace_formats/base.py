@@ -9,10 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request of a trace.
-
-    `at` counts from the first request, in the trace's own time unit; lengths are in tokens.
-    """
+    """One request of a trace. `at` counts from the first request, in the trace's own time unit; lengths are in tokens."""
 
     at: float
     input_tokens: int
@@ -22,14 +19,9 @@ class Arrival:
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """Format of a trace.
-
-    Args:
-        about: what it is, with its source.
-        fields: keys that its first record has; they tell it from the others.
-        arrivals: requests of one record. Raises ValueError where a field is wrong.
-        is_csv: records are rows of a CSV file with a head; else JSON, one value a line or in all.
-        own_unit: its times have a unit of their own, and arrivals are in milliseconds.
+    """Format of a trace, recognised by the keys that its first record has. `arrivals` reads the requests of one record
+    and raises ValueError where a field is wrong. Records are rows of a CSV file with a head, or JSON, one value a line
+    or in all. With `own_unit` times have a unit of their own, and arrivals are in milliseconds.
     """
 
     about: str

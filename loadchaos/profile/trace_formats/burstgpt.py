@@ -1,7 +1,6 @@
-"""BurstGPT: requests to ChatGPT and GPT-4 in a campus region.
-
-CSV with `Timestamp` (seconds), `Model`, `Request tokens`, `Response tokens`, `Total tokens`, `Log Type`. A request with 0
-response tokens failed there and is left out. https://github.com/HPMLL/BurstGPT
+"""BurstGPT: requests to ChatGPT and GPT-4 in a campus region. CSV with `Timestamp` (seconds), `Model`, `Request
+tokens`, `Response tokens`, `Total tokens`, `Log Type`. A request with 0 response tokens failed there and is left out.
+https://github.com/HPMLL/BurstGPT
 """
 
 from __future__ import annotations

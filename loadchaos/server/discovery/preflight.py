@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-import httpx
-
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.ledger.rows import Emit, PreflightRow
@@ -73,9 +71,7 @@ async def wait_until_healthy(
 async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
-        with contextlib.suppress(
-            httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError
-        ):
+        with contextlib.suppress(*bounded_http.FAILURES):
             answer = await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
             if answer.status == 200:
                 return url

@@ -1,17 +1,9 @@
-"""A prompt chunk ends inside an image: more rows than placeholders.
+"""A prompt chunk ends inside an image: more rows than placeholders. The encoder's output stays whole."""
 
-The encoder's output stays whole.
-"""
-
+from loadchaos.simulator.defects.defect import Defect
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
-from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineConfig
-
-NAME = "mm_chunk_split"
-ABOUT = "the token budget cuts an image, its encoder output stays whole: multimodal tokens do not fit the placeholders"
-UPSTREAM = "https://github.com/vllm-project/vllm/issues/15764"
-REMEDIES: dict[str, object] = {"disable_chunked_mm_input": True}
 
 _MODEL = "vllm/model_executor/models"
 _FRAMES: tuple[crash_text.Frame, ...] = (
@@ -31,16 +23,7 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 )
 
 
-def plant(rules: EngineRules) -> None:
-    """Compare each step's rows with its placeholders, as the model does."""
-    rules.before_step.append(check)
-
-
-def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when a chunk of this step ends inside an image.
-
-    The numbers in the message are the step's own.
-    """
+def _check(batch: Batch, config: EngineConfig) -> None:
     rows: list[int] = []
     placeholders = 0
     for request, epoch, start, count, _ in batch.planned:
@@ -55,3 +38,12 @@ def check(batch: Batch, config: EngineConfig) -> None:
         expression = " + ".join(f"1 x {n}" for n in rows)
         message = f"Attempted to assign {expression} = {sum(rows)} multimodal tokens to {placeholders} placeholders"
         raise crash_text.death(config, batch, f"ValueError: {message}", _FRAMES)
+
+
+DEFECT = Defect(
+    "mm_chunk_split",
+    "the token budget cuts an image, its encoder output stays whole: multimodal tokens do not fit the placeholders",
+    plant=lambda rules: rules.before_step.append(_check),
+    remedies={"disable_chunked_mm_input": True},
+    upstream="https://github.com/vllm-project/vllm/issues/15764",
+)

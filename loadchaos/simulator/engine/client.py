@@ -1,6 +1,5 @@
-"""The API server's client of the engine core process.
-
-It starts the process, sends it requests, and receives its steps and its death.
+"""The API server's client of the engine core process. It starts the process, sends it requests, and receives its steps
+and its death.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ class OutputSink(Protocol):
 
     answer: AnswerText
 
-    def output(self, output: RequestOutput) -> None:
-        """Accept the output of one step."""
+    def output(self, output: RequestOutput) -> None: ...
 
-    def engine_died(self) -> None:
-        """Accept that the engine has died and no more output comes."""
+    def engine_died(self) -> None: ...
 
 
 class EngineDiedEarlyError(Exception):
@@ -53,9 +50,8 @@ class EngineClient:
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> socket.socket:
-        """Start the process, and return our end of the pipe.
-
-        Called before any event loop runs, so that the process starts while we import.
+        """Start the process, and return our end of the pipe. Called before any event loop runs, so that the process
+        starts while we import.
         """
         ours, theirs = socket.socketpair()
         # A monitor recognises the processes by the title in the command line, as with the real server.
@@ -66,11 +62,7 @@ class EngineClient:
         return ours
 
     async def start(self, pipe: socket.socket) -> None:
-        """Wait until the engine is ready.
-
-        Raises:
-            EngineDiedEarlyError: when it ends first.
-        """
+        """Wait until the engine is ready. Raises EngineDiedEarlyError when it ends first."""
         self._ready = asyncio.get_running_loop().create_future()
         await self._link.connect(pipe)
         self._link.send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
@@ -82,20 +74,16 @@ class EngineClient:
             sink.engine_died()
             return
         self._sinks[request.id] = sink
-        self._link.send(["add", frames.request_to_list(request)])
+        self._link.send(["add", frames.values_of(request)])
 
     def abort(self, ids: Iterable[str]) -> None:
-        """Remove requests from the engine; their sinks get no more output."""
         known = [i for i in ids if self._sinks.pop(i, None) is not None]
         if known:
             self._link.send(["abort", known])
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
-        """Call a method of the engine core between two steps.
-
-        It runs in order with the requests sent before.
-
-        The future never ends while the engine hangs, and raises EngineDiedEarlyError when it is or becomes dead.
+        """Call a method of the engine core between two steps. It runs in order with the requests sent before. The
+        future never ends while the engine hangs, and raises EngineDiedEarlyError when it is or becomes dead.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.dead:
@@ -108,27 +96,22 @@ class EngineClient:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that are not finished."""
         return len(self._sinks)
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the requests that are not finished."""
         return list(self._sinks)
 
     def stop(self) -> None:
-        """End the engine core without telling any sink."""
         self._link.close()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
     def reap(self) -> None:
-        """Wait for the ended process, so that no zombie is left."""
         if self._process is not None:
             self._process.wait()
 
     def fail_all_requests(self) -> None:
-        """Tell every sink that the engine is gone. SIGTERM does the same to requests in flight."""
         self.dead = True
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
@@ -141,12 +124,12 @@ class EngineClient:
     def _received(self, message: list[Any]) -> None:
         kind = message[0]
         if kind == "step":
-            self.stats = frames.stats_from_list(message[3])
+            self.stats = EngineStats(*message[3])
             self.on_step(message[2])
             for values in message[1]:
-                self._deliver(frames.output_from_list(values))
+                self._deliver(RequestOutput(*values))
         elif kind == "stats":
-            self.stats = frames.stats_from_list(message[1])
+            self.stats = EngineStats(*message[1])
         elif kind == "reply":
             future = self._calls.pop(message[1], None)
             if future is not None and not future.done():

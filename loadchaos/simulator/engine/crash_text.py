@@ -1,6 +1,5 @@
-"""Texts of an engine's death, as vLLM prints them.
-
-They are tracebacks with the real frames, and the log lines just before.
+"""Texts of an engine's death, as vLLM prints them. They are tracebacks with the real frames, and the log lines just
+before.
 """
 
 from __future__ import annotations
@@ -43,38 +42,45 @@ EXECUTE_MODEL: tuple[Frame, ...] = (
 )
 
 
-def era_of(config: EngineConfig) -> tuple[int, ...]:
-    """Return the era as numbers, so that 0.8 comes before 0.18."""
-    return tuple(int(part) for part in config.era.split(".") if part.isdigit())
-
-
 def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
-    """Return the lines of a Python traceback that ends in `error`."""
     lines = ["Traceback (most recent call last):"]
     for file, line, function, source in frames:
         lines += [f'  File "{SITE}/{file}", line {line}, in {function}', f"    {source}"]
     return [*lines, *error.splitlines()]
 
 
-def dump(config: EngineConfig, batch: Batch) -> list[str]:
-    """Return vLLM's log lines of the step that killed it (dump_input.py)."""
+def config_text(config: EngineConfig) -> str:
+    """Describe an engine as vLLM logs it at its start and at its death."""
     spec = "None"
     if config.num_speculative_tokens:
-        spec = f"SpeculativeConfig(method='mtp', num_spec_tokens={config.num_speculative_tokens})"
-    version = config.era if config.era.count(".") >= 2 else f"{config.era}.0"
-    counts = {planned[0].id: planned[3] for planned in batch.planned[:8]}
-    drafts = {planned[0].id: [-1] * planned[4] for planned in batch.planned[:8] if planned[4]}
-    header = f"Dumping input data for V1 LLM engine (v{version}) with config: model='sim', speculative_config={spec}, "
-    flags = (
-        f"max_seq_len={config.max_model_len}, pipeline_parallel_size={config.pipeline_parallel_size}, "
+        spec = f"SpeculativeConfig(method='mtp', model='sim', num_spec_tokens={config.num_speculative_tokens})"
+    return (
+        f"(v{config.version}) with config: model='sim', speculative_config={spec}, max_seq_len={config.max_model_len}, "
+        f"pipeline_parallel_size={config.pipeline_parallel_size}, "
         f"enable_prefix_caching={config.enable_prefix_caching}, enable_chunked_prefill={config.enable_chunked_prefill}"
     )
+
+
+def dump(config: EngineConfig, batch: Batch) -> list[str]:
+    """Return the log lines of dump_input.py."""
+    counts = {planned[0].id: planned[3] for planned in batch.planned[:8]}
+    drafts = {planned[0].id: [-1] * planned[4] for planned in batch.planned[:8] if planned[4]}
     plan = (
         f"Dumping scheduler output for model execution: SchedulerOutput(num_scheduled_tokens={counts}, "
         f"total_num_scheduled_tokens={batch.tokens}, scheduled_spec_decode_tokens={drafts}, "
         f"free_encoder_mm_hashes={batch.evicted[:8]})"
     )
-    return [header + flags, plan]
+    return [f"Dumping input data for V1 LLM engine {config_text(config)}", plan]
+
+
+def cuda_error(what: str) -> str:
+    return (
+        f"RuntimeError: CUDA error: {what}\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    )
 
 
 def death(
@@ -85,11 +91,10 @@ def death(
 
 
 def encoder_miss(config: EngineConfig, batch: Batch, mm_hash: str, *, drafter: bool) -> EngineFault:
-    """Return the fault of an encoder cache miss.
-
-    It is an assertion up to 0.23 and a RuntimeError from 0.24, from the drafter or the target model.
+    """Return the fault of an encoder cache miss. It is an assertion up to 0.23 and a RuntimeError from 0.24, from the
+    drafter or the target model.
     """
-    raised = era_of(config) >= (0, 24)
+    raised = config.release >= (0, 24)
     kind = "RuntimeError" if raised else "AssertionError"
     text = 'raise RuntimeError(f"Encoder cache miss for {mm_hash}.")'
     if not raised:
@@ -132,7 +137,6 @@ _ALLOCATE: tuple[Frame, ...] = (
 
 
 def invalid_block(config: EngineConfig, batch: Batch, block: int) -> EngineFault:
-    """Return the fault of a hit on a block that was freed in use."""
     shown = f"KVCacheBlock(block_id={block}, ref_cnt=0, _block_hash=None, prev_free_block=None, next_free_block=None)"
     return death(config, batch, f"RuntimeError: remove() called on an invalid block: {shown}", _ALLOCATE)
 
@@ -151,14 +155,13 @@ _RECEIVE: tuple[Frame, ...] = (
 
 
 def input_thread_death(missing: str) -> list[str]:
-    """Return the output of an input thread killed by a desynced cache. This happens in eras before 0.14."""
+    """Return the output of an input thread killed by a desynced cache, as in eras before 0.14."""
     return ["Exception in thread Thread-1 (process_input_sockets):", *traceback(f"AssertionError: {missing}", _RECEIVE)]
 
 
 def preprocessing_error(request_id: str, missing: str) -> list[str]:
-    """Return the log lines of a request killed by a desynced cache.
-
-    This happens from 0.14 on, where only the request fails.
+    """Return the log lines of a request killed by a desynced cache. This happens from 0.14 on, where only the request
+    fails.
     """
     return [
         f"Unexpected error pre-processing request {request_id}",

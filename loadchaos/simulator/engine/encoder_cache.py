@@ -1,6 +1,5 @@
-"""The scheduler's account of the encoder cache.
-
-It knows the images whose embeddings the runner holds, their readers, and the entries that may be evicted.
+"""The scheduler's account of the encoder cache. It knows the images whose embeddings the runner holds, their readers,
+and the entries that may be evicted.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ from loadchaos.simulator.engine.types import MMItem
 
 
 class EncoderCache:
-    """Entries by image hash, with sizes in encoder tokens.
-
-    An entry without readers stays until its space is needed.
-
+    """Entries by image hash, with sizes in encoder tokens. An entry without readers stays until its space is needed.
     `size` None grows with the largest item seen (never below `at_least`), as vLLM sizes it from the model's largest.
     """
 
@@ -38,11 +34,9 @@ class EncoderCache:
         return item.tokens <= self.size
 
     def has_reader(self, mm_hash: str, request_id: str) -> bool:
-        """Return True if this request already holds the entry."""
         return request_id in self._readers.get(mm_hash, ())
 
     def unread_size(self, mm_hash: str) -> int:
-        """Return the tokens of an entry without readers; 0 for any other."""
         return self._unread.get(mm_hash, 0)
 
     def room_for(self, tokens: int, pinned: int) -> bool:
@@ -50,23 +44,23 @@ class EncoderCache:
         return tokens <= self.size - self.used + self.unread_tokens - pinned
 
     def hold(self, item: MMItem, request_id: str) -> bool:
-        """Make the request a reader of an item.
-
-        Returns True when the item has to be encoded. Call `room_for` before.
-        """
+        """Make the request a reader of an item. Returns True when the item has to be encoded. Call `room_for` before."""
         if item.hash in self._tokens:
             self._readers[item.hash].add(request_id)
             self.unread_tokens -= self._unread.pop(item.hash, 0)
             return False
         while self.used + item.tokens > self.size:
-            self._evict_oldest()
+            oldest, tokens = self._unread.popitem(last=False)
+            self.unread_tokens -= tokens
+            self.used -= tokens
+            del self._tokens[oldest], self._readers[oldest]
+            self._evicted.append(oldest)
         self._tokens[item.hash] = item.tokens
         self._readers[item.hash] = {request_id}
         self.used += item.tokens
         return True
 
     def release(self, mm_hash: str, request_id: str) -> None:
-        """Remove a reader; an entry without readers may be evicted."""
         readers = self._readers.get(mm_hash)
         if readers is None or request_id not in readers:
             return
@@ -76,28 +70,16 @@ class EncoderCache:
             self.unread_tokens += self._tokens[mm_hash]
 
     def pop_evicted(self) -> list[str]:
-        """Return the hashes evicted since the last call.
-
-        The runner must forget them. Those encoded again meanwhile are left out.
+        """Return the hashes evicted since the last call. The runner must forget them. Those encoded again meanwhile are
+        left out.
         """
         evicted = [h for h in self._evicted if h not in self._tokens]
         self._evicted.clear()
         return evicted
 
     def reset(self) -> None:
-        """Forget everything, readers included. vLLM warns about it when requests are in progress."""
         self._tokens.clear()
         self._readers.clear()
         self._unread.clear()
         self._evicted.clear()
         self.used = self.unread_tokens = 0
-
-    def _evict_oldest(self) -> None:
-        self._remove(next(iter(self._unread)))
-
-    def _remove(self, mm_hash: str) -> None:
-        tokens = self._unread.pop(mm_hash)
-        self.unread_tokens -= tokens
-        self.used -= tokens
-        del self._tokens[mm_hash], self._readers[mm_hash]
-        self._evicted.append(mm_hash)

@@ -1,7 +1,4 @@
-"""The engine core: requests in, tokens out, one step at a time.
-
-It is deterministic and has no clock.
-"""
+"""The engine core: requests in, tokens out, one step at a time. It is deterministic and has no clock."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.limits import input_limit, with_kv_blocks
-from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
-from loadchaos.simulator.engine.rules import EngineRules, RequestStep
+from loadchaos.simulator.engine.rules import RequestStep
 from loadchaos.simulator.engine.runner import ModelRunner
 from loadchaos.simulator.engine.scheduler import Scheduler
 from loadchaos.simulator.engine.step_time import FIXED_S, step_duration_s
@@ -24,21 +21,16 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class Engine:
-    """A small serving engine.
-
-    The same config, seed and arrivals by step give the same outputs.
-
-    With async scheduling `step` plans one step ahead of the one it runs; a request that arrives waits one step longer.
+    """A small serving engine. The same config, seed and arrivals by step give the same outputs. With async scheduling
+    `step` plans one step ahead of the one it runs; a request that arrives waits one step longer.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config = with_kv_blocks(config)
-        rules = EngineRules(config)
-        plant(config.defects, rules)
-        self._rules = rules
+        self._rules = rules = rules_of(config)
         self._scheduler = Scheduler(config, rules)
         self._runner = ModelRunner(config, rules)
-        self._receiver = ReceiverCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
+        self._receiver = ProcessorCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
         self._requests: dict[str, ScheduledRequest] = {}
         self._in_flight: deque[Batch] = deque()
         self._outputs: list[RequestOutput] = []
@@ -56,10 +48,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """True if `step` has anything to do.
-
-        False while paused with mode keep, even when requests wait.
-        """
+        """True if `step` has anything to do. False while paused with mode keep, even when requests wait."""
         if self._outputs or self._log:
             return True
         if self._paused == "keep" or self.sleeping:
@@ -70,7 +59,6 @@ class Engine:
 
     @property
     def paused(self) -> bool:
-        """True while requests are accepted and not served."""
         return self._paused is not None
 
     def add(self, request: EngineRequest) -> None:
@@ -78,7 +66,7 @@ class Engine:
         if self.input_thread_dead:
             return
         error = self._receive_images(request)
-        if error and crash_text.era_of(self.config) < (0, 14):
+        if error and self.config.release < (0, 14):
             self.input_thread_dead = True
             self._log += crash_text.input_thread_death(error)
             return
@@ -93,7 +81,6 @@ class Engine:
         self._scheduler.waiting.append(state)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests with finish_reason abort, where they are known."""
         if self.input_thread_dead:
             return
         for request_id in request_ids:
@@ -111,11 +98,7 @@ class Engine:
                 self._end(request_id, "abort")
 
     def step(self) -> StepResult:
-        """Plan, run and account for one step.
-
-        Raises:
-            EngineFault: when the engine dies in it; it must not run again.
-        """
+        """Plan, run and account for one step. Raises EngineFault when the engine dies in it; it must not run again."""
         if self._clear_receiver_later:
             self._receiver.clear()
             self._clear_receiver_later = False
@@ -154,35 +137,29 @@ class Engine:
         return warning
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool:
-        """Forget cached prefixes.
-
-        Returns False, and does nothing, while blocks are held and `reset_running` is not set.
+        """Forget cached prefixes. Returns False, and does nothing, while blocks are held and `reset_running` is not
+        set.
         """
         if reset_running:
             self._scheduler.preempt_all()
         return self._scheduler.pool.forget_prefixes()
 
     def pause(self, mode: PauseMode = "abort") -> None:
-        """Accept requests and serve none.
-
-        `keep` freezes the running ones, `wait` lets them finish, `abort` ends them.
-        """
+        """Accept requests and serve none. `keep` freezes the running ones, `wait` lets them finish, `abort` ends them."""
         self._paused = mode
         self._scheduler.admitting = False
         if mode == "abort":
             self.abort(list(self._requests))
 
     def resume(self) -> None:
-        """Serve again, the queue first."""
         self._paused = None
         self._scheduler.admitting = not self.sleeping
         if self._rules.forgets_queue_on_resume:
             self._scheduler.waiting.clear()
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Sleep, as vLLM's /sleep does.
-
-        Requests are ended (or kept), caches are lost, and nothing runs until `wake_up`.
+        """Sleep, as vLLM's /sleep does. Requests are ended (or kept), caches are lost, and nothing runs until
+        `wake_up`.
         """
         self.pause(mode)
         self.sleeping = True
@@ -192,12 +169,10 @@ class Engine:
             self.reset_encoder_cache()
 
     def wake_up(self) -> None:
-        """Undo `sleep`."""
         self.sleeping = False
         self.resume()
 
     def stats(self) -> EngineStats:
-        """Return the gauges as of now and the counters since the start."""
         scheduler, counts = self._scheduler, self._runner.counters
         counters: dict[str, float] = {
             "prompt_tokens": self._prompt_tokens,
@@ -222,7 +197,6 @@ class Engine:
         )
 
     def _next_batch(self) -> Batch | None:
-        """Return the oldest planned step, to run now. Async scheduling keeps a second step planned behind it."""
         frozen = self._paused == "keep" or self.sleeping
         ahead = 2 if self.config.async_scheduling else 1
         while len(self._in_flight) < ahead and not frozen:
@@ -243,7 +217,7 @@ class Engine:
             self._mix_up(batch)
         started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
-            first, preempted = request.outputs == 0, request.epoch > 0
+            first = request.outputs == 0
             step = RequestStep(len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
             if not new_tokens:
@@ -259,24 +233,20 @@ class Engine:
                 self._finished[reason] += 1
                 self._remove(request)
             cached = request.cached_tokens if first else 0
-            derailed = spoil == "derailed" or (self._rules.stale_after_preemption and preempted)
             seen = next((h for i in request.items if (h := self._stale_images.get(i.hash))), None) if first else None
-            fault = spoil if spoil in ("lost", "repeated") else None
             used = self._adapter_instead(request, batch) if first and self._rules.adapter_of_first_prompt else None
-            output = RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault, seen, used)
+            output = RequestOutput(request.id, new_tokens, reason, None, cached, None, spoil, seen, used)
             self._outputs.append(output)
         if self._rules.swap_joint_starts and len(started) > 1:
             swap = RequestOutput(started[0], 0, swapped_with=started[1])
             self._outputs.insert(next(i for i, o in enumerate(self._outputs) if o.request_id == started[0]), swap)
 
     def _adapter_instead(self, request: ScheduledRequest, batch: Batch) -> str | None:
-        """Return the adapter of the step's first prompt, if it is not its own."""
         prompts = (r for r, _, start, _, _ in batch.planned if start < r.target)
         adapter = next((r.original.adapter for r in prompts), request.original.adapter)
         return adapter if request.original.adapter and adapter != request.original.adapter else None
 
     def _mix_up(self, batch: Batch) -> None:
-        """Give all images that are encoded in one step the embedding of the first."""
         for item in batch.encode:
             self._stale_images.pop(item.hash, None)
             if item.hash != batch.encode[0].hash:
@@ -298,18 +268,12 @@ class Engine:
             self._outputs.append(RequestOutput(behind[0].id, 0, swapped_with=behind[1].id))
 
     def _receive_images(self, request: EngineRequest) -> str | None:
-        try:
-            for item in request.mm_items:
-                self._receiver.receive(item)
-        except ExpectedCachedItemError as error:
-            return str(error)
+        for item in request.mm_items:
+            if not self._receiver.look_up(item.hash, keep=item.data) and not item.data:
+                return f"Expected a cached item for mm_hash={item.hash!r}"
         return None
 
     def _reason_to_refuse(self, request: EngineRequest) -> str | None:
-        """Explain why the engine can never serve a request; None where it can.
-
-        The API server refuses most such requests before.
-        """
         config = self.config
         if config.dialect == "lmdeploy" and request.prompt_tokens > input_limit(config):
             return "ResponseType.INPUT_LENGTH_ERROR"

@@ -1,7 +1,6 @@
-"""Guided answers: a text that follows the rule of a body.
-
-The rule is a schema, a regex or choices. A tool call gets arguments that follow the schema of its tool. With the choice
-`auto` every second answer calls a tool. The same body gives the same answer.
+"""Guided answers: a text that follows the rule of a body. The rule is a schema, a regex or choices. A tool call gets
+arguments that follow the schema of its tool. With the choice `auto` every second answer calls a tool. The same body
+gives the same answer.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
 
 
 def _calls(choice: object, rng: Random) -> bool:
-    """Tell if the answer is a tool call."""
     if choice in (None, "auto"):
         return rng.random() < _CALLS
     return choice == "required" or isinstance(choice, Mapping)
@@ -63,7 +61,6 @@ def _json(schema: Mapping[str, Any], rng: Random) -> str:
 
 
 def _value(schema: Any, root: Mapping[str, Any], rng: Random, depth: int) -> Any:
-    """Make a value of a schema; keywords that it does not know are ignored."""
     if not isinstance(schema, Mapping) or depth > _DEPTH:
         return None
     reference = schema.get("$ref")
@@ -109,7 +106,6 @@ def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], rng: R
 
 
 def _match(regex: str, rng: Random) -> str:
-    """Make a text that a regex matches; lookarounds are ignored."""
     parser = re._parser  # type: ignore[attr-defined]  # the parse tree has no public name
     return "".join(_piece(str(op), value, rng) for op, value in parser.parse(regex))
 

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 
 class BlockPool:
-    """A pool of `blocks` blocks of `block_size` tokens.
-
-    A block is free, or held by one or more requests, never both.
-
-    A free block may still carry the hash of its part of a prompt, and `match` finds it until it is allocated. With
+    """A pool of `blocks` blocks of `block_size` tokens. A block is free, or held by one or more requests, never both. A
+    free block may still carry the hash of its part of a prompt, and `match` finds it until it is allocated. With
     `caching` off nothing is found.
     """
 
@@ -27,10 +24,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of blocks held by requests, 0 to 1.
-
-        Cached prefixes without a request count as free, as vLLM counts.
-        """
+        """Share of blocks held by requests, 0 to 1. Cached prefixes without a request count as free, as vLLM counts."""
         return 1.0 - len(self._free) / self.size
 
     def match(self, hashes: Sequence[int], most: int) -> list[int]:
@@ -46,18 +40,15 @@ class BlockPool:
         return found
 
     def room_beside(self, matched: Sequence[int]) -> int:
-        """Return the free blocks left over when `matched` is taken."""
         return len(self._free) - sum(1 for block in matched if not self._refs[block])
 
     def share(self, matched: Sequence[int]) -> None:
-        """Hold blocks that `match` found."""
         for block in matched:
             if not self._refs[block]:
                 del self._free[block]
             self._refs[block] += 1
 
     def free_shared(self, blocks: Sequence[int]) -> None:
-        """Release blocks that other requests hold, as a defect does."""
         self.freed_in_use.update(block for block in blocks if self._refs[block] > 1)
 
     def allocate(self, count: int) -> list[int] | None:
@@ -86,10 +77,7 @@ class BlockPool:
             self._by_hash[prefix_hash] = block
 
     def forget_prefixes(self) -> bool:
-        """Drop every cached prefix.
-
-        Returns False, and does nothing, while a request holds blocks (as vLLM answers).
-        """
+        """Drop every cached prefix. Returns False, and does nothing, while a request holds blocks (as vLLM answers)."""
         if len(self._free) != self.size:
             return False
         self._hash_of = [None] * self.size

@@ -18,31 +18,25 @@ def lmdeploy_blocks(cache_max_entry_count: float) -> int:
 
 
 def with_kv_blocks(config: EngineConfig) -> EngineConfig:
-    """Return the config with its number of KV blocks.
-
-    LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count".
-    """
+    """Return the config with its number of KV blocks. LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count"."""
     if config.dialect == "lmdeploy" and config.num_gpu_blocks == 0:
         return replace(config, num_gpu_blocks=lmdeploy_blocks(config.cache_max_entry_count))
     return config
 
 
 def input_limit(config: EngineConfig) -> int:
-    """Return the longest prompt in tokens; one token more is refused.
-
-    vLLM: max_model_len - 1, since at least one token is to be generated. LMDeploy: `_get_max_session_len` of its
-    pytorch engine, which changed with 0.9.2, 0.10 and 0.12 (blocks x size; less a block; of that the smaller; less a
-    reserved block as well).
+    """Return the longest prompt in tokens; one token more is refused. vLLM: max_model_len - 1, since at least one token
+    is to be generated. LMDeploy: `_get_max_session_len` of its pytorch engine, which changed with 0.9.2, 0.10 and 0.12
+    (blocks x size; less a block; of that the smaller; less a reserved block as well).
     """
     size, longest = config.block_size, config.max_model_len
     if config.dialect != "lmdeploy":
         return longest - 1
-    era = tuple(int(part) for part in config.era.split(".") if part.isdigit())
     capacity = with_kv_blocks(config).num_gpu_blocks * size
-    if era >= (0, 12):
+    if config.release >= (0, 12):
         return min(capacity - 2 * size, longest)
-    if era >= (0, 10):
+    if config.release >= (0, 10):
         return min(capacity - size, longest)
-    if era >= (0, 9, 2):
+    if config.release >= (0, 9, 2):
         return min(capacity, longest) - size
     return min(capacity, longest)

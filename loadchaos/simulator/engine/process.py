@@ -1,9 +1,5 @@
-"""Engine core process: steps the engine in real time.
-
-It sends one frame to the API server for each step.
-
-The API server starts it with one end of a socket pair. It ends when the other end is gone, so it never outlives the API
-server.
+"""Engine core process: steps the engine in real time. It sends one frame to the API server for each step. The API
+server starts it with one end of a socket pair. It ends when the other end is gone, so it never outlives the API server.
 """
 
 from __future__ import annotations
@@ -19,13 +15,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine import pipe as frames
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault
 from loadchaos.simulator.http.logs import Log
-from loadchaos.simulator.options import full_version, release
 
 TITLES = {"vllm": "VLLM::EngineCore", "lmdeploy": "MPEngine"}
+_ADMIN_CALLS = {"reset_mm_cache", "reset_encoder_cache", "reset_prefix_cache", "pause", "resume", "sleep", "wake_up"}
 _LEAST_STEP_S = 0.0005  # a step that schedules nothing must not spin a core of a shared machine
 _TERM_GRACE_S = 0.2  # a group-wide SIGTERM reaches the API server too: let it log a shutdown and no death
 
@@ -44,18 +41,15 @@ class EngineCore:
         config = self._receive_config()
         self._config = config
         self._log = Log(config.dialect, config.era, "EngineCore")
-        self._log_start()
+        if config.dialect == "vllm":
+            text = f"Initializing a V1 LLM engine {crash_text.config_text(config)}, seed={config.seed}"
+            self._log.line("INFO", "core.py:102", text)
         self._engine = Engine(config)
         self._send(["ready", os.getpid()])
 
     def run(self) -> None:
-        """Step while there is work, wait while there is none.
-
-        It never returns.
-
-        Raises:
-            _PipeClosed: at the end of the pipe.
-            EngineFault: when the engine dies.
+        """Step while there is work, wait while there is none, for ever. Raises EngineFault when the engine dies, and
+        _PipeClosed at the end of the pipe.
         """
         due = time.monotonic()
         while True:
@@ -70,39 +64,26 @@ class EngineCore:
             while (left := due - time.monotonic()) > 0:
                 self._receive(left)
             self._log_step(result.log)
-            outputs = frames.outputs_to_list(result)
-            self._send(["step", outputs, result.scheduled_tokens, frames.stats_to_list(self._engine.stats())])
+            outputs = [frames.values_of(output) for output in result.outputs]
+            self._send(["step", outputs, result.scheduled_tokens, frames.values_of(self._engine.stats())])
             self._receive(0)
 
     def report(self, fault: EngineFault) -> None:
-        """Print the engine's death as the real process does."""
         log, traceback = self._log, list(fault.traceback)
         log.raw(fault.raw_before)
         if self._config.dialect == "lmdeploy":
             for line in fault.log_before:
                 log.line("ERROR", "engine.py:912", line)
-            if release(self._config.era) < (0, 7, 0):
+            if self._config.release < (0, 7, 0):
                 log.error("request.py:21", [f"Engine loop failed with error: {fault.title}", *traceback])
             else:
                 log.error("engine.py:928", ["Task <MainLoopBackground> failed", *traceback])
             return
         for line in fault.log_before:
             log.line("ERROR", "dump_input.py:72", line)
-        where = "core.py:1512" if release(self._config.era) >= (0, 30, 0) else "core.py:1100"
+        where = "core.py:1512" if self._config.release >= (0, 30, 0) else "core.py:1100"
         log.error(where, ["EngineCore encountered a fatal error.", *traceback])
         log.raw(f"{log.tag}{line}" for line in ("Process EngineCore:", *traceback))
-
-    def _log_start(self) -> None:
-        config = self._config
-        if config.dialect == "vllm":
-            text = (
-                f"Initializing a V1 LLM engine (v{full_version(config.era)}) with config: model='sim', "
-                f"speculative_config={_speculation(config)}, max_seq_len={config.max_model_len}, "
-                f"pipeline_parallel_size={config.pipeline_parallel_size}, "
-                f"enable_prefix_caching={config.enable_prefix_caching}, "
-                f"enable_chunked_prefill={config.enable_chunked_prefill}, seed={config.seed}"
-            )
-            self._log.line("INFO", "core.py:102", text)
 
     def _receive_config(self) -> EngineConfig:
         while not self._pending:
@@ -116,41 +97,23 @@ class EngineCore:
         for message in pending:
             kind = message[0]
             if kind == "add":
-                self._engine.add(frames.request_from_list(message[1]))
+                self._engine.add(frames.request_of(message[1]))
             elif kind == "abort":
                 self._engine.abort(message[1])
-                self._send(["stats", frames.stats_to_list(self._engine.stats())])
+                self._send(["stats", frames.values_of(self._engine.stats())])
             else:
                 self._send(["reply", message[1], self._admin_call(message[2], message[3])])
 
     def _admin_call(self, method: str, arguments: list[Any]) -> Any:
-        """Run a call of the admin endpoints. Resets log their warnings; every call returns a value."""
-        engine = self._engine
-        if method == "reset_mm_cache":
-            self._log_warnings(engine.reset_mm_cache())
-        elif method == "reset_encoder_cache":
-            self._log_warnings(engine.reset_encoder_cache())
-        elif method == "reset_prefix_cache":
-            return engine.reset_prefix_cache(*arguments)
-        elif method == "pause":
-            engine.pause(*arguments)
-        elif method == "resume":
-            engine.resume()
-        elif method == "sleep":
-            engine.sleep(*arguments)
-        elif method == "wake_up":
-            engine.wake_up()
-        return True
-
-    def _log_warnings(self, lines: list[str]) -> None:
-        for line in lines:
-            self._log.line("WARNING", "core.py:557", line)
+        if method not in _ADMIN_CALLS:
+            return True
+        found = getattr(self._engine, method)(*arguments)
+        if isinstance(found, list):  # warnings of a reset
+            for line in found:
+                self._log.line("WARNING", "core.py:557", line)
+        return found if isinstance(found, bool) else True
 
     def _log_step(self, lines: Sequence[str]) -> None:
-        """Print a step's lines as the real server does.
-
-        A thread's death goes out raw, a request's error as an error.
-        """
         where: tuple[str, str] | None = ("INFO", "gpu_model_runner.py:2364")
         for line in lines:
             if line.startswith("Exception in thread"):
@@ -165,11 +128,7 @@ class EngineCore:
                 self._log.line(*where, line)
 
     def _receive(self, timeout_s: float | None) -> None:
-        """Receive messages, waiting at most `timeout_s` for the first.
-
-        Raises:
-            _PipeClosed: at the end of the pipe.
-        """
+        """Receive messages, waiting at most `timeout_s` for the first. Raises _PipeClosed at the end of the pipe."""
         ready, _, _ = select.select([self._pipe], [], [], timeout_s)
         if not ready:
             return
@@ -188,19 +147,13 @@ class EngineCore:
             raise _PipeClosed from broken
 
 
-def _speculation(config: EngineConfig) -> str:
-    if not config.num_speculative_tokens:
-        return "None"
-    return f"SpeculativeConfig(method='mtp', model='sim', num_spec_tokens={config.num_speculative_tokens})"
-
-
 def _terminated(number: int, frame: FrameType | None) -> None:
     del number, frame
     time.sleep(_TERM_GRACE_S)
     os._exit(0)
 
 
-def _name_process(title: str) -> None:
+def name_process(title: str) -> None:
     try:
         Path("/proc/self/comm").write_text(title[:15])
     except OSError:
@@ -208,12 +161,9 @@ def _name_process(title: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve the socket with the number FD (`process TITLE FD`).
-
-    Returns 1 when the engine died.
-    """
+    """Serve the socket with the number FD (`process TITLE FD`). Returns 1 when the engine died."""
     title, fd = argv
-    _name_process(title)
+    name_process(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the API server, which then ends this process
     signal.signal(signal.SIGTERM, _terminated)
     core: EngineCore | None = None

@@ -1,25 +1,13 @@
-"""The engine's side of the two-sided processor cache.
-
-It must hold all that the API server's side believes it holds.
-"""
+"""vLLM's two-sided cache of processed images. The API server sends only the hash of an image that the engine should have."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from loadchaos.simulator.engine.types import MMItem
 
-
-class ExpectedCachedItemError(Exception):
-    """The API server sent only a hash, and the item is not here. The text is vLLM's."""
-
-
-class ReceiverCache:
-    """The last `items` images by hash.
-
-    Both sides do the same in the same order, so they hold the same.
-
-    `refresh_on_hit` off is a planted difference between the sides: see defects/mm_cache_desync.py.
+class ProcessorCache:
+    """One side: the last `items` images by hash. Both sides do the same in the same order, so they hold the same.
+    Without `refresh_on_hit`, a planted difference, a hit does not make an image newer.
     """
 
     def __init__(self, items: int, *, refresh_on_hit: bool = True) -> None:
@@ -29,25 +17,22 @@ class ReceiverCache:
         self.queries = 0
         self.hits = 0
 
-    def receive(self, item: MMItem) -> None:
-        """Accept one image of a request.
+    def __contains__(self, mm_hash: str) -> bool:
+        return mm_hash in self._held
 
-        Raises:
-            ExpectedCachedItemError: when only its hash came and the hash is unknown.
-        """
+    def look_up(self, mm_hash: str, *, keep: bool = True) -> bool:
+        """Return True if an image is held. With `keep` it is held from now on."""
         self.queries += 1
-        if item.hash in self._held:
+        if mm_hash in self._held:
             self.hits += 1
             if self._refresh_on_hit:
-                self._held.move_to_end(item.hash)
-            return
-        if not item.data:
-            raise ExpectedCachedItemError(f"Expected a cached item for mm_hash={item.hash!r}")
-        if self._items:
-            self._held[item.hash] = None
+                self._held.move_to_end(mm_hash)
+            return True
+        if self._items and keep:
+            self._held[mm_hash] = None
             if len(self._held) > self._items:
                 self._held.popitem(last=False)
+        return False
 
     def clear(self) -> None:
-        """Forget all; the API server's side forgets in the same ordered step."""
         self._held.clear()

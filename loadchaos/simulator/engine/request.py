@@ -1,7 +1,4 @@
-"""State of a request in the engine, and the plan of one step.
-
-Scheduler and runner pass these to each other.
-"""
+"""State of a request in the engine, and the plan of one step. Scheduler and runner pass these to each other."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class ScheduledRequest:
-    """The state of one admitted request.
-
-    `computed` is what the scheduler has planned, drafts included; `verified` is what the runner has really computed.
-    They differ by the steps in flight; a rejected draft lowers `computed` again.
+    """The state of one admitted request. `computed` is what the scheduler has planned, drafts included; `verified` is
+    what the runner has really computed. They differ by the steps in flight; a rejected draft lowers `computed` again.
     """
 
     __slots__ = (
@@ -42,9 +37,8 @@ class ScheduledRequest:
         self.restart()
 
     def restart(self) -> None:
-        """Reset the progress, before admission and after a preemption.
-
-        After a preemption the answer so far becomes part of the prompt.
+        """Reset the progress, before admission and after a preemption. After a preemption the answer so far becomes
+        part of the prompt.
         """
         self.target = self.prompt + self.outputs  # computed up to here, the next token is sampled
         self.computed = 0
@@ -59,9 +53,8 @@ class ScheduledRequest:
         self.all_rejected = True
 
     def draw(self) -> float:
-        """Return a number in [0, 1), decided by the seed and the call's number.
-
-        It uses splitmix, because this code is hot.
+        """Return a number in [0, 1), decided by the seed and the call's number. It uses splitmix, because this code is
+        hot.
         """
         self.rng_state = state = (self.rng_state + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -70,9 +63,8 @@ class ScheduledRequest:
 
 
 def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, str]:
-    """Return the length of the answer in tokens, and why it ends there.
-
-    It is at least one token, and seeded so that a run repeats.
+    """Return the length of the answer in tokens, and why it ends there. It is at least one token, and seeded so that a
+    run repeats.
     """
     longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
     shortest = max(1, original.min_tokens)
@@ -91,10 +83,7 @@ Planned = tuple[ScheduledRequest, int, int, int, int]
 
 @dataclass
 class Batch:
-    """The plan of one step.
-
-    `encode` are images to encode first, `evicted` hashes that the runner must forget.
-    """
+    """The plan of one step. `encode` are images to encode first, `evicted` hashes that the runner must forget."""
 
     planned: list[Planned] = field(default_factory=list)
     encode: list[MMItem] = field(default_factory=list)

@@ -1,16 +1,12 @@
-"""Decisions of the engine that a planted bug may change.
-
-The defaults are those of a healthy engine.
-"""
+"""Decisions of the engine that a planted bug may change. The defaults are those of a healthy engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
-from loadchaos.simulator.engine.types import EngineConfig
+from loadchaos.simulator.engine.types import EngineConfig, Spoil
 
 REDO_AFTER_REJECTIONS = 3
 """After this many rejected drafts in a row the drafter reads the last prompt chunk again.
@@ -24,13 +20,10 @@ and a cache so small that another request uses the space within the few steps be
 
 
 def position_read_by_all(request: ScheduledRequest) -> int:
-    """Return the position before which no later step reads.
-
-    Neither the target nor the drafter reads before it after the step now being planned.
-
-
-    A prompt chunk is planned from `computed`: everything that ends before it was read. After the prompt, the last chunk is
-    kept until the drafter can no longer read it again. Every draft in flight counts as rejected.
+    """Return the position before which no later step reads. Neither the target nor the drafter reads before it after
+    the step now being planned. A prompt chunk is planned from `computed`: everything that ends before it was read.
+    After the prompt, the last chunk is kept until the drafter can no longer read it again. Every draft in flight counts
+    as rejected.
     """
     if request.computed < request.target:
         return request.computed
@@ -39,19 +32,10 @@ def position_read_by_all(request: ScheduledRequest) -> int:
     return request.chunk_start
 
 
-Spoil = Literal["derailed", "lost", "repeated"]
-
-
 @dataclass(frozen=True)
 class RequestStep:
-    """One step of one request, as a defect sees it.
-
-    Args:
-        running: requests that run.
-        prefills: requests whose prompt is computed in the same step.
-        drafts: drafts that were verified.
-        rejected: how many of them were rejected.
-        new_tokens: tokens that it gave.
+    """One step of one request, as a defect sees it: requests that run, those of them in prefill, drafts that were
+    verified and rejected, and tokens that it gave.
     """
 
     running: int
@@ -63,10 +47,7 @@ class RequestStep:
 
 @dataclass
 class EngineRules:
-    """The engine's rules.
-
-    Defects change fields of their engine's own copy; the engine knows no defect by name.
-    """
+    """The engine's rules. Defects change fields of their engine's own copy; the engine knows no defect by name."""
 
     config: EngineConfig
     # encoder cache: a request releases the entries before this position when it is planned, before it holds new ones
@@ -91,8 +72,6 @@ class EngineRules:
     frees_shared_blocks_on_abort: bool = False
     # requests that wait when the engine resumes or wakes up are forgotten
     forgets_queue_on_resume: bool = False
-    # a preempted request resumes on KV blocks that belong to other requests by then
-    stale_after_preemption: bool = False
     # an abort removes a row from the batch and swaps the two rows behind it
     swap_rows_on_abort: bool = False
     # the API server answers an input longer than the KV cache with 500 and hides the cause

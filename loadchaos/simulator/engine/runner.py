@@ -1,6 +1,5 @@
-"""Model runner: what the GPU's side does with a planned step.
-
-It encodes images, computes, verifies drafts and drafts again.
+"""Model runner: what the GPU's side does with a planned step. It encodes images, computes, verifies drafts and drafts
+again.
 """
 
 from __future__ import annotations
@@ -32,15 +31,9 @@ class ModelRunner:
         self.counters = RunnerCounters()
 
     def run(self, batch: Batch, log: list[str]) -> list[tuple[ScheduledRequest, int, int, int]]:
-        """Compute one step.
-
-        Returns (request, drafts verified, drafts rejected, new tokens) of each request.
-
-        Raises:
-            EngineFault: when the engine dies in it.
-
-        Three of the planted bugs depend on the order: encode, target reads, (the plan's evictions), sample and verify,
-        drafter reads, the plan's evictions.
+        """Compute one step. Returns (request, drafts verified, drafts rejected, new tokens) of each request. Raises
+        EngineFault when the engine dies in it. Three of the planted bugs depend on the order: encode, target reads,
+        (the plan's evictions), sample and verify, drafter reads, the plan's evictions.
         """
         for check in self._rules.before_step:
             check(batch, self.config)
@@ -88,10 +81,6 @@ class ModelRunner:
         return drafts - accepted
 
     def _drafter_restart(self, request: ScheduledRequest) -> tuple[int, int]:
-        """Return the prompt positions that a drafter reads again.
-
-        It reads them only when its first drafts were all rejected.
-        """
         if request.decode_steps == REDO_AFTER_REJECTIONS + 1 and request.all_rejected:
             return request.run_chunk_start, request.target
         return 0, 0

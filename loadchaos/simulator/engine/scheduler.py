@@ -14,12 +14,10 @@ from loadchaos.simulator.engine.types import EngineConfig, MMItem
 
 
 class Scheduler:
-    """A small version of vLLM V1's scheduler.
-
-    Running requests come first, then the queue in order of arrival, with one budget for both.
-
-    Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included; `record_outcome`
-    subtracts rejected drafts. With async scheduling the next step is planned before the last one's outcome is known.
+    """A small version of vLLM V1's scheduler. Running requests come first, then the queue in order of arrival, with one
+    budget for both. Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included;
+    `record_outcome` subtracts rejected drafts. With async scheduling the next step is planned before the last one's
+    outcome is known.
     """
 
     def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
@@ -40,10 +38,7 @@ class Scheduler:
         self._budget = max(config.max_num_batched_tokens, 0 if config.enable_chunked_prefill else config.max_model_len)
 
     def plan(self) -> Batch:
-        """Plan the next step; it is empty when nothing can run.
-
-        Evicted encoder entries travel with it to the runner.
-        """
+        """Plan the next step; it is empty when nothing can run. Evicted encoder entries travel with it to the runner."""
         batch = Batch()
         self._encode_room = self.encoder.size
         preemptions = self.preemptions
@@ -54,14 +49,6 @@ class Scheduler:
         return batch
 
     def record_outcome(self, request: ScheduledRequest, drafts: int, rejected: int, given: int) -> None:
-        """Record the outcome of a step of the request.
-
-        Args:
-            request: the request.
-            drafts: drafts that were verified.
-            rejected: how many of them were rejected.
-            given: new tokens.
-        """
         request.unverified -= drafts
         request.computed -= rejected
         request.outputs += given
@@ -73,7 +60,6 @@ class Scheduler:
             request.remembered += 1
 
     def finish(self, request: ScheduledRequest) -> None:
-        """Remove the request, and release everything it holds."""
         if request.started and request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
@@ -159,14 +145,12 @@ class Scheduler:
         self.waiting.extendleft(reversed(passed))
 
     def _adapter_fits(self, adapter: str) -> bool:
-        """Return True if the batch has this adapter, or room for one more."""
         loaded = {r.original.adapter for r in self.running} - {""}
         return adapter in loaded or len(loaded) < self.config.max_loras
 
     def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
-        """Plan the next prompt chunk, and return its tokens.
-
-        Returns 0 when its image has no space yet, -1 when the request was preempted.
+        """Plan the next prompt chunk, and return its tokens. Returns 0 when its image has no space yet, -1 when the
+        request was preempted.
         """
         if request.held:
             self._release(request, self._rules.read_position)
@@ -202,9 +186,8 @@ class Scheduler:
             self._release(request, self._rules.read_position_after_planning)
 
     def _fit_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
-        """Return how much of a chunk can run, and the images it must hold.
-
-        With a drafter the chunk needs one position more than it computes, because the drafter reads one ahead.
+        """Return how much of a chunk can run, and the images it must hold. With a drafter the chunk needs one position
+        more than it computes, because the drafter reads one ahead.
         """
         if not request.items:
             return count, []
@@ -239,11 +222,9 @@ class Scheduler:
         return count, items
 
     def _tokens_before(self, item: MMItem, start: int, *, alone: bool) -> int:
-        """Return the tokens from `start` to before an image that cannot run yet.
-
-        The drafter, which reads one token ahead, must not reach the image either.
-        A request that holds an earlier image runs right up to this one. Otherwise it would wait for ever for space that it
-        uses itself.
+        """Return the tokens from `start` to before an image that cannot run yet. The drafter, which reads one token
+        ahead, must not reach the image either. A request that holds an earlier image runs right up to this one.
+        Otherwise it would wait for ever for space that it uses itself.
         """
         count = max(0, item.offset - start - self._look_ahead)
         return count if count or alone else max(0, item.offset - start)
@@ -258,9 +239,8 @@ class Scheduler:
             self.encoder.release(mm_hash, request.id)
 
     def _make_room(self, request: ScheduledRequest, tokens: int) -> bool:
-        """Allocate blocks for `tokens` positions, preempting from the end.
-
-        Returns False when the request itself was preempted or ended.
+        """Allocate blocks for `tokens` positions, preempting from the end. Returns False when the request itself was
+        preempted or ended.
         """
         while not self._grow(request, tokens):
             victim = self.running[-1]

@@ -12,9 +12,8 @@ PER_ENCODER_TOKEN_S = 20e-6
 
 
 def step_duration_s(batch: Batch, config: EngineConfig) -> float:
-    """Return the duration of a step in seconds at the configured speed.
-
-    It is about 10 ms for one decoding request and 16 ms for 200.
+    """Return the duration of a step in seconds at the configured speed. It is about 10 ms for one decoding request and
+    16 ms for 200.
     """
     decoding = len(batch.planned)
     encoder_tokens = sum(item.tokens for item in batch.encode)

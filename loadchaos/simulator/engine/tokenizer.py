@@ -1,7 +1,6 @@
-"""Tokenizer of the embedded server: small, deterministic, lossless.
-
-A common word is one token, with or without the blank before it; other lower-case words split into pieces of up to three
-letters; everything else is bytes. Special tokens in a text become special tokens, as in a real server.
+"""Tokenizer of the embedded server: small, deterministic, lossless. A common word is one token, with or without the
+blank before it; other lower-case words split into pieces of up to three letters; everything else is bytes. Special
+tokens in a text become special tokens, as in a real server.
 """
 
 from __future__ import annotations
@@ -74,11 +73,7 @@ def _piece_ids(word: str) -> list[int]:
 
 
 def encode(text: str) -> list[int]:
-    """Return the token ids of a text.
-
-    Raises:
-        UnicodeEncodeError: for a lone surrogate, which no tokenizer takes.
-    """
+    """Return the token ids of a text. Raises UnicodeEncodeError for a lone surrogate, which no tokenizer takes."""
     ids: list[int] = []
     known = _IDS
     for part in _PARTS.findall(text):
@@ -112,23 +107,18 @@ def _token_bytes(number: int) -> bytes:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """Return the text of token ids.
-
-    Ids outside the vocabulary are skipped and broken UTF-8 is replaced, as in a real server.
+    """Return the text of token ids. Ids outside the vocabulary are skipped and broken UTF-8 is replaced, as in a real
+    server.
     """
     return b"".join(_token_bytes(n) for n in ids).decode("utf-8", "replace")
 
 
 def token_text(number: int) -> str:
-    """Return one token's text."""
     return decode((number,))
 
 
 def block_hashes(ids: Sequence[int], block_size: int, images: Sequence[tuple[int, int, int]] = ()) -> list[int]:
-    """Return a hash for each full KV block.
-
-    Each covers everything before it; `images` are (offset, tokens, hash).
-
+    """Return a hash for each full KV block. Each covers everything before it; `images` are (offset, tokens, hash).
     Hashes of integers do not depend on the process, so both processes and every run agree.
     """
     hashes: list[int] = []

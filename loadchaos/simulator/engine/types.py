@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+Release = tuple[int, int, int]
+
+
+@functools.cache
+def release(era: str) -> Release:
+    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError for anything else."""
+    if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
+        raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
+    major, minor, patch = [*map(int, re.findall(r"\d+", era)), 0][:3]
+    return major, minor, patch
+
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The engine's flags, under the server's own names where it has them.
-
-    Sizes are in tokens unless the name says otherwise.
-
-    `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch budget.
-    `max_loras` is the number of adapters in one batch: requests for further ones wait.
-
-    `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
+    """The engine's flags, under the server's own names where it has them. Sizes are in tokens unless the name says
+    otherwise. `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch
+    budget. `max_loras` is the number of adapters in one batch: requests for further ones wait. `speed` divides every
+    step's duration: 1.0 is about a 7B model on one large GPU.
     """
 
     dialect: str = "vllm"
@@ -45,15 +54,21 @@ class EngineConfig:
     stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
     skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and continue
 
+    @property
+    def release(self) -> Release:
+        return release(self.era)
+
+    @property
+    def version(self) -> str:
+        """The era as a full version: 0.18 -> 0.18.0; 0.8.1 stays."""
+        return self.era if self.era.count(".") > 1 else f"{self.era}.0"
+
 
 @dataclass(frozen=True)
 class MMItem:
-    """One image of a request.
-
-    It has a content hash, the number of placeholder tokens, and the prompt position where they begin.
-
-    `data` is False when the API server sent only the hash, because its side of the processor cache assumes that the engine
-    has the item (vLLM's two-sided cache).
+    """One image of a request. It has a content hash, the number of placeholder tokens, and the prompt position where
+    they begin. `data` is False when the API server sent only the hash, because its side of the processor cache assumes
+    that the engine has the item (vLLM's two-sided cache).
     """
 
     hash: str
@@ -64,11 +79,9 @@ class MMItem:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One request as the API server sends it to the engine core.
-
-    `prefix_hashes` are the hashes of its full KV blocks. `stop_after` are the tokens after which its answer is complete;
-    0: only chance and `max_tokens` end it. `adapter` is the name of its LoRA adapter; empty: the base model.
-    `guided`: a grammar restricts its answer.
+    """One request as the API server sends it to the engine core. `prefix_hashes` are the hashes of its full KV blocks.
+    `stop_after` are the tokens after which its answer is complete; 0: only chance and `max_tokens` end it. `adapter` is
+    the name of its LoRA adapter; empty: the base model. `guided`: a grammar restricts its answer.
     """
 
     id: str
@@ -83,18 +96,16 @@ class EngineRequest:
     guided: bool = False
 
 
-TokenFault = Literal["lost", "repeated"]
+Spoil = Literal["derailed", "lost", "repeated"]
 
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """Output of one step for one request.
-
-    `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
-    `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
-    each other's tokens. `fault`: the first of its tokens is lost or comes twice. `seen_image`: hash of the image whose
-    embedding it was computed with in place of its own. `used_adapter`: adapter that it was computed with in place of its
-    own; empty: none.
+    """Output of one step for one request. `finish_reason` is stop, length, abort or error; `error` is the reason in the
+    text of the server's log. `swapped_with`: from here on the two requests get each other's tokens. `fault`: the first of
+    its tokens is lost or comes twice, or all were computed from a context that is not the request's own (`derailed`).
+    `seen_image`: hash of the image whose embedding it was computed with in place of its own. `used_adapter`: adapter
+    that it was computed with in place of its own; empty: none.
     """
 
     request_id: str
@@ -102,9 +113,8 @@ class RequestOutput:
     finish_reason: str | None = None
     error: str | None = None
     cached_tokens: int = 0
-    derailed: bool = False
     swapped_with: str | None = None
-    fault: TokenFault | None = None
+    fault: Spoil | None = None
     seen_image: str | None = None
     used_adapter: str | None = None
 
@@ -121,10 +131,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and gauges for the metrics page.
-
-    `counters` only ever grow.
-    """
+    """Counters and gauges for the metrics page. `counters` only ever grow."""
 
     requests_running: int
     requests_waiting: int
@@ -134,13 +141,9 @@ class EngineStats:
 
 
 class EngineFault(Exception):  # noqa: N818 - a fault of the imitated server, not our error
-    """The engine died in this step.
-
-    `traceback` is the output of its process, as in the real server, without prefix.
-
-
-    `log_before` are its first log lines (`Dumping input data ...`), `raw_before` the lines that the device prints before
-    them, without a log prefix as in the real server.
+    """The engine died in this step. `traceback` is the output of its process, as in the real server, without prefix.
+    `log_before` are its first log lines (`Dumping input data ...`), `raw_before` the lines that the device prints
+    before them, without a log prefix as in the real server.
     """
 
     def __init__(

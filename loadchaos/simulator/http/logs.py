@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 
-from loadchaos.simulator.options import release
+from loadchaos.simulator.engine.types import release
+from loadchaos.simulator.options import Options
 
 _ANSI = {"ERROR": "\x1b[31mERROR\x1b[0m", "WARNING": "\x1b[33mWARNING\x1b[0m", "INFO": "\x1b[36mINFO\x1b[0m"}
 
 
 class Log:
-    """Writer of one process's log lines to stdout.
-
-    Each line is flushed: a dying process must not lose its last lines.
-
+    """Writer of one process's log lines to stdout. Each line is flushed: a dying process must not lose its last lines.
     `process` is vLLM's name of the process, APIServer or EngineCore.
     """
 
@@ -27,9 +26,8 @@ class Log:
 
     @property
     def tag(self) -> str:
-        """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11.
-
-        It is empty before 0.11 and for LMDeploy.
+        """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11. It is empty before 0.11 and for
+        LMDeploy.
         """
         if self._dialect != "vllm" or self._release < (0, 11, 0):
             return ""
@@ -42,7 +40,6 @@ class Log:
         self.raw(self._prefixed(level, where, text.split("\n")))
 
     def error(self, where: str, lines: Iterable[str]) -> None:
-        """Write a traceback at level ERROR."""
         self.raw(self._prefixed("ERROR", where, lines))
 
     def raw(self, lines: Iterable[str]) -> None:
@@ -66,8 +63,40 @@ class Log:
         return [f"{self.tag}{level} {stamp} [{where}] {line}" for line in lines]
 
 
+class LifecycleLog(ABC):
+    """Log of one API server: its start, the death of its engine, its end."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
+
+    @abstractmethod
+    def start(self) -> None:
+        """Log the start, before anything runs."""
+
+    @abstractmethod
+    def failed_start(self) -> None:
+        """Log that the engine core ended before it was ready."""
+
+    @abstractmethod
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
+        """Log that the server accepts requests; `routes` are (path, method)."""
+
+    @abstractmethod
+    def death(self) -> None:
+        """Log the death of the engine core."""
+
+    def shutting_down(self) -> None:
+        """Log that the listener closes."""
+        self._log.raw(["INFO:     Shutting down"])
+
+    def stopped(self) -> None:
+        """Log the end, when all connections are closed."""
+        lines = ["Waiting for application shutdown.", "Application shutdown complete."]
+        self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
+
+
 def uvicorn_startup_lines(host: str, port: int) -> list[str]:
-    """Return the lines that uvicorn logs when it serves."""
     return [
         f"INFO:     Started server process [{os.getpid()}]",
         "INFO:     Waiting for application startup.",

@@ -1,7 +1,4 @@
-"""Prometheus page: counters, gauges and histograms.
-
-The format is that of prometheus-client.
-"""
+"""Prometheus page: counters, gauges and histograms. The format is that of prometheus-client."""
 
 from __future__ import annotations
 
@@ -31,11 +28,15 @@ def number(value: float) -> str:
 
 
 def label_text(labels: Labels) -> str:
-    """Format labels as `{a="1",b="2"}`, sorted; empty for no labels."""
     if not labels:
         return ""
     inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
     return f"{{{inside}}}"
+
+
+def one_two_five(limit: int) -> tuple[float, ...]:
+    """Bounds 1, 2, 5, 10, ... up to a limit."""
+    return tuple(float(m * 10**e) for e in range(8) for m in (1, 2, 5) if m * 10**e <= limit)
 
 
 class Histogram:
@@ -49,7 +50,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
@@ -66,7 +66,6 @@ class MetricsPage:
         self._lines += [f"{name}{label_text(labels)} {number(value)}" for labels, value in samples]
 
     def histogram(self, name: str, text: str, labels: Labels, histogram: Histogram) -> None:
-        """Add a histogram with its buckets, count and sum."""
         self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
         total = 0
         for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
@@ -76,7 +75,6 @@ class MetricsPage:
         self._lines.append(f"{name}_sum{label_text(labels)} {number(histogram.sum)}")
 
     def process(self) -> None:
-        """Add prometheus-client's figures of its own process."""
         memory = _memory()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         for name, kind, text, value in (
@@ -100,7 +98,6 @@ class MetricsPage:
             self.family(name, kind, text, [({}, value)])
 
     def render(self) -> bytes:
-        """Return the page's bytes."""
         return ("\n".join(self._lines) + "\n").encode()
 
 

@@ -1,12 +1,11 @@
-"""HTTP server of the embedded server: an asyncio protocol on httptools.
-
-A web framework would be the bottleneck. A request is an `HttpExchange`, which the API
-answers whole or as a stream of chunks.
+"""HTTP server of the embedded server: an asyncio protocol on httptools. A web framework would be the bottleneck. A
+request is an `HttpExchange`, which the API answers whole or as a stream of chunks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from collections import deque
@@ -17,37 +16,21 @@ from typing import cast
 from urllib.parse import parse_qsl
 
 import httptools
+import orjson
 
 KEEP_ALIVE_S = 5.0  # uvicorn's timeout_keep_alive: pooled connections idle for longer are closed by the server
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class _Clock:
-    """The Date header, made once a second and not once per response."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
-
-    def line(self) -> bytes:
-        now = int(time.time())
-        if now != self._second:
-            self._second = now
-            self._line = b"date: " + formatdate(now, usegmt=True).encode() + b"\r\nserver: uvicorn\r\n"
-        return self._line
-
-
-_CLOCK = _Clock()
+@functools.lru_cache(maxsize=1)
+def _date_lines(second: int) -> bytes:
+    return b"date: " + formatdate(second, usegmt=True).encode() + b"\r\nserver: uvicorn\r\n"
 
 
 class HttpExchange:
-    """One request and its answer.
-
-    `send` answers whole; `start`, `write` and `end` answer in chunks.
-
-
-    `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow client reads again
-    (while it does not, `paused` is True and the API should hold its chunks back and merge them, as vLLM does).
+    """One request and its answer. `send` answers whole; `start`, `write` and `end` answer in chunks. `on_disconnect` is
+    called when the client leaves before the end; `on_resume` when a slow client reads again (while it does not,
+    `paused` is True and the API should hold its chunks back and merge them, as vLLM does).
     """
 
     __slots__ = (
@@ -73,7 +56,6 @@ class HttpExchange:
 
     @property
     def paused(self) -> bool:
-        """True while the client does not read what it was sent."""
         return self.connection.paused
 
     def send(
@@ -88,18 +70,18 @@ class HttpExchange:
         self._head(status, length + kind + ending, b"" if self.method == "HEAD" else body)
         self._finish(close)
 
+    def send_json(self, data: object, status: int = 200) -> None:
+        self.send(status, orjson.dumps(data))
+
     def start(self, status: int = 200, content_type: str = "text/event-stream; charset=utf-8") -> None:
-        """Send the head of a chunked answer."""
         if not self.done and not self.started:
             self._head(status, f"content-type: {content_type}\r\ntransfer-encoding: chunked\r\n".encode(), b"")
 
     def write(self, data: bytes) -> None:
-        """Send one HTTP chunk."""
         if data and not self.done:
             self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
-        """End a chunked answer."""
         if not self.done:
             self.connection.write(b"0\r\n\r\n")
             self._finish(close=False)
@@ -114,7 +96,9 @@ class HttpExchange:
         self.status = status
         reason = _REASONS.get(status, "")
         self.connection.log(self, reason)
-        self.connection.write(b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _CLOCK.line(), rest, body))
+        self.connection.write(
+            b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _date_lines(int(time.time())), rest, body)
+        )
 
     def _finish(self, close: bool) -> None:
         self.done = True
@@ -122,14 +106,17 @@ class HttpExchange:
         self.connection.finished(self, close)
 
 
+def error_event(error: Mapping[str, object]) -> bytes:
+    """Return an error as an event of a stream, with blanks as json.dumps has them."""
+    inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in error.items())
+    return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+
+
 Handler = Callable[[HttpExchange], None]
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection with a keep-alive of 5 s.
-
-    It parses requests and hands them to the handler one at a time.
-    """
+    """One client connection with a keep-alive of 5 s. It parses requests and hands them to the handler one at a time."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -148,7 +135,6 @@ class ClientConnection(asyncio.Protocol):
         self.paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle a new client (asyncio)."""
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self)
@@ -156,7 +142,6 @@ class ClientConnection(asyncio.Protocol):
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection (asyncio)."""
         del exc
         self._server.connections.discard(self)
         self._server.unfinished += self._unfinished
@@ -170,17 +155,14 @@ class ClientConnection(asyncio.Protocol):
                 current.on_disconnect()
 
     def pause_writing(self) -> None:
-        """Note that the client does not read (asyncio)."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Note that the client reads again (asyncio)."""
         self.paused = False
         if self._current is not None and self._current.on_resume is not None:
             self._current.on_resume()
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes; answer what is not HTTP with uvicorn's 400 (asyncio)."""
         self._stop_idle()
         if self._ignored:
             return
@@ -196,31 +178,25 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.close()
 
     def on_message_begin(self) -> None:
-        """Handle the start of a request (httptools)."""
         self._unfinished = True
         self._target = b""
         self._headers = {}
         self._body = []
 
     def on_url(self, url: bytes) -> None:
-        """Handle a piece of the target (httptools)."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle one header (httptools)."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Handle the end of the headers; answer 100-continue (httptools)."""
         if self._headers.get("expect", "").lower() == "100-continue":
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Handle a piece of the body (httptools)."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Handle the end of a request; queue it for its answer (httptools)."""
         method = self._parser.get_method().decode("ascii")
         exchange = HttpExchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
         exchange.body = b"".join(self._body)
@@ -232,16 +208,13 @@ class ClientConnection(asyncio.Protocol):
     # the exchange calls these
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or drop them when the client has gone."""
         if self._transport is not None:
             self._transport.write(data)
 
     def log(self, exchange: HttpExchange, reason: str) -> None:
-        """Write uvicorn's access line."""
         self._server.log_access(self._peer, exchange, reason)
 
     def finished(self, exchange: HttpExchange, close: bool) -> None:
-        """Continue after an answer: start the next request, or wait for one."""
         if exchange is not self._current:
             return
         self._current = None
@@ -262,7 +235,6 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while a request is being answered."""
         return self._current is not None
 
     def _stop_idle(self) -> None:
@@ -297,9 +269,8 @@ class HttpServer:
         return bool(self._most_unfinished) and self.unfinished >= self._most_unfinished
 
     async def listen(self, host: str, port: int, *, reserved: bool = False) -> int:
-        """Listen and return the port; port 0 chooses a free one.
-
-        `reserved`: a socket that does not listen is bound to the port, with SO_REUSEPORT.
+        """Listen and return the port; port 0 chooses a free one. `reserved`: a socket that does not listen is bound to
+        the port, with SO_REUSEPORT.
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -309,7 +280,6 @@ class HttpServer:
         return self.port
 
     def log_access(self, peer: str, exchange: HttpExchange, reason: str) -> None:
-        """Write one access line, as uvicorn does."""
         if not self._quiet:
             text = f'INFO:     {peer} - "{exchange.method} {exchange.target} HTTP/1.1" {exchange.status} {reason}\n'
             sys.stdout.write(text)
@@ -325,6 +295,5 @@ class HttpServer:
                 connection.close()
 
     def close_all(self) -> None:
-        """Close every open connection."""
         for connection in list(self.connections):
             connection.close()

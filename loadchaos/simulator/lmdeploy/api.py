@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-import time
 import uuid
 import zlib
 from collections.abc import Awaitable, Mapping, Sequence
@@ -13,79 +11,49 @@ from typing import Any
 
 import orjson
 
-from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import ordered_opening
+from loadchaos.simulator.engine.answers import opening_of
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
+from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.logs import Log
-from loadchaos.simulator.http.routes import Route, Routes
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
 from loadchaos.simulator.lmdeploy.streams import GenerationRequest, LmdeployGeneration
-from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import DecodedImage, ImageError, Processor
-from loadchaos.simulator.media.sender_cache import SenderCache
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, answer_seed, place_images
+from loadchaos.simulator.options import Options
 
 _MARK = "\0image\0"
 _BLACK = DecodedImage("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
 
 
-class LmdeployApi:
+class LmdeployApi(Api):
     """HTTP API of LMDeploy's api_server, in the configured era."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
-        self.options = options
-        self.engine = engine
-        self.release = release(options.engine.era)
-        self.model = options.server.model
-        rules = EngineRules(options.engine)
-        plant(options.engine.defects, rules)
-        self.hides_kv_error = rules.kv_error_as_500
+        super().__init__(options, engine)
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
-        server = options.server
-        self._reader = ImageReader(Processor(server.patch, server.min_pixels, server.max_pixels))
-        self._sender = SenderCache(options.engine.mm_processor_cache_items)
         self._sessions = itertools.count(1)
-        self._random = random.Random()
-        self._routes = Routes(self._table(), LmdeployRefusal, errors.send)
-        engine.on_step = self._record_step
-
-    @property
-    def routes(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints."""
-        return self._routes.endpoints()
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """1 for 0.6, which calls exit(1) in the request's coroutine; else None.
-
-        Later versions stay up and never restart the engine.
+        """1 for 0.6, which calls exit(1) in the request's coroutine; else None. Later versions stay up and never
+        restart the engine.
         """
         return 1 if self.release < (0, 7, 0) else None
 
-    def warm_up(self) -> None:
-        """Import the image decoder, once the server listens."""
-        if self.options.server.images:
-            self._reader.warm_up()
+    def _path(self, exchange: HttpExchange) -> str:
+        return exchange.path.rstrip("/") or "/"
 
-    def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or in a task."""
-        self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
-
-    def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """Note that a generation is answered; `drop` when its client has gone."""
-        if drop:
-            self.engine.abort([str(generation.session)])
+    def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
+        errors.send(exchange, refusal)
 
     def _record_step(self, tokens: int) -> None:
         if tokens:
@@ -113,21 +81,14 @@ class LmdeployApi:
             text = {"status": "unhealthy", "message": "PyTorch ZMQ engine process is not alive."}
             exchange.send(503, orjson.dumps(text))
         else:
-            exchange.send(200, orjson.dumps({"status": "healthy", "message": "Backend is healthy."}))
+            exchange.send_json({"status": "healthy", "message": "Backend is healthy."})
 
     def _metrics(self, exchange: HttpExchange) -> None:
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        now = int(time.time())
-        permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:22]}", "object": "model_permission", "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": True,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
-        }  # fmt: skip
-        card = {"id": self.model, "object": "model", "created": now, "owned_by": "lmdeploy", "root": self.model}
-        card |= {"parent": None, "permission": [permission]}
-        exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
+        card = self._model_card("lmdeploy", self.model, id_digits=22, search=True)
+        exchange.send_json({"object": "list", "data": [card]})
 
     def _engine_info(self, exchange: HttpExchange) -> None:
         engine = self.options.engine
@@ -139,46 +100,35 @@ class LmdeployApi:
 
     def _encode(self, exchange: HttpExchange) -> None:
         data = self._body(exchange)
-        if data is None:
-            return
         value = data.get("input")
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            errors.invalid(exchange, self.release, "input", "Input should be a valid string", "string_type")
-            return
+            raise errors.invalid(self.release, "input", "Input should be a valid string", "string_type")
         if data.get("do_preprocess"):
             texts = [_template([{"role": "user", "content": text}], []) for text in texts]
         ids = [tokenizer.encode(text) for text in texts]
         lengths = [len(i) for i in ids]
         single = isinstance(value, str)
-        exchange.send(
-            200, orjson.dumps({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
-        )
+        exchange.send_json({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
 
-    def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
-        """Return the body as an object, or None when the request is answered."""
+    def _body(self, exchange: HttpExchange) -> dict[str, Any]:
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
             data = orjson.loads(exchange.body)
         except orjson.JSONDecodeError as error:
-            errors.invalid(exchange, self.release, str(error.pos), "JSON decode error", "json_invalid")
-            return None
+            raise errors.invalid(self.release, str(error.pos), "JSON decode error", "json_invalid") from error
         if isinstance(data, dict):
             return data
-        errors.invalid(exchange, self.release, "", "Input should be a valid dictionary", "model_attributes_type")
-        return None
+        raise errors.invalid(self.release, "", "Input should be a valid dictionary", "model_attributes_type")
 
     def _chat(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
-        if data is None:
-            return None
         messages = data.get("messages")
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, list):
-            errors.invalid(exchange, self.release, "messages", "Field required", "missing")
-            return None
+            raise errors.invalid(self.release, "messages", "Field required", "missing")
         self._check(data)
         urls: list[str] = []
         text = _template(messages, urls)
@@ -193,8 +143,6 @@ class LmdeployApi:
 
     def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
-        if data is None:
-            return None
         self._check(data)
         prompt = data.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
@@ -215,24 +163,10 @@ class LmdeployApi:
             raise LmdeployRefusal(f"The max_tokens {max_tokens!r} must be a positive integer.")
 
     async def _fit_images(self, exchange: HttpExchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
-        client_left = False
-
-        def note_disconnect() -> None:
-            nonlocal client_left
-            client_left = True
-
-        exchange.on_disconnect = note_disconnect
         results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
         decoded = [self._decoded_or_black(result) for result in results]
-        ids: list[int] = []
-        images = []
-        first, *rest = text.split(_MARK)
-        ids.extend(tokenizer.encode(first))
-        for image, piece in zip(decoded, rest, strict=True):
-            images.append((len(ids), image))
-            ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
-            ids.extend(tokenizer.encode(piece))
-        if not client_left:
+        ids, images = place_images([tokenizer.encode(piece) for piece in text.split(_MARK)], decoded)
+        if not exchange.done:  # else the client has left
             self._submit(exchange, data, ids, images, chat=True)
 
     def _decoded_or_black(self, result: DecodedImage | BaseException) -> DecodedImage:
@@ -250,7 +184,7 @@ class LmdeployApi:
         exchange: HttpExchange,
         data: Mapping[str, Any],
         ids: Sequence[int],
-        images: Sequence[tuple[int, DecodedImage]],
+        images: Sequence[Placed],
         *,
         chat: bool,
     ) -> None:
@@ -264,16 +198,14 @@ class LmdeployApi:
         options = data.get("stream_options")
         # It has no guided tool calls: with tools the model answers in plain text.
         guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
-        opening = (
-            ordered_opening(ids, [p.content for _, p in images])
-            if guided is None
-            else tuple(tokenizer.encode(guided.text))
-        )
+        opening = opening_of(ids, [p.content for _, p in images], guided)
+        temperature = data.get("temperature")
+        seed = data.get("seed") if temperature is not None and isinstance(data.get("seed"), int) else None
         request = GenerationRequest(
             session,
             shown,
             count,
-            self._seed(data, ids, images),
+            answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random),
             chat=chat,
             stream=bool(data.get("stream")),
             include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
@@ -287,7 +219,7 @@ class LmdeployApi:
         max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
         min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
-        items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
+        items = [MMItem(p.hash, p.tokens, offset, not self.sender.look_up(p.hash)) for offset, p in images]
         self.engine.add(
             EngineRequest(
                 str(session),
@@ -302,20 +234,12 @@ class LmdeployApi:
             generation,
         )
 
-    def _seed(self, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, DecodedImage]]) -> int:
-        base = hash((tuple(ids), tuple(int(p.hash[:15], 16) for _, p in images))) & 0x7FFFFFFF
-        if not data.get("temperature"):
-            return base if data.get("temperature") == 0 else self._random.getrandbits(31)
-        seed = data.get("seed")
-        return base ^ (seed * 2654435761 & 0x7FFFFFFF) if isinstance(seed, int) else self._random.getrandbits(31)
-
     def _prefix(self, ids: Sequence[int]) -> Sequence[int]:
         engine = self.options.engine
         return tokenizer.block_hashes(ids, engine.block_size) if engine.enable_prefix_caching else ()
 
 
 def _template(messages: Sequence[Any], urls: list[str]) -> str:
-    """Apply the chat template to messages. A mark stands for each image; its URL is added to `urls`."""
     text = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else ""

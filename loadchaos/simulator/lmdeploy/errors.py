@@ -1,7 +1,4 @@
-"""LMDeploy's refusals and engine errors.
-
-Their form changed five times; `outcome` knows which era does what.
-"""
+"""LMDeploy's refusals and engine errors. Their form changed five times; `outcome` knows which era does what."""
 
 from __future__ import annotations
 
@@ -9,34 +6,38 @@ from enum import Enum
 
 import orjson
 
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.engine.types import Release
+from loadchaos.simulator.http.api import Refusal
+from loadchaos.simulator.http.server import HttpExchange, error_event
 
-Release = tuple[int, int, int]
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
 
-class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A request that the server answers with a flat error object."""
+class LmdeployRefusal(Refusal):
+    """A refusal with a flat error object."""
 
-    def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.kind = kind
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        body: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, kind, status)
+        self._body = body
 
     @property
     def error(self) -> dict[str, object]:
-        """The error object."""
+        if self._body is not None:
+            return self._body
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
 
     def event(self) -> bytes:
         """Return the error as the last event of a stream, wrapped this time."""
-        inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in self.error.items())
-        return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+        return error_event(self.error)
 
 
-def send(exchange: HttpExchange, refusal: LmdeployRefusal) -> None:
-    """Answer with an error."""
+def send(exchange: HttpExchange, refusal: Refusal) -> None:
     exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 
@@ -45,16 +46,14 @@ def send_plain_500(exchange: HttpExchange) -> None:
     exchange.send(500, b"Internal Server Error", "text/plain; charset=utf-8", close=True)
 
 
-def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
-    """Answer a body of the wrong form.
-
-    It is a 422 with FastAPI's detail up to 0.15, and a 400 in LMDeploy's form from 0.16.
+def invalid(release: Release, place: str, message: str, kind: str) -> LmdeployRefusal:
+    """Return the refusal of a body of the wrong form. It is a 422 with FastAPI's detail up to 0.15, and a 400 in
+    LMDeploy's form from 0.16.
     """
-    if release < (0, 16, 0):
-        detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
-        exchange.send(422, orjson.dumps({"detail": detail}))
-    else:
-        send(exchange, LmdeployRefusal(f"{place}: {message}" if place else message))
+    if release >= (0, 16, 0):
+        return LmdeployRefusal(f"{place}: {message}" if place else message)
+    detail = {"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}
+    return LmdeployRefusal(message, 422, body={"detail": [detail]})
 
 
 class Outcome(Enum):
@@ -66,9 +65,8 @@ class Outcome(Enum):
 
 
 def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, refuses_cleanly: bool) -> Outcome:
-    """Return how this era answers an engine error.
-
-    `hides_kv_error` is the planted bug of 0.6, in any era; `refuses_cleanly` is that era without it.
+    """Return how this era answers an engine error. `hides_kv_error` is the planted bug of 0.6, in any era;
+    `refuses_cleanly` is that era without it.
     """
     if hides_kv_error:
         return Outcome.HTTP_500
@@ -81,12 +79,10 @@ def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, re
 
 
 def error_text(error: str, release: Release) -> str:
-    """Return the answer text of 0.7 to 0.15."""
     return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
 
 
 def refusal_for(error: str) -> LmdeployRefusal:
-    """Return the error object of 0.16 and later."""
     if error == INPUT_LENGTH:
         return LmdeployRefusal("The request exceeds the model context length.")
     return LmdeployRefusal("An internal server error occurred.", 500, "server_error")

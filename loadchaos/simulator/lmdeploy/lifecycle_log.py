@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from loadchaos.simulator.engine.limits import (
@@ -11,25 +10,15 @@ from loadchaos.simulator.engine.limits import (
     input_limit,
     lmdeploy_blocks,
 )
-from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
 
 _MB = 1024 * 1024
 
 
-class LmdeployLifecycleLog:
-    """Writer of the log of one API server.
-
-    The real server logs its capacity at INFO or DEBUG, which is the level here.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._release = release(options.engine.era)
-        self._log = Log("lmdeploy", options.engine.era, "APIServer")
+class LmdeployLifecycleLog(LifecycleLog):
+    """Writer of the log of one API server. The real server logs its capacity at INFO or DEBUG, which is the level here."""
 
     def start(self) -> None:
-        """Log the start, before anything runs."""
         engine = self._options.engine
         text = (
             f"input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, "
@@ -41,11 +30,9 @@ class LmdeployLifecycleLog:
         self._log.line("INFO", "async_engine.py:133", text)
 
     def failed_start(self) -> None:
-        """Log that the engine ended before it was ready."""
         self._log.line("ERROR", "api_server.py:1031", "Engine main loop failed.")
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests. Routes are not logged."""
         del routes
         options, log = self._options, self._log
         self._capacity()
@@ -54,20 +41,10 @@ class LmdeployLifecycleLog:
         log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
 
     def death(self) -> None:
-        """Log the death of the engine process."""
-        if self._release >= (0, 12, 0):
+        if self._options.engine.release >= (0, 12, 0):
             self._log.line("ERROR", "health.py:142", "PyTorch ZMQ engine process is not alive.")
         else:
             self._log.line("ERROR", "engine.py:928", "Engine loop failed with error: engine process ended")
-
-    def shutting_down(self) -> None:
-        """Log that the listener closes."""
-        self._log.raw(["INFO:     Shutting down"])
-
-    def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
-        lines = ["Waiting for application shutdown.", "Application shutdown complete."]
-        self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
 
     def _capacity(self) -> None:
         engine, log = self._options.engine, self._log
@@ -77,7 +54,7 @@ class LmdeployLifecycleLog:
             f"num_gpu_blocks={blocks}, window_size=-1, cache_max_entry_count={engine.cache_max_entry_count}, "
             f"max_prefill_token_num={engine.max_num_batched_tokens}, enable_prefix_caching={engine.enable_prefix_caching})"
         )
-        if self._release >= (0, 7, 3):
+        if self._options.engine.release >= (0, 7, 3):
             log.line("INFO", "base.py:186", f"Building CacheEngine with config: \n{config}.")
             text = (
                 f"updated backend_config=PytorchEngineConfig(session_len={engine.max_model_len}, block_size={size}, "

@@ -1,15 +1,12 @@
-"""LMDeploy's /metrics.
-
-Scheduler gauges are refreshed every 10 s only, as in the real server.
-"""
+"""LMDeploy's /metrics. Scheduler gauges are refreshed every 10 s only, as in the real server."""
 
 from __future__ import annotations
 
 import time
 
 from loadchaos.simulator.engine.types import EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
+from loadchaos.simulator.options import Options
 
 _REFRESH_S = 10.0
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -17,23 +14,18 @@ _LATENCY_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40
 _RESPONSES = ("SUCCESS", "FINISH", "ENGINE_STOP_ERROR", "INPUT_LENGTH_ERROR", "INTERNAL_ENGINE_ERROR", "CANCEL")
 
 
-def _one_two_five(limit: int) -> tuple[float, ...]:
-    bounds = [float(m * 10**e) for e in range(8) for m in (1, 2, 5)]
-    return tuple(bound for bound in bounds if bound <= limit)
-
-
 class LmdeployMetrics:
     """The API server's counters and histograms."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._release = release(options.engine.era)
+        self._release = options.engine.release
         self._stats = EngineStats(0, 0, 0.0)
         self._refreshed = -_REFRESH_S
         self.succeeded = self.failed = 0
         self.in_flight = 0
         self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
-        lengths = _one_two_five(options.engine.max_model_len)
+        lengths = one_two_five(options.engine.max_model_len)
         self.request_prompt = Histogram(lengths)
         self.request_generation = Histogram(lengths)
         self.iteration_tokens = Histogram(
@@ -44,7 +36,6 @@ class LmdeployMetrics:
         self.latency = Histogram(_LATENCY_S)
 
     def page(self, stats: EngineStats) -> bytes:
-        """Return the page."""
         now = time.monotonic()
         if now - self._refreshed >= _REFRESH_S:
             self._refreshed, self._stats = now, stats

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import RequestOutput
-from loadchaos.simulator.http.logs import Log
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
-from loadchaos.simulator.lmdeploy.errors import Outcome, Release
-from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
+from loadchaos.simulator.lmdeploy.errors import Outcome
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.lmdeploy.api import LmdeployApi
 
 _DONE = b"data: [DONE]\n\n"
-
-
-class LmdeployContext(Protocol):
-    """Part of the API that a generation needs."""
-
-    metrics: LmdeployMetrics
-    release: Release
-    model: str
-    log: Log
-    hides_kv_error: bool
-    refuses_cleanly: bool
-
-    def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """Note that the generation is answered; `drop` aborts it in the engine."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +37,17 @@ class GenerationRequest:
 class LmdeployGeneration:
     """One HTTP request being answered."""
 
-    def __init__(
-        self,
-        server: LmdeployContext,
-        exchange: HttpExchange,
-        request: GenerationRequest,
-    ) -> None:
+    def __init__(self, server: LmdeployApi, exchange: HttpExchange, request: GenerationRequest) -> None:
         self._server = server
         self._exchange = exchange
         self.session = request.session
-        self._prompt_tokens = request.prompt_tokens
-        self._chat = request.chat
-        self._stream = request.stream
-        self._include_usage = request.include_usage
+        self._request = request
         self.answer = AnswerText(request.seed, request.opening)
         self._started_at = self._last_at = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.finished = False
-        self._base = {
-            "id": request.shown_id,
-            "object": self._kind(),
-            "created": int(time.time()),
-            "model": server.model,
-        }
+        base = {"id": request.shown_id, "object": self._kind(), "created": int(time.time())}
+        self._base = {**base, "model": server.model}
         self._head = orjson.dumps(self._base)[:-1]
         server.metrics.in_flight += 1
         exchange.on_disconnect = self._disconnected
@@ -81,7 +56,6 @@ class LmdeployGeneration:
             exchange.start()  # before admission: the first byte comes while the request still queues
 
     def output(self, output: RequestOutput) -> None:
-        """Handle the output of one step."""
         if self.finished:
             return
         if output.error is not None:
@@ -90,15 +64,14 @@ class LmdeployGeneration:
         self._measure(output)
         self._tokens += output.new_tokens
         self._pending += output.new_tokens
-        if self._stream and not self._exchange.paused:
+        if self._request.stream and not self._exchange.paused:
             self._flush()
         if output.finish_reason is not None:
             self.finish(output.finish_reason)
 
     def engine_died(self) -> None:
-        """End after an engine death, as the era does.
-
-        Up to 0.15 the text is cut without a finish_reason, later there is a clean error, in 0.6 the connection breaks.
+        """End after an engine death, as the era does. Up to 0.15 the text is cut without a finish_reason, later there
+        is a clean error, in 0.6 the connection breaks.
         """
         if self.finished:
             return
@@ -106,9 +79,9 @@ class LmdeployGeneration:
         if release >= (0, 16, 0):
             self._refuse(errors.LmdeployRefusal("An internal server error occurred.", 500, "server_error"))
         elif release < (0, 7, 0):
-            self._exchange.cut() if self._stream else self._exchange.connection.close()
+            self._exchange.cut() if self._request.stream else self._exchange.connection.close()
             self._end(failed=True)
-        elif self._stream:
+        elif self._request.stream:
             self._exchange.write(_DONE)
             self._exchange.end()
             self._end(failed=True)
@@ -122,12 +95,12 @@ class LmdeployGeneration:
     def finish(self, reason: str, text: str | None = None) -> None:
         """End with a finish_reason. `text` replaces the answer's text where the server answers with an error text."""
         self.finished = True
-        if not self._stream:
+        if not self._request.stream:
             shown = self._text() if text is None else text
             self._exchange.send(200, self._body(shown, reason))
         else:
             self._write(self._text() + (text or ""), reason)
-            if self._include_usage:
+            if self._request.include_usage:
                 usage = orjson.dumps(self._usage())
                 self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
             self._exchange.write(_DONE)
@@ -136,13 +109,19 @@ class LmdeployGeneration:
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        how = errors.outcome(server.release, self._chat, self._stream, server.hides_kv_error, server.refuses_cleanly)
+        how = errors.outcome(
+            server.release,
+            self._request.chat,
+            self._request.stream,
+            server.rules.kv_error_as_500,
+            server.refuses_cleanly,
+        )
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
             log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
         if how is Outcome.HTTP_500:
-            log.raw(errors.validation_traceback(self._chat, self._stream))
-            self._exchange.cut() if self._stream else errors.send_plain_500(self._exchange)
+            log.raw(errors.validation_traceback(self._request.chat, self._request.stream))
+            self._exchange.cut() if self._request.stream else errors.send_plain_500(self._exchange)
             self._end(failed=True)
         elif how is Outcome.TEXT:
             self.finish("error", errors.error_text(error, server.release))
@@ -150,7 +129,7 @@ class LmdeployGeneration:
             self._refuse(errors.refusal_for(error))
 
     def _refuse(self, refusal: errors.LmdeployRefusal) -> None:
-        if self._stream:
+        if self._request.stream:
             self._exchange.write(refusal.event())
             self._exchange.write(_DONE)
             self._exchange.end()
@@ -166,10 +145,9 @@ class LmdeployGeneration:
         else:
             metrics.succeeded += 1
             metrics.latency.observe(time.monotonic() - self._started_at)
-            metrics.request_prompt.observe(self._prompt_tokens)
+            metrics.request_prompt.observe(self._request.prompt_tokens)
             metrics.request_generation.observe(self._tokens)
         metrics.in_flight -= 1
-        self._server.generation_ended(self, drop=False)
 
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
@@ -178,7 +156,7 @@ class LmdeployGeneration:
             metrics.tpot.observe((now - self._last_at) / max(1, output.new_tokens))
         else:
             self._cached = output.cached_tokens
-            metrics.prompt_tokens += self._prompt_tokens
+            metrics.prompt_tokens += self._request.prompt_tokens
             metrics.cached_tokens += output.cached_tokens
             metrics.ttft.observe(now - self._started_at)
         self._last_at = now
@@ -188,25 +166,25 @@ class LmdeployGeneration:
         return self.answer.next_text(tokens) if tokens else ""
 
     def _flush(self) -> None:
-        if self._stream and self._pending and not self.finished:
+        if self._request.stream and self._pending and not self.finished:
             self._write(self._text(), None)
 
     def _write(self, text: str, reason: str | None) -> None:
         choice: dict[str, object] = {"index": 0}
-        choice |= {"delta": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choice |= {"delta": {"role": "assistant", "content": text}} if self._request.chat else {"text": text}
         if reason is not None or self._server.release < (0, 14, 0):
             choice["finish_reason"] = reason  # the key is absent until the last chunk in newer versions
         self._exchange.write(b'data: %b,"choices":[%b],"usage":null}\n\n' % (self._head, orjson.dumps(choice)))
 
     def _kind(self) -> str:
-        if not self._chat:
+        if not self._request.chat:
             return "text_completion"
-        return "chat.completion.chunk" if self._stream else "chat.completion"
+        return "chat.completion.chunk" if self._request.stream else "chat.completion"
 
     def _usage(self) -> dict[str, object]:
-        total = self._prompt_tokens + self._tokens
+        total = self._request.prompt_tokens + self._tokens
         usage: dict[str, object] = {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": self._request.prompt_tokens,
             "total_tokens": total,
             "completion_tokens": self._tokens,
         }
@@ -217,7 +195,9 @@ class LmdeployGeneration:
     def _body(self, text: str, reason: str | None) -> bytes:
         choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
         choice |= (
-            {"message": {"role": "assistant", "content": text, "tool_calls": None}} if self._chat else {"text": text}
+            {"message": {"role": "assistant", "content": text, "tool_calls": None}}
+            if self._request.chat
+            else {"text": text}
         )
         return orjson.dumps({**self._base, "choices": [choice], "usage": self._usage()})
 
@@ -226,4 +206,4 @@ class LmdeployGeneration:
             self.finished = True
             self._server.metrics.failed += 1
             self._server.metrics.in_flight -= 1
-            self._server.generation_ended(self, drop=True)
+            self._server.engine.abort([str(self.session)])

@@ -14,12 +14,8 @@ _TOKENS_A_SECOND = 25
 
 
 def read(url: str) -> DecodedImage:
-    """Return an audio file's placeholder in a prompt.
-
-    Its width is its seconds.
-
-    Raises:
-        ImageError: for another or a broken file.
+    """Return an audio file's placeholder in a prompt. Its width is its seconds. Raises ImageError for another or a
+    broken file.
     """
     try:
         return of_bytes(base64.b64decode(url.removeprefix(AUDIO).partition(",")[2], validate=True))
@@ -28,11 +24,7 @@ def read(url: str) -> DecodedImage:
 
 
 def of_bytes(data: bytes) -> DecodedImage:
-    """Return the placeholder of a WAV file.
-
-    Raises:
-        ImageError: for another or a broken file.
-    """
+    """Return the placeholder of a WAV file. Raises ImageError for another or a broken file."""
     try:
         with wave.open(io.BytesIO(data)) as file:
             seconds = file.getnframes() / file.getframerate()

@@ -1,7 +1,4 @@
-"""Images of a Qwen-VL server: decoded, hashed and counted in tokens.
-
-They come as base64 data URLs.
-"""
+"""Images of a Qwen-VL server: decoded, hashed and counted in tokens. They come as base64 data URLs."""
 
 from __future__ import annotations
 
@@ -32,9 +29,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class ImageReader:
-    """Decoder of images and videos, with a cache by content.
-
-    It works in threads, so that a large image does not delay the streams.
+    """Decoder of images and videos, with a cache by content. It works in threads, so that a large image does not delay
+    the streams.
     """
 
     def __init__(self, processor: Processor) -> None:
@@ -43,15 +39,10 @@ class ImageReader:
         self._known: OrderedDict[bytes, DecodedImage | ImageError] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Import Pillow in the background, so that the server starts fast."""
         self._pool.submit(_pillow)
 
     async def read(self, url: str) -> DecodedImage:
-        """Return the image or video of a data URL.
-
-        Raises:
-            ImageError: with vLLM's message and status.
-        """
+        """Return the image or video of a data URL. Raises ImageError with vLLM's message and status."""
         loop = asyncio.get_running_loop()
         if url.startswith(VIDEO):
             return await loop.run_in_executor(self._pool, videos.read, url, self._processor)
@@ -102,7 +93,6 @@ class ImageReader:
         return DecodedImage(self._hash(data, image), image.width, image.height, tokens, read_picture(image))
 
     def _hash(self, data: bytes, image: Image.Image) -> str:
-        """Hash an image: its pixels up to vLLM 0.12, the file's bytes after that."""
         digest = hashlib.blake2b(digest_size=32)
         if self._processor.hash_pixels:
             pixels = image.convert("RGB")
@@ -117,9 +107,8 @@ def _failed(error: Exception, late: bool) -> str:
 
 
 def _pillow() -> ModuleType:
-    """Import Pillow at the first image.
-
-    vLLM also prints the bomb warning below Pillow's limit; it is switched off here.
+    """Import Pillow at the first image. vLLM also prints the bomb warning below Pillow's limit; it is switched off
+    here.
     """
     from PIL import Image
 

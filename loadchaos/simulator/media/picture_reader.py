@@ -1,6 +1,5 @@
-"""Read digits and colours in an image, as a vision model does.
-
-It reads the pictures of core/probe_pictures.py from their pixels; other images say nothing.
+"""Read digits and colours in an image, as a vision model does. It reads the pictures of core/probe_pictures.py from
+their pixels; other images say nothing.
 """
 
 from __future__ import annotations

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from loadchaos.simulator.engine import tokenizer
 
 VIDEO = "data:video/"
 AUDIO = "data:audio/"
+
+
+_SEED_BITS = 0x7FFFFFFF
 
 
 class ImageError(Exception):
@@ -31,9 +38,8 @@ class AspectRatioError(ImageError):
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image: its cache key, and its size in pixels and tokens.
-
-    `content` is the number or colour that a model sees in it; empty: nothing with a name.
+    """A decoded image: its cache key, and its size in pixels and tokens. `content` is the number or colour that a model
+    sees in it; empty: nothing with a name.
     """
 
     hash: str
@@ -49,10 +55,7 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class Processor:
-    """Figures of the image processor.
-
-    `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token.
-    """
+    """Figures of the image processor. `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token."""
 
     patch: int = 16
     min_pixels: int = 65536
@@ -61,12 +64,7 @@ class Processor:
     strict_load: bool = True
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the prompt tokens of an image, without the two around it.
-
-        Raises:
-            AspectRatioError: beyond 200 to 1.
-
-
+        """Return the prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
         Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
         """
         factor = self.patch * 2
@@ -82,3 +80,33 @@ class Processor:
             high = math.ceil(height * beta / factor) * factor
             wide = math.ceil(width * beta / factor) * factor
         return (high // factor) * (wide // factor)
+
+
+Placed = tuple[int, DecodedImage]
+"""An image, after the position where its tokens begin in a prompt."""
+
+
+def place_images(
+    pieces: Sequence[Sequence[int]], images: Sequence[DecodedImage]
+) -> tuple[tuple[int, ...], tuple[Placed, ...]]:
+    """Join the tokens of a prompt, with the placeholders of an image between each two pieces."""
+    ids = list(pieces[0])
+    placed = []
+    for image, piece in zip(images, pieces[1:], strict=True):
+        placed.append((len(ids), image))
+        ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
+        ids.extend(piece)
+    return tuple(ids), tuple(placed)
+
+
+def answer_seed(
+    ids: Sequence[int], images: Sequence[Placed], temperature: float, seed: int | None, rng: random.Random
+) -> int:
+    """Return the seed of an answer: a greedy one depends on the prompt alone, a seeded one on the seed too, others on
+    chance.
+    """
+    # Hashes of integers are the same in every process, those of text are not.
+    base = hash((tuple(ids), tuple(int(image.hash[:15], 16) for _, image in images))) & _SEED_BITS
+    if not temperature:
+        return base
+    return rng.getrandbits(31) if seed is None else base ^ (seed * 2654435761 & _SEED_BITS)

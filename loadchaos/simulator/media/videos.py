@@ -1,6 +1,5 @@
-"""Videos of a Qwen3-VL server, counted in tokens.
-
-JPEG frames in a row (`video/jpeg`) or an AVI file; two frames make a patch.
+"""Videos of a Qwen3-VL server, counted in tokens. JPEG frames in a row (`video/jpeg`) or an AVI file; two frames make a
+patch.
 """
 
 from __future__ import annotations
@@ -18,11 +17,7 @@ _FRAMES_A_PATCH = 2
 
 
 def read(url: str, processor: Processor) -> DecodedImage:
-    """Return a video's placeholder in a prompt.
-
-    Raises:
-        ImageError: with the messages of vLLM's decoders.
-    """
+    """Return a video's placeholder in a prompt. Raises ImageError with the messages of vLLM's decoders."""
     head, _, payload = url.partition(",")
     try:
         if head == f"{VIDEO}jpeg;base64":
@@ -41,13 +36,11 @@ def read(url: str, processor: Processor) -> DecodedImage:
 
 
 def _stamp(patch: int, fps: float) -> int:
-    """Return the tokens of the timestamp before a patch."""
     first = patch * _FRAMES_A_PATCH / fps
     return len(tokenizer.encode(f"<{first + 0.5 / fps:.1f} seconds>"))
 
 
 def _of_avi(data: bytes) -> tuple[list[bytes], float]:
-    """Return the frames of a Motion-JPEG file, and the frames per second."""
     movie = data.find(b"movi")
     if data[:4] != b"RIFF" or movie < 0 or b"MJPG" not in data[:movie]:
         raise ImageError("Could not open video stream")
@@ -61,7 +54,6 @@ def _of_avi(data: bytes) -> tuple[list[bytes], float]:
 
 
 def _size(frames: list[bytes]) -> tuple[int, int]:
-    """Return the size of the first frame, after decoding every frame."""
     from PIL import Image  # as with images: only where some are sent
 
     sizes = []

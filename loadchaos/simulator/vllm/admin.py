@@ -1,65 +1,39 @@
-"""vLLM's development endpoints: resets, pause, sleep, aborts, server_info.
-
-The answers are as measured on 0.32.
-"""
+"""vLLM's development endpoints: resets, pause, sleep, aborts, server_info. The answers are as measured on 0.32."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
-from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
+from loadchaos.simulator.engine.client import EngineDiedEarlyError
+from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.sender_cache import SenderCache
-from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import Release, VllmRefusal
-from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.errors import VllmRefusal
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 _MODES = ("abort", "wait", "keep")
 _REFUSES_SINCE = (0, 33, 0)
 
 
-class AdminContext(Protocol):
-    """Part of the API that the endpoints need."""
-
-    options: Options
-    release: Release
-    engine: EngineClient
-    sender: SenderCache
-    metrics: VllmMetrics
-
-    def set_holding(self, held: bool) -> None:
-        """Hold new requests back, or admit them again."""
-
-    def abort_all(self, ids: list[str] | None = None) -> int:
-        """End running generations with finish_reason abort; None means all.
-
-        Returns the number of aborted generations.
-        """
-
-    async def idle(self) -> None:
-        """Wait until no generation runs."""
-
-
 class Admin:
-    """The development endpoints; they report `paused` and `sleeping`.
-
-    `refusing`: new requests are refused instead of held back.
+    """The development endpoints; they report `paused` and `sleeping`. `refusing`: new requests are refused instead of
+    held back.
     """
 
-    def __init__(self, api: AdminContext) -> None:
+    def __init__(self, api: VllmApi) -> None:
         self._api = api
         self.paused = False
         self.sleeping = False
         self.refusing = False
 
     def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
-        """Return the handlers by method and path that this era has."""
         known: tuple[tuple[Release, str, str, Callable[[HttpExchange], Awaitable[None]]], ...] = (
             ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
             ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
@@ -75,31 +49,27 @@ class Admin:
         )
         return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
-    async def _call_engine(self, exchange: HttpExchange, method: str, *arguments: object) -> object:
-        """Call the engine core. On its death the exchange is answered and None returned."""
+    async def _call_engine(self, method: str, *arguments: object) -> object:
         try:
             return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:
-            errors.send(exchange, errors.dead(self._api.release), self._api.release)
-            return None
+            raise errors.dead(self._api.release) from None
 
     async def _reset_mm_cache(self, exchange: HttpExchange) -> None:
         # One ordered step: nothing is sent between our forgetting and the message that makes the engine forget.
         self._api.sender.clear()
-        if await self._call_engine(exchange, "reset_mm_cache") is not None:
-            exchange.send(200, b"", None)
+        await self._call_engine("reset_mm_cache")
+        exchange.send(200, b"", None)
 
     async def _reset_encoder_cache(self, exchange: HttpExchange) -> None:
-        if await self._call_engine(exchange, "reset_encoder_cache") is not None:
-            exchange.send(200, b"", None)
+        await self._call_engine("reset_encoder_cache")
+        exchange.send(200, b"", None)
 
     async def _reset_prefix_cache(self, exchange: HttpExchange) -> None:
         running = exchange.query.get("reset_running_requests", ["false"])[-1].lower() == "true"
-        done = await self._call_engine(exchange, "reset_prefix_cache", running)
-        if done is None:
-            return
+        done = await self._call_engine("reset_prefix_cache", running)
         if self._api.release >= (0, 32, 0):
-            exchange.send(200, orjson.dumps({"success": bool(done)}))
+            exchange.send_json({"success": bool(done)})
         else:
             exchange.send(200, b"", None)
 
@@ -107,13 +77,12 @@ class Admin:
         mode = exchange.query.get("mode", ["abort"])[-1]
         if mode not in _MODES:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
-            errors.send(exchange, VllmRefusal(text), self._api.release)
-            return
+            raise VllmRefusal(text)
         self.refusing = mode != "keep" and self._api.release >= _REFUSES_SINCE
         await self._stop_serving(mode)
-        if await self._call_engine(exchange, "pause", mode) is not None:
-            self.paused = True
-            exchange.send(200, b'{"status":"paused"}')
+        await self._call_engine("pause", mode)
+        self.paused = True
+        exchange.send(200, b'{"status":"paused"}')
 
     async def _stop_serving(self, mode: str) -> None:
         self._api.set_holding(True)
@@ -123,34 +92,34 @@ class Admin:
             await self._api.idle()
 
     async def _resume(self, exchange: HttpExchange) -> None:
-        if await self._call_engine(exchange, "resume") is not None:
-            self.paused = self.refusing = False
-            self._api.set_holding(self.sleeping)
-            exchange.send(200, b'{"status":"resumed"}')
+        await self._call_engine("resume")
+        self.paused = self.refusing = False
+        self._api.set_holding(self.sleeping)
+        exchange.send(200, b'{"status":"resumed"}')
 
     async def _is_paused(self, exchange: HttpExchange) -> None:
-        exchange.send(200, orjson.dumps({"is_paused": self.paused}))
+        exchange.send_json({"is_paused": self.paused})
 
     async def _sleep(self, exchange: HttpExchange) -> None:
         level = int(exchange.query.get("level", ["1"])[-1] or 1)
         mode = exchange.query.get("mode", ["abort"])[-1]
         await self._stop_serving(mode)
-        if await self._call_engine(exchange, "sleep", level, mode) is not None:
-            self.sleeping = True
-            self._api.metrics.sleep_level = level
-            exchange.send(200, orjson.dumps({"status": "sleeping", "level": level}))
+        await self._call_engine("sleep", level, mode)
+        self.sleeping = True
+        self._api.metrics.sleep_level = level
+        exchange.send_json({"status": "sleeping", "level": level})
 
     async def _wake_up(self, exchange: HttpExchange) -> None:
-        if await self._call_engine(exchange, "wake_up") is not None:
-            self.sleeping = self.paused = self.refusing = False
-            self._api.metrics.sleep_level = 0
-            self._api.set_holding(False)
-            exchange.send(200, orjson.dumps({"status": "awake", "tags": exchange.query.get("tags")}))
+        await self._call_engine("wake_up")
+        self.sleeping = self.paused = self.refusing = False
+        self._api.metrics.sleep_level = 0
+        self._api.set_holding(False)
+        exchange.send_json({"status": "awake", "tags": exchange.query.get("tags")})
 
     async def _is_sleeping(self, exchange: HttpExchange) -> None:
         # Asks the engine, so it hangs with it: the hang probe of the real server, too.
-        if await self._call_engine(exchange, "ping") is not None:
-            exchange.send(200, orjson.dumps({"is_sleeping": self.sleeping}))
+        await self._call_engine("ping")
+        exchange.send_json({"is_sleeping": self.sleeping})
 
     async def _abort_requests(self, exchange: HttpExchange) -> None:
         asked = orjson.loads(exchange.body or b"{}")
@@ -161,7 +130,7 @@ class Admin:
             chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids]
         count = self._api.abort_all(chosen)
         # An unknown id counts as aborted, too (measured).
-        exchange.send(200, orjson.dumps({"status": "aborted", "aborted": count if everything else len(chosen or ())}))
+        exchange.send_json({"status": "aborted", "aborted": count if everything else len(chosen or ())})
 
     async def _server_info(self, exchange: HttpExchange) -> None:
         options = self._api.options
@@ -179,4 +148,4 @@ class Admin:
         body = {"vllm_config": shown, "vllm_env": environment}
         if self._api.release >= (0, 19, 0):
             body["system_env"] = {}
-        exchange.send(200, orjson.dumps(body))
+        exchange.send_json(body)

@@ -1,67 +1,57 @@
-"""vLLM's refusals and errors in its own words.
-
-Texts of 0.32.0 and 0.33.0 are as measured, those of older eras as read in their sources.
+"""vLLM's refusals and errors in its own words. Texts of 0.32.0 and 0.33.0 are as measured, those of older eras as read
+in their sources.
 """
 
 from __future__ import annotations
 
 import orjson
 
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.engine.types import Release
+from loadchaos.simulator.http.api import Refusal
+from loadchaos.simulator.http.server import HttpExchange, error_event
 
-Release = tuple[int, int, int]
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
 PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
-class VllmRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A request that the server answers with an error object."""
+class VllmRefusal(Refusal):
+    """A refusal with the parameter that it is about."""
 
     def __init__(
         self, message: str, kind: str = "BadRequestError", param: str | None = None, status: int = 400
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.kind = kind
+        super().__init__(message, kind, status)
         self.param = param
-        self.status = status
 
     @property
     def error(self) -> dict[str, object]:
-        """The error object."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
 
 
-def body(refusal: VllmRefusal, release: Release) -> bytes:
-    """Return the JSON body: nested from 0.9 on, flat before."""
+def body(refusal: Refusal, release: Release) -> bytes:
     if release < (0, 9, 0):
         return orjson.dumps({"object": "error", **refusal.error})
     return orjson.dumps({"error": refusal.error})
 
 
-def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
-    """Return the error event of a stream whose 200 is already sent.
-
-    It is written with json.dumps, so with blanks.
-
-    Up to 0.12 each of them has code 400 and BadRequestError, even for a dead engine.
+def stream_event(refusal: Refusal, release: Release) -> bytes:
+    """Return the error event of a stream whose 200 is already sent. It is written with json.dumps, so with blanks. Up
+    to 0.12 each of them has code 400 and BadRequestError, even for a dead engine.
     """
     error = refusal.error
     if release < (0, 13, 0):
         error = {**error, "type": "BadRequestError", "code": 400}
     if release < (0, 9, 0):
         error = {"object": "error", **error}
-    inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in error.items())
-    return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+    return error_event(error)
 
 
 DONE = b"data: [DONE]\n\n"
 
 
 def dead(release: Release) -> VllmRefusal:
-    """Return the error of a dead engine."""
     text = ENGINE_DEAD if release < (0, 33, 0) else ENGINE_DEAD_TO_CLIENTS
     return VllmRefusal(text, "InternalServerError", None, 500)
 
@@ -71,7 +61,7 @@ def paused() -> VllmRefusal:
     return VllmRefusal("Generation is paused. Please retry after it resumes.", "ServiceUnavailableError", None, 503)
 
 
-def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
+def send(exchange: HttpExchange, refusal: Refusal, release: Release) -> None:
     """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if exchange.path.startswith("/v1/messages"):
         error = {"type": refusal.kind, "message": refusal.message}
@@ -89,7 +79,6 @@ def bad_parameter(message: str, name: str, value: object = None) -> VllmRefusal:
 
 
 def validation(kind: str, place: str, message: str, value: object, more: str = "") -> VllmRefusal:
-    """Return an error of the request model's validation."""
     text = (
         f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{value}'{more}}}"
     )
@@ -97,9 +86,8 @@ def validation(kind: str, place: str, message: str, value: object, more: str = "
 
 
 def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
-    """Return the refusal of a prompt longer than the context.
-
-    The tokenizer stops one token after the limit, so newer eras never report more.
+    """Return the refusal of a prompt longer than the context. The tokenizer stops one token after the limit, so newer
+    eras never report more.
     """
     head = f"This model's maximum context length is {limit} tokens. However, "
     if release < (0, 9, 0):
@@ -116,9 +104,8 @@ def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
 
 
 def too_many_characters(count: int, limit: int) -> VllmRefusal:
-    """Return the refusal of a text too long to be tokenized.
-
-    It has more than 20 characters for each token of the context.
+    """Return the refusal of a text too long to be tokenized. It has more than 20 characters for each token of the
+    context.
     """
     text = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} characters "
@@ -129,7 +116,6 @@ def too_many_characters(count: int, limit: int) -> VllmRefusal:
 
 
 def too_long_with_images(count: int, limit: int) -> VllmRefusal:
-    """Return the refusal of a prompt that is too long by its images."""
     return VllmRefusal(
         f"The decoder prompt (length {count}) is longer than the maximum model length of {limit}. Make sure that "
         "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "

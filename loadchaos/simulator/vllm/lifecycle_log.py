@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
 
 
-class VllmLifecycleLog:
+class VllmLifecycleLog(LifecycleLog):
     """Writer of the log of one API server."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
-
     def start(self) -> None:
-        """Log the start, before anything runs."""
         options, log = self._options, self._log
-        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
+        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.engine.version}")
         arguments = {"model": options.server.model, **options.flags}
         log.line("INFO", "api_utils.py:286", f"non-default args: {arguments}")
         log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
@@ -30,12 +23,10 @@ class VllmLifecycleLog:
             log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
 
     def failed_start(self) -> None:
-        """Log that the engine core ended before it was ready."""
         text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests; `routes` are (path, method)."""
         options, log = self._options, self._log
         engine = options.engine
         tokens = engine.num_gpu_blocks * engine.block_size
@@ -44,7 +35,7 @@ class VllmLifecycleLog:
             f"Maximum concurrency for {engine.max_model_len:,} tokens per request: {tokens / engine.max_model_len:.2f}x"
         )
         log.line("INFO", "kv_cache_utils.py:1312", text)
-        if options.server.dev_mode and release(engine.era) >= (0, 18, 0):
+        if options.server.dev_mode and engine.release >= (0, 18, 0):
             text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
             log.line("WARNING", "__init__.py:44", text)
         log.line("INFO", "entry.py:140", f"Starting vLLM server on http://{options.host}:{port}")
@@ -54,7 +45,6 @@ class VllmLifecycleLog:
         log.raw(uvicorn_startup_lines(options.host, port))
 
     def death(self) -> None:
-        """Log the death of the engine core."""
         frames = (
             'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/async_llm.py", line 647, in output_handler',
             "  outputs = await engine_core.get_output_async()",
@@ -68,18 +58,7 @@ class VllmLifecycleLog:
         head = ["AsyncLLM output_handler failed.", "Traceback (most recent call last):"]
         self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
 
-    def shutting_down(self) -> None:
-        """Log that the listener closes."""
-        self._log.raw(["INFO:     Shutting down"])
-
     def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
-        self._log.raw(
-            [
-                "INFO:     Waiting for application shutdown.",
-                "INFO:     Application shutdown complete.",
-                f"INFO:     Finished server process [{os.getpid()}]",
-            ]
-        )
+        super().stopped()
         self._log.line("INFO", "core_client.py:770", "[shutdown] MPClient: start timeout=0s")
         self._log.line("INFO", "core_client.py:777", "[shutdown] MPClient: complete")

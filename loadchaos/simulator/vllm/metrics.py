@@ -1,34 +1,13 @@
-"""vLLM's /metrics: names, types, labels and buckets by era.
-
-The values are what the simulated engine really does.
-"""
+"""vLLM's /metrics: names, types, labels and buckets by era. The values are what the simulated engine really does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from loadchaos.simulator.engine.types import EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
+from loadchaos.simulator.options import Options
 
-_TOKENS = (
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-    100.0,
-    200.0,
-    500.0,
-    1000.0,
-    2000.0,
-    5000.0,
-    10000.0,
-    20000.0,
-    50000.0,
-    100000.0,
-)
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 _TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -44,19 +23,14 @@ _LATENCY_S = (
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
-def _upto(bounds: tuple[float, ...], limit: int) -> tuple[float, ...]:
-    return tuple(bound for bound in bounds if bound <= limit)
-
-
 class VllmMetrics:
-    """The API server's counters and histograms.
-
-    Gauges and engine counters come with each step, and stay as they are after its death.
+    """The API server's counters and histograms. Gauges and engine counters come with each step, and stay as they are
+    after its death.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._release = release(options.engine.era)
+        self._release = options.engine.release
         limit = options.engine.max_model_len
         self.prompt_tokens = 0
         self.generation_tokens = 0
@@ -65,24 +39,21 @@ class VllmMetrics:
         self.mm_queries = 0
         self.mm_hits = 0
         self.sleep_level = 0
-        self.step_tokens = Histogram(_upto(_STEP_TOKENS, max(16384, limit)))
+        self.step_tokens = Histogram(_STEP_TOKENS)
         self.ttft = Histogram(_TTFT_S)
         self.itl = Histogram(_ITL_S)
         self.tpot = Histogram(_ITL_S)
         self.latency = Histogram(_LATENCY_S)
         self.decode = Histogram(_LATENCY_S)
-        self.request_prompt = Histogram(_upto(_TOKENS, limit))
-        self.request_generation = Histogram(_upto(_TOKENS, limit))
-        self.request_max = Histogram(_upto(_TOKENS, limit))
+        self.request_prompt = Histogram(one_two_five(min(limit, 100_000)))
+        self.request_generation = Histogram(one_two_five(min(limit, 100_000)))
+        self.request_max = Histogram(one_two_five(min(limit, 100_000)))
         self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
 
     def page(self, stats: EngineStats) -> bytes:
-        """Return the page."""
         page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
-        if self._release < (0, 9, 0) and "engine" in labels:
-            labels = {"model_name": self._options.server.model, "engine": "0"}
         self._gauges(page, stats, labels)
         self._counters(page, stats, labels)
         self._histograms(page, labels)

@@ -1,7 +1,6 @@
-"""/v1/embeddings, /score and /rerank of the embedded server.
-
-A real vLLM serves them with a pooling model, and then no chat; this one serves all at once. Prompts have the special tokens
-of a BERT: one at the begin and one behind each text. The results depend on the texts alone.
+"""/v1/embeddings, /score and /rerank of the embedded server. A real vLLM serves them with a pooling model, and then no
+chat; this one serves all at once. Prompts have the special tokens of a BERT: one at the begin and one behind each text.
+The results depend on the texts alone.
 """
 
 from __future__ import annotations
@@ -9,20 +8,18 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Protocol
-
-import orjson
+from typing import TYPE_CHECKING, Any
 
 from loadchaos.simulator.engine.answers import AnswerText
-from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors, requests
-from loadchaos.simulator.vllm.errors import Release, VllmRefusal, validation
-from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.errors import VllmRefusal, validation
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 _BEGIN, _END = 257, 258
 _DIMENSIONS = 64
@@ -30,37 +27,10 @@ PATHS = ("/v1/embeddings", "/score", "/v1/score", "/rerank", "/v1/rerank")
 SINCE = (0, 8, 0)
 
 
-class PoolingContext(Protocol):
-    """Part of the API that a pooling request needs."""
-
-    options: Options
-    engine: EngineClient
-    metrics: VllmMetrics
-    release: Release
-    model: str
-    adapters: dict[str, str]
-
-
-class _Sink:
-    """Place of one prompt's output."""
-
-    def __init__(self, owner: PoolingRequest) -> None:
-        self.owner = owner
-        self.answer = AnswerText(0)  # the engine may swap answers
-
-    def output(self, output: RequestOutput) -> None:
-        """Handle a call of the engine client."""
-        self.owner.output(output)
-
-    def engine_died(self) -> None:
-        """Handle a call of the engine client."""
-        self.owner.engine_died()
-
-
 class PoolingRequest:
     """One request being answered. Each of its prompts is a request of the engine."""
 
-    def __init__(self, server: PoolingContext, exchange: HttpExchange) -> None:
+    def __init__(self, server: VllmApi, exchange: HttpExchange) -> None:
         self._server, self._exchange = server, exchange
         data = requests.parse_body(exchange)
         requests.check_model(data, server.model, server.adapters)
@@ -72,18 +42,17 @@ class PoolingRequest:
         for prompt in self._prompts:
             if len(prompt) > limit:
                 raise errors.too_long(len(prompt), limit, server.release)
+        self.answer = AnswerText(0)  # the engine may swap answers
         self._left = len(self._prompts)
         self._finished = False
         self._ids = [f"pool-{uuid.uuid4().hex[:16]}-{n}" for n in range(len(self._prompts))]
         exchange.on_disconnect = self._disconnected
 
     def submit(self) -> None:
-        """Send the prompts to the engine."""
         for request_id, prompt in zip(self._ids, self._prompts, strict=True):
-            self._server.engine.add(EngineRequest(request_id, len(prompt), 1), _Sink(self))
+            self._server.engine.add(EngineRequest(request_id, len(prompt), 1), self)
 
     def output(self, output: RequestOutput) -> None:
-        """Handle the output of one prompt."""
         if output.error is not None:
             self.fail(VllmRefusal("Internal server error", "InternalServerError", None, 500))
         elif output.finish_reason is not None and not self._finished:
@@ -92,11 +61,9 @@ class PoolingRequest:
                 self._answer()
 
     def engine_died(self) -> None:
-        """End with the error of a dead engine."""
         self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
-        """End with an error."""
         if not self._finished:
             self._end()
             errors.send(self._exchange, refusal, self._server.release)
@@ -107,8 +74,8 @@ class PoolingRequest:
         self._server.metrics.prompt_tokens += tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
         head = {"id": f"embd-{uuid.uuid4().hex[:16]}", "object": "list", "created": int(time.time())}
-        body = {**head, "model": self._server.model, **self._body(self._prompts), "usage": usage}
-        self._exchange.send(200, orjson.dumps(body))
+        body = {**head, "model": self._server.model, **self._body, "usage": usage}
+        self._exchange.send_json(body)
 
     def _disconnected(self) -> None:
         if not self._finished:
@@ -120,11 +87,9 @@ class PoolingRequest:
 
 
 Prompt = tuple[int, ...]
-Body = Callable[[Sequence[Prompt]], dict[str, Any]]
 
 
 def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
-    """Read a text or a list of texts under the first name that is there."""
     name = next((n for n in names if n in data), None)
     if name is None:
         raise validation("missing", f"body.{names[0]}", "Field required", f"<dict of {len(data)} items>")
@@ -135,46 +100,37 @@ def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
     return texts
 
 
-def _embeddings(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+Answer = tuple[list[Prompt], dict[str, Any]]
+"""Prompts of a request, and what its answer has beside the usual fields."""
+
+
+def _embeddings(data: Mapping[str, Any]) -> Answer:
     prompts = [_prompt(text) for text in _texts(data, "input")]
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        vectors = [_vector(prompt) for prompt in prompts]
-        return {"data": [{"index": n, "object": "embedding", "embedding": v} for n, v in enumerate(vectors)]}
-
-    return prompts, body
+    vectors = [{"index": n, "object": "embedding", "embedding": _vector(p)} for n, p in enumerate(prompts)]
+    return prompts, {"data": vectors}
 
 
-def _score(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+def _score(data: Mapping[str, Any]) -> Answer:
     one, two = _texts(data, "text_1", "queries", "data_1"), _texts(data, "text_2", "documents", "data_2")
     if len(one) not in {1, len(two)}:
         raise VllmRefusal("Input lengths must be either 1:1, 1:N or N:N")
-    queries = one * len(two) if len(one) == 1 else one
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        return {"data": [{"index": n, "object": "score", "score": _relevance(p)} for n, p in enumerate(prompts)]}
-
-    return [_prompt(q, d) for q, d in zip(queries, two, strict=True)], body
+    prompts = [_prompt(q, d) for q, d in zip(one * len(two) if len(one) == 1 else one, two, strict=True)]
+    return prompts, {"data": [{"index": n, "object": "score", "score": _relevance(p)} for n, p in enumerate(prompts)]}
 
 
-def _rerank(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+def _rerank(data: Mapping[str, Any]) -> Answer:
     (query, *_), documents = _texts(data, "query"), _texts(data, "documents")
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        results = [
-            {"index": n, "document": {"text": documents[n]}, "relevance_score": _relevance(prompt)}
-            for n, prompt in enumerate(prompts)
-        ]
-        return {"results": sorted(results, key=lambda result: -result["relevance_score"])}
-
-    return [_prompt(query, document) for document in documents], body
+    prompts = [_prompt(query, document) for document in documents]
+    results = [
+        {"index": n, "document": {"text": documents[n]}, "relevance_score": _relevance(prompt)}
+        for n, prompt in enumerate(prompts)
+    ]
+    return prompts, {"results": sorted(results, key=lambda result: -result["relevance_score"])}
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[Prompt], Body]]] = {
-    "embeddings": _embeddings,
-    "score": _score,
-    "rerank": _rerank,
-}
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "embeddings": _embeddings, "score": _score, "rerank": _rerank,
+}  # fmt: skip
 
 
 def _prompt(*texts: str) -> Prompt:

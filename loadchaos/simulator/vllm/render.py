@@ -1,7 +1,6 @@
-"""vLLM's /render: the token ids of a request's prompt, without running it.
-
-It exists since 0.18. Up to 0.22 at least it is always enabled; 0.32 answers 403 unless started with --enable-scale-out
-(vllm-project/vllm#54579, merged between the two).
+"""vLLM's /render: the token ids of a request's prompt, without running it. It exists since 0.18. Up to 0.22 at least it
+is always enabled; 0.32 answers 403 unless started with --enable-scale-out (vllm-project/vllm#54579, merged between the
+two).
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ _OFF = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale
 
 
 def disabled() -> VllmRefusal:
-    """Return the refusal of 0.32 without --enable-scale-out."""
     return VllmRefusal(_OFF, "PermissionDeniedError", None, 403)
 
 
 def rendered(checked: CheckedRequest, data: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return one rendered request.
-
-    The processed images (`kwargs_data`) are not modelled: null, as with mm_payload none.
+    """Return one rendered request. The processed images (`kwargs_data`) are not modelled: null, as with mm_payload
+    none.
     """
     sampling = checked.sampling
     return {

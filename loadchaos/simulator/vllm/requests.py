@@ -12,8 +12,8 @@ import orjson
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.media.processor import AUDIO, VIDEO, Placed
+from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
 
@@ -44,13 +44,14 @@ class MediaSource(NamedTuple):
     url: str
     uuid: str | None
 
+    @property
+    def kind(self) -> str:
+        return "video" if self.url.startswith(VIDEO) else "audio" if self.url.startswith(AUDIO) else "image"
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before its images are decoded.
-
-    It has pieces of token ids, with an image between each two.
-    """
+    """A prompt before its images are decoded. It has pieces of token ids, with an image between each two."""
 
     pieces: tuple[tuple[int, ...], ...]
     sources: tuple[MediaSource, ...] = ()
@@ -65,7 +66,7 @@ class CheckedRequest:
     chat: bool
     request_id: str
     ids: tuple[int, ...] = ()
-    images: tuple[tuple[int, DecodedImage], ...] = field(default=())
+    images: tuple[Placed, ...] = field(default=())
     guided: Guided | None = None
     messages: tuple[dict[str, Any], ...] = ()
     adapter: str = ""
@@ -73,11 +74,7 @@ class CheckedRequest:
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:
-    """Return the body as an object.
-
-    Raises:
-        VllmRefusal: as vLLM's request validation does.
-    """
+    """Return the body as an object. Raises VllmRefusal as vLLM's request validation does."""
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
@@ -103,10 +100,7 @@ def parse_body(exchange: HttpExchange) -> dict[str, Any]:
 
 
 def check_model(data: Mapping[str, Any], model: str, adapters: Container[str] = ()) -> str:
-    """Check that a model named in the request is served.
-
-    Returns the LoRA adapter that it names; empty: the base model.
-    """
+    """Check that a model named in the request is served. Returns the LoRA adapter that it names; empty: the base model."""
     requested = data.get("model")
     if requested in adapters:
         return str(requested)
@@ -143,11 +137,7 @@ def _number(data: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
-    """Return the sampling parameters, checked as far as vLLM checks them.
-
-    Raises:
-        VllmRefusal: for a bad value.
-    """
+    """Return the sampling parameters, checked as far as vLLM checks them. Raises VllmRefusal for a bad value."""
     limit = options.engine.max_model_len
     max_tokens = _integer(data, "max_completion_tokens") if chat else None
     max_tokens = _integer(data, "max_tokens") if max_tokens is None else max_tokens
@@ -169,7 +159,7 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
     _check_ranges(data, temperature, top_p, 1 if count is None else count)
     if max_tokens is not None and max_tokens < 1:
         raise bad_parameter(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
-    if max_tokens is not None and max_tokens > limit and release(options.engine.era) >= (0, 19, 0):
+    if max_tokens is not None and max_tokens > limit and options.engine.release >= (0, 19, 0):
         text = (
             f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         )
@@ -193,10 +183,6 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
 
 
 def _check_tools(choice: object, options: Options) -> None:
-    """Refuse tools without a parser, as vLLM 0.22 does.
-
-    With a parser and the choice `auto`, half of the answers are calls (engine/guided.py).
-    """
     server = options.server
     if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
         return
@@ -242,11 +228,7 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
 
 
 def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """Apply the chat template (ChatML, as Qwen's) to messages.
-
-    Raises:
-        VllmRefusal: for bad messages.
-    """
+    """Apply the chat template (ChatML, as Qwen's) to messages. Raises VllmRefusal for bad messages."""
     if "messages" not in data:
         raise validation("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
     messages = data["messages"]
@@ -268,7 +250,6 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
 
 
 def _called(calls: Sequence[Any]) -> str:
-    """Write earlier tool calls as the template does."""
     found = []
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -314,9 +295,7 @@ def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
 
 
 def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Options) -> str:
-    limit = options.server.limit_mm_audios
-    if sum(source.url.startswith(AUDIO) for source in sources) >= limit:
-        raise bad_parameter(f"At most {limit} audio(s) may be provided in one prompt.", "audio")
+    _check_count("audio", sources, options)
     given = part.get("input_audio")
     if not isinstance(given, Mapping):
         raise VllmRefusal(_bad_part(part))
@@ -325,10 +304,9 @@ def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Op
 
 
 def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
-    videos = sum(source.url.startswith(VIDEO) for source in sources)
-    limit = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
-    audio = sum(source.url.startswith(AUDIO) for source in sources)
-    if (videos if what == "video" else len(sources) - videos - audio) + 1 > limit:
+    server = options.server
+    limit = {"video": server.limit_mm_videos, "audio": server.limit_mm_audios}.get(what, server.limit_mm_per_prompt)
+    if sum(source.kind == what for source in sources) >= limit:
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 
@@ -360,16 +338,12 @@ def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prom
 
 def _check_characters(text: str, options: Options) -> None:
     limit = options.engine.max_model_len
-    if len(text) > 20 * limit and release(options.engine.era) >= (0, 18, 0):
+    if len(text) > 20 * limit and options.engine.release >= (0, 18, 0):
         raise errors.too_many_characters(len(text), limit)
 
 
 def encode(text: str) -> list[int]:
-    """Return the token ids of a text.
-
-    Raises:
-        VllmRefusal: for text that no tokenizer takes.
-    """
+    """Return the token ids of a text. Raises VllmRefusal for text that no tokenizer takes."""
     try:
         return tokenizer.encode(text)
     except UnicodeEncodeError as error:
@@ -378,11 +352,7 @@ def encode(text: str) -> list[int]:
 
 
 def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """Return the prompt of a completion: a text or a list of token ids.
-
-    Raises:
-        VllmRefusal: for a bad prompt.
-    """
+    """Return the prompt of a completion: a text or a list of token ids. Raises VllmRefusal for a bad prompt."""
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -403,40 +373,19 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
 
 
 def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
-    """Return the prompts of one body; a list of texts has several.
-
-    Raises:
-        VllmRefusal: for a bad prompt.
-    """
+    """Return the prompts of one body; a list of texts has several. Raises VllmRefusal for a bad prompt."""
     texts = data.get("prompt")
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return [completion_prompt({**data, "prompt": text}, options) for text in texts]
     return [(chat_prompt if chat else completion_prompt)(data, options)]
 
 
-def assemble(
-    prompt: Prompt, decoded: Sequence[DecodedImage]
-) -> tuple[tuple[int, ...], tuple[tuple[int, DecodedImage], ...]]:
-    """Return the token ids with image placeholders, and the images' offsets."""
-    if not decoded:
-        return prompt.pieces[0], ()
-    ids = list(prompt.pieces[0])
-    placed = []
-    for image, piece in zip(decoded, prompt.pieces[1:], strict=True):
-        placed.append((len(ids), image))
-        ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
-        ids.extend(piece)
-    return tuple(ids), tuple(placed)
-
-
 def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
-    """Check the prompt against the context, and set the output length.
-
-    Raises:
-        VllmRefusal: where the prompt or the output does not fit.
+    """Check the prompt against the context, and set the output length. Raises VllmRefusal where the prompt or the
+    output does not fit.
     """
     limit, count = options.engine.max_model_len, len(checked.ids)
-    era = release(options.engine.era)
+    era = options.engine.release
     text_tokens = sum(len(piece) for piece in checked.prompt.pieces)
     if text_tokens > limit:
         raise errors.too_long(count, limit, era)

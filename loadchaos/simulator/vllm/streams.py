@@ -5,63 +5,31 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from random import Random
+from typing import TYPE_CHECKING
 
 import orjson
 
-from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
+from loadchaos.simulator.engine.answers import AnswerText, opening_of, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import DecodedImage
+from loadchaos.simulator.media.processor import answer_seed
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
-from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.errors import DONE, VllmRefusal
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
-
-class VllmContext(Protocol):
-    """Part of the API that a generation needs."""
-
-    metrics: VllmMetrics
-    release: Release
-    model: str
-    fingerprint: str | None
-    token_details: bool
-
-    def abort_in_engine(self, ids: list[str]) -> None:
-        """Remove requests from the engine."""
-
-    def generation_ended(self, generation: VllmGeneration) -> None:
-        """Note that the generation is answered."""
-
-    def seen_image(self, mm_hash: str) -> DecodedImage | None:
-        """Return the image that the engine has under a hash."""
-
-    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
-        """Keep the messages of a response for a later one."""
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 
 class Choice:
     """One of the n answers: its text, its end, and its unwritten tokens."""
 
     __slots__ = (
-        "answer",
-        "derailed",
-        "entries",
-        "finish",
-        "id",
-        "index",
-        "owner",
-        "parts",
-        "pending",
-        "stop_after",
-        "stop_text",
-        "tokens",
-        "written",
-    )
+        "answer", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
+        "tokens", "written",
+    )  # fmt: skip
 
     def __init__(
         self, owner: VllmGeneration, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
@@ -78,22 +46,22 @@ class Choice:
         self.finish: str | None = None
         self.stop_text: str | None = None
         self.written = False
-        self.derailed = False
 
     def output(self, output: RequestOutput) -> None:
-        """Handle a call of the engine client."""
         self.owner.output(self, output)
 
     def engine_died(self) -> None:
-        """Handle a call of the engine client."""
         self.owner.engine_died()
 
 
 class VllmGeneration:
     """One HTTP request being answered. The engine's side calls `output`, `fail` and `abort`."""
 
+    chunk_kind = ""
+    """Value of `object` in a chunk; empty: that of chat or text completions."""
+
     def __init__(
-        self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
+        self, server: VllmApi, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
     ) -> None:
         self._server = server
         self._exchange = exchange
@@ -109,30 +77,36 @@ class VllmGeneration:
         ids = [engine_id] if sampling.n == 1 else [f"{i}_{engine_id}" for i in range(sampling.n)]
         guided = checked.guided
         pictures = [image.content for _, image in checked.images]
-        opening = ordered_opening(checked.ids, pictures) if guided is None else tuple(tokenizer.encode(guided.text))
+        opening = opening_of(checked.ids, pictures, guided)
         self._tool = guided.tool if guided is not None else ""
         self._named = guided is not None and guided.named
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
-        head = {"id": checked.request_id, "object": kind, "created": self._created, "model": self._model}
+        head = {
+            "id": checked.request_id,
+            "object": self.chunk_kind or kind,
+            "created": self._created,
+            "model": self._model,
+        }
         self._head = orjson.dumps(head)[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
         if sampling.stream:
             exchange.start()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Send what stands at the begin of a stream."""
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the engine's requests that are not finished."""
         return [choice.id for choice in self.choices if choice.finish is None]
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt, images included."""
         return len(self._checked.ids)
 
     def output(self, choice: Choice, output: RequestOutput) -> None:
-        """Handle the output of one step for one choice."""
         if self.finished:
             return
         if output.error is not None:
@@ -140,13 +114,10 @@ class VllmGeneration:
             self.fail(VllmRefusal("Internal server error", "InternalServerError", None, 500))
             return
         self._measure(output)
-        if output.derailed and not choice.derailed:
-            choice.derailed = True
-            choice.answer.derail(after=choice.pending)
         if output.seen_image is not None:
             self._answer_about(choice, output.seen_image)
         if output.used_adapter is not None and self._checked.guided is None:
-            seeds = seeds_for(replace(self._checked, adapter=output.used_adapter), lambda: choice.answer.seed + 1)
+            seeds = seeds_for(replace(self._checked, adapter=output.used_adapter), Random(choice.answer.seed))
             choice.answer = AnswerText(seeds[choice.index], ordered_opening(self._checked.ids))
         if output.fault is not None:
             choice.answer.spoil(output.fault, after=choice.pending)
@@ -163,16 +134,14 @@ class VllmGeneration:
             self._finish()
 
     def _answer_about(self, choice: Choice, mm_hash: str) -> None:
-        """Answer about another image than that of the request."""
-        other = self._server.seen_image(mm_hash)
+        other = self._server.seen_images.get(mm_hash)
         opening = ordered_opening(self._checked.ids, [other.content] if other is not None else ())
         if opening:
             choice.answer = AnswerText(choice.answer.seed, opening)
         else:
-            choice.answer.derail(after=0)
+            choice.answer.spoil("derailed", after=0)
 
     def engine_died(self) -> None:
-        """End with the error of a dead engine."""
         self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
@@ -180,20 +149,23 @@ class VllmGeneration:
         if self.finished:
             return
         self.finished = True
-        self._server.abort_in_engine(self.ids)
+        self._server.engine.abort(self.ids)
         if self._checked.sampling.stream:
-            self._exchange.write(errors.stream_event(refusal, self._server.release))
-            self._exchange.write(DONE)
-            self._exchange.end()
+            self._fail_stream(refusal)
         else:
             errors.send(self._exchange, refusal, self._server.release)
         self._server.generation_ended(self)
+
+    def _fail_stream(self, refusal: VllmRefusal) -> None:
+        self._exchange.write(errors.stream_event(refusal, self._server.release))
+        self._exchange.write(DONE)
+        self._exchange.end()
 
     def abort(self) -> None:
         """End with finish_reason abort and the text so far. /abort_requests, /pause and /sleep do this."""
         if self.finished:
             return
-        self._server.abort_in_engine(self.ids)
+        self._server.engine.abort(self.ids)
         for choice in self.choices:
             if choice.finish is None:
                 choice.finish = "abort"
@@ -225,11 +197,10 @@ class VllmGeneration:
             choice.parts = [text[:position]]
             choice.stop_text = stop
             if choice.finish is None:
-                self._server.abort_in_engine([choice.id])
+                self._server.engine.abort([choice.id])
             choice.finish = "stop"
 
     def _unwritten_text(self, choice: Choice) -> str:
-        """Return the text that is not written yet."""
         if self._checked.sampling.stop:
             text, choice.parts = "".join(choice.parts), choice.parts if not self._checked.sampling.stream else []
             return text
@@ -276,7 +247,6 @@ class VllmGeneration:
         self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, fingerprint))
 
     def _flush(self) -> None:
-        """Send the text so far in one chunk, when a slow client reads again."""
         for choice in self.choices:
             if choice.pending and not self.finished:
                 self._write(choice)
@@ -290,10 +260,13 @@ class VllmGeneration:
             self._exchange.send(200, self._body())
         self._server.generation_ended(self)
 
-    def _end_stream(self) -> None:
+    def _write_rest(self) -> None:
         for choice in self.choices:
             if choice.pending or not choice.written:
                 self._write(choice)
+
+    def _end_stream(self) -> None:
+        self._write_rest()
         if self._checked.sampling.include_usage:
             usage = orjson.dumps(self._usage(whole=False))
             self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
@@ -365,7 +338,7 @@ class VllmGeneration:
         """End after a disconnect. Such requests are counted in no finished_reason (measured on 0.32)."""
         if not self.finished:
             self.finished = True
-            self._server.abort_in_engine(self.ids)
+            self._server.engine.abort(self.ids)
             self._server.generation_ended(self)
 
 
@@ -384,15 +357,9 @@ def new_id(chat: bool, client_id: str | None) -> str:
     return f"{'chatcmpl' if chat else 'cmpl'}-{client_id or uuid.uuid4().hex[:16]}"
 
 
-def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
-    """Return a seed for each answer.
-
-    Greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance.
-    """
-    # Hashes of integers are the same in every process, those of text are not.
-    base = hash((checked.ids, tuple(int(image.hash[:15], 16) for _, image in checked.images))) & 0x7FFFFFFF
-    base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF
+def seeds_for(checked: CheckedRequest, rng: Random) -> list[int]:
+    """Return a seed for each answer."""
     sampling = checked.sampling
-    if sampling.temperature > 0:
-        base = random_seed() if sampling.seed is None else base ^ (sampling.seed * 2654435761 & 0x7FFFFFFF)
+    base = answer_seed(checked.ids, checked.images, sampling.temperature, sampling.seed, rng)
+    base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF
     return [base + i for i in range(sampling.n)]

@@ -1,6 +1,5 @@
-"""/v1/audio/transcriptions of the embedded server.
-
-A real vLLM serves it with a speech model, and then no chat; this one serves both.
+"""/v1/audio/transcriptions of the embedded server. A real vLLM serves it with a speech model, and then no chat; this
+one serves both.
 """
 
 from __future__ import annotations
@@ -13,22 +12,19 @@ import orjson
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.audio import of_bytes
 from loadchaos.simulator.media.processor import DecodedImage, ImageError
-from loadchaos.simulator.vllm.errors import DONE, VllmRefusal, validation
+from loadchaos.simulator.vllm.errors import VllmRefusal, validation
 from loadchaos.simulator.vllm.streams import Choice, VllmGeneration
 
 PATH = "/v1/audio/transcriptions"
 SINCE = (0, 8, 0)
 _BOUNDARY = re.compile(r'multipart/form-data;.*boundary="?([^";]+)"?')
 _FIELD = re.compile(rb'name="([^"]+)"')
-_START = (257, 258, 259, 260)
+START = (257, 258, 259, 260)
+"""Tokens that a transcription begins with."""
 
 
 class Form:
-    """Fields and file of a multipart body.
-
-    Raises:
-        VllmRefusal: for a body without a file that can be read.
-    """
+    """Fields and file of a multipart body. Raises VllmRefusal for a body without a file that can be read."""
 
     def __init__(self, exchange: HttpExchange) -> None:
         kind = _BOUNDARY.match(exchange.headers.get("content-type", ""))
@@ -49,7 +45,6 @@ class Form:
         self.file = found
 
     def sampling_fields(self) -> dict[str, Any]:
-        """The fields as a body of chat has them."""
         found: dict[str, Any] = {"max_tokens": int(self.fields.get("max_completion_tokens") or 448)}
         if "seed" in self.fields:
             found["seed"] = int(self.fields["seed"])
@@ -60,44 +55,21 @@ class Form:
         return found
 
     def audio(self) -> DecodedImage:
-        """The file's placeholder in a prompt.
-
-        Raises:
-            VllmRefusal: for another or a broken file.
-        """
         try:
             return of_bytes(self.file)
         except ImageError as error:
             raise VllmRefusal(str(error)) from error
 
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """Tokens that a transcription begins with."""
-        return _START
-
 
 class TranscriptionGeneration(VllmGeneration):
     """A running transcription."""
 
+    chunk_kind = "transcription.chunk"
+
     def _write(self, choice: Choice) -> None:
         delta = {"content": self._unwritten_text(choice)}
         choice.written = True
-        self._send([{"delta": delta, "finish_reason": choice.finish, "stop_reason": None}])
-
-    def _end_stream(self) -> None:
-        (choice,) = self.choices
-        if choice.pending or not choice.written:
-            self._write(choice)
-        if self._checked.sampling.include_usage:
-            self._send([], self._usage(whole=False))
-        self._exchange.write(DONE)
-        self._exchange.end()
-
-    def _send(self, choices: list[Any], usage: dict[str, object] | None = None) -> None:
-        head = {"id": self._checked.request_id, "object": "transcription.chunk", "created": self._created}
-        more = {} if usage is None else {"usage": usage}
-        data = {**head, "model": self._server.model, "choices": choices, **more}
-        self._exchange.write(b"data: %b\n\n" % orjson.dumps(data))
+        self._chunk(orjson.dumps({"delta": delta, "finish_reason": choice.finish, "stop_reason": None}))
 
     def _body(self) -> bytes:
         text = self._unwritten_text(self.choices[0])

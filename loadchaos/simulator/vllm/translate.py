@@ -12,11 +12,7 @@ Kept = Callable[[str], list[dict[str, Any]] | None]
 
 
 def responses_to_chat(data: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """Translate a body of /v1/responses.
-
-    Raises:
-        VllmRefusal: for a bad body, or an unknown earlier response.
-    """
+    """Translate a body of /v1/responses. Raises VllmRefusal for a bad body, or an unknown earlier response."""
     if "input" not in data:
         raise validation("missing", "body.input", "Field required", f"<dict of {len(data)} items>")
     asked = data["input"]
@@ -54,11 +50,7 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def messages_to_chat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a body of /v1/messages.
-
-    Raises:
-        VllmRefusal: for a body without its required fields.
-    """
+    """Translate a body of /v1/messages. Raises VllmRefusal for a body without its required fields."""
     for name in ("messages", "max_tokens"):
         if name not in data:
             raise validation("missing", f"body.{name}", "Field required", f"<dict of {len(data)} items>")

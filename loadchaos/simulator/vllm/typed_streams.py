@@ -1,6 +1,5 @@
-"""Answers of /v1/responses and /v1/messages: typed events, or one body.
-
-Shapes, order and the behaviour at a death of the engine are those measured on vLLM 0.32.0.
+"""Answers of /v1/responses and /v1/messages: typed events, or one body. Shapes, order and the behaviour at a death of
+the engine are those measured on vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from typing import Any
 
 import orjson
 
-from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal
-from loadchaos.simulator.vllm.requests import CheckedRequest
-from loadchaos.simulator.vllm.streams import Choice, VllmContext, VllmGeneration
+from loadchaos.simulator.vllm.streams import Choice, VllmGeneration
 from loadchaos.simulator.vllm.transcription import PATH, TranscriptionGeneration
 
 
@@ -25,27 +22,19 @@ def _event(kind: str, data: dict[str, Any]) -> bytes:
 class ResponsesGeneration(VllmGeneration):
     """A running generation of /v1/responses."""
 
-    def __init__(
-        self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
-    ) -> None:
-        super().__init__(server, exchange, checked, engine_id, seeds)
+    def _prepare(self) -> None:
         self._number = 0
         self._item = f"{'fc' if self._tool else 'msg'}_{uuid.uuid4().hex[:16]}"
+        self._place = {"item_id": self._item, "output_index": 0}
         self._streamed: list[str] = []
-        if checked.sampling.stream:
+        if self._checked.sampling.stream:
             opening = self._response("in_progress", [], None)
             for kind in ("response.created", "response.in_progress"):
                 self._send(kind, {"response": opening})
 
-    def fail(self, refusal: VllmRefusal) -> None:
-        """End with an error; vLLM breaks a stream off without one."""
-        if self._checked.sampling.stream and not self.finished:
-            self.finished = True
-            self._server.abort_in_engine(self.ids)
-            self._exchange.cut()
-            self._server.generation_ended(self)
-        else:
-            super().fail(refusal)
+    def _fail_stream(self, refusal: VllmRefusal) -> None:
+        del refusal  # vLLM breaks a stream off without an error
+        self._exchange.cut()
 
     def _send(self, kind: str, data: dict[str, Any]) -> None:
         self._exchange.write(_event(kind, {**data, "sequence_number": self._number, "type": kind}))
@@ -53,34 +42,29 @@ class ResponsesGeneration(VllmGeneration):
 
     def _write(self, choice: Choice) -> None:
         text = self._unwritten_text(choice)
-        place = {"item_id": self._item, "output_index": 0}
-        part: dict[str, Any] = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
         if not choice.written:
             choice.written = True
             self._send("response.output_item.added", {"item": self._output("", "in_progress"), "output_index": 0})
             if not self._tool:
-                self._send("response.content_part.added", {"content_index": 0, **place, "part": part})
+                self._send("response.content_part.added", {"content_index": 0, **self._place, "part": _part("", [])})
         if text:
             self._streamed.append(text)
             if self._tool:
-                self._send("response.function_call_arguments.delta", {"delta": text, **place})
+                self._send("response.function_call_arguments.delta", {"delta": text, **self._place})
             else:
-                self._send("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": [], **place})
+                delta = {"content_index": 0, "delta": text, "logprobs": [], **self._place}
+                self._send("response.output_text.delta", delta)
 
     def _end_stream(self) -> None:
-        (choice,) = self.choices
-        if choice.pending or not choice.written:
-            self._write(choice)
+        self._write_rest()
         text = "".join(self._streamed)
-        place: dict[str, Any] = {"item_id": self._item, "output_index": 0}
         if self._tool:
-            self._send("response.function_call_arguments.done", {"arguments": text, **place})
+            self._send("response.function_call_arguments.done", {"arguments": text, **self._place})
         else:
-            self._send("response.output_text.done", {"content_index": 0, "text": text, "logprobs": [], **place})
+            done = {"content_index": 0, "text": text, "logprobs": [], **self._place}
+            self._send("response.output_text.done", done)
+            self._send("response.content_part.done", {"content_index": 0, **self._place, "part": _part(text, None)})
         item = self._output(text, "completed")
-        if not self._tool:
-            part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-            self._send("response.content_part.done", {"content_index": 0, **place, "part": part})
         self._send("response.output_item.done", {"item": item, "output_index": 0})
         response = self._response(self._status(), [item], self._tokens_used())
         self._send("response.completed", {"response": response})  # of an incomplete response, too
@@ -93,7 +77,9 @@ class ResponsesGeneration(VllmGeneration):
         return orjson.dumps(self._response(self._status(), [self._output(text, "completed")], self._tokens_used()))
 
     def _keep(self, text: str) -> None:
-        self._server.keep_response(self._checked.request_id, [*self._checked.messages, _assistant(text)])
+        self._server.keep_response(
+            self._checked.request_id, [*self._checked.messages, {"role": "assistant", "content": text}]
+        )
 
     def _status(self) -> str:
         reason = self.choices[0].finish
@@ -103,8 +89,8 @@ class ResponsesGeneration(VllmGeneration):
         item: dict[str, Any] = {"id": self._item, "status": status}
         if self._tool:
             return {**item, "type": "function_call", "name": self._tool, "arguments": text, "call_id": "call_1"}
-        part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-        return {**item, "type": "message", "role": "assistant", "content": [part] if text else [], "phase": None}
+        content = [_part(text, None)] if text else []
+        return {**item, "type": "message", "role": "assistant", "content": content, "phase": None}
 
     def _tokens_used(self) -> dict[str, Any]:
         done = self.choices[0].tokens
@@ -126,42 +112,38 @@ class ResponsesGeneration(VllmGeneration):
         }  # fmt: skip
 
 
+def _part(text: str, logprobs: list[Any] | None) -> dict[str, Any]:
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
+
+
 class MessagesGeneration(VllmGeneration):
     """A running generation of /v1/messages."""
 
-    def fail(self, refusal: VllmRefusal) -> None:
-        """End with an error. In a stream vLLM fails to read its own error, and sends an error about that."""
-        if not self._checked.sampling.stream or self.finished:
-            super().fail(refusal)
-            return
-        self.finished = True
-        self._server.abort_in_engine(self.ids)
-        self._exchange.write(_event("error", {"type": "error", "error": _misread(refusal)}))
+    def _fail_stream(self, refusal: VllmRefusal) -> None:
+        # vLLM fails to read its own error, and sends an error about that
+        self._send("error", {"error": _misread(refusal)})
         self._exchange.end()
-        self._server.generation_ended(self)
+
+    def _send(self, kind: str, data: dict[str, Any]) -> None:
+        self._exchange.write(_event(kind, {"type": kind, **data}))
 
     def _write(self, choice: Choice) -> None:
         text = self._unwritten_text(choice)
         if not choice.written:
             choice.written = True
             message = {**self._message([], None), "usage": {"input_tokens": self.prompt_tokens, "output_tokens": 0}}
-            self._exchange.write(_event("message_start", {"type": "message_start", "message": message}))
-            begin = {"type": "content_block_start", "content_block": self._block("", empty=True), "index": 0}
-            self._exchange.write(_event("content_block_start", begin))
+            self._send("message_start", {"message": message})
+            self._send("content_block_start", {"content_block": self._block("", empty=True), "index": 0})
         if text:
             kind, name = ("input_json_delta", "partial_json") if self._tool else ("text_delta", "text")
-            data = {"type": "content_block_delta", "delta": {"type": kind, name: text}, "index": 0}
-            self._exchange.write(_event("content_block_delta", data))
+            self._send("content_block_delta", {"delta": {"type": kind, name: text}, "index": 0})
 
     def _end_stream(self) -> None:
-        (choice,) = self.choices
-        if choice.pending or not choice.written:
-            self._write(choice)
-        self._exchange.write(_event("content_block_stop", {"type": "content_block_stop", "index": 0}))
-        delta = {"stop_reason": self._reason(), "stop_sequence": choice.stop_text}
-        last = {"type": "message_delta", "delta": delta, "usage": self._tokens_used()}
-        self._exchange.write(_event("message_delta", last))
-        self._exchange.write(_event("message_stop", {"type": "message_stop"}))
+        self._write_rest()
+        self._send("content_block_stop", {"index": 0})
+        delta = {"stop_reason": self._reason(), "stop_sequence": self.choices[0].stop_text}
+        self._send("message_delta", {"delta": delta, "usage": self._tokens_used()})
+        self._send("message_stop", {})
         self._exchange.end()
 
     def _body(self) -> bytes:
@@ -181,7 +163,6 @@ class MessagesGeneration(VllmGeneration):
         return {"type": "tool_use", "id": "call_1", "name": self._tool, "input": {} if empty else orjson.loads(text)}
 
     def _reason(self) -> str | None:
-        """The stop_reason; vLLM has none for an aborted request."""
         choice = self.choices[0]
         if choice.finish == "length":
             return "max_tokens"
@@ -194,10 +175,6 @@ class MessagesGeneration(VllmGeneration):
         if self._server.token_details:
             used |= {"input_tokens": self.prompt_tokens - self._cached, "cache_read_input_tokens": self._cached}
         return used
-
-
-def _assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
 
 
 def _misread(refusal: VllmRefusal) -> dict[str, str]:

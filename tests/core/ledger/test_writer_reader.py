@@ -51,7 +51,7 @@ def test_tail_reads_rows_in_the_order_written(tmp_path: Path, rows: list[dict[st
     writer.close()
     tail = Tail(path)
     assert of(tail) == [row for row in rows if row.get("row") != "header"]
-    assert (tail.bad, tail.torn()) == (0, False)
+    assert (tail.bad, tail.torn) == (0, False)
 
 
 @TMP
@@ -77,7 +77,7 @@ def test_tail_resumes_where_it_stopped(tmp_path: Path) -> None:
     tail = Tail(path)
     assert next(tail.rows()) == {"n": 1}
     assert list(tail.rows()) == [{"n": 2}, {"n": 3}]
-    assert tail.torn()
+    assert tail.torn
 
 
 def test_tail_skips_and_counts_lines_that_are_not_rows(tmp_path: Path) -> None:

@@ -121,10 +121,10 @@ def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: 
     ("text", "message"),
     [
         ("", "holds no request"),
-        ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2:12: no JSON"),
+        ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2:12: not JSON"),
         ('{"prompt": "a"}\n\n{"timestamp": 3}\n', r"r\.jsonl:3: no request: it has timestamp"),
         ("[1]\n", r"r\.jsonl:1: an object was expected"),
-        ('{"prompt": "a"}\n{"prompt" "b"}\n', r"r\.jsonl:2:11: no JSON: Expecting ':' delimiter"),
+        ('{"prompt": "a"}\n{"prompt" "b"}\n', r"r\.jsonl:2:11: not JSON: Expecting ':' delimiter"),
         ('{"conversations": [{"value": "x"}]}\n', r'r\.jsonl:1: conversations: a list of {"from": '),
         ('{"conversations": "x"}\n', r'r\.jsonl:1: conversations: a list of {"from": '),
         ('{"turns": [3]}\n', r"r\.jsonl:1: a turn with text or images was expected \(got 3\)"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.monitor.logs import command
 from loadchaos.server.monitor.logs.base import LogSource
 from loadchaos.server.monitor.logs.file import FileSource
@@ -32,8 +31,7 @@ def read_spec(spec: str) -> tuple[str, str]:
             raise OptionError("--server-log is empty: a path or one of " + ", ".join(s[1] for s in SOURCES.values()))
         # A path may hold a colon, but `dokker:vllm` that is no file is a typing error.
         if colon and kind.isidentifier() and not Path(spec).expanduser().exists():
-            near = difflib.get_close_matches(kind, SOURCES, n=1)
-            hint = f"; did you mean {near[0]}:?" if near else ""
+            hint = did_you_mean(f"{kind}:", [f"{known}:" for known in SOURCES])
             raise OptionError(f"--server-log {spec}: no such file, and {kind}: is no kind of log{hint}")
         return "file", spec
     shape, form, _ = SOURCES[kind]

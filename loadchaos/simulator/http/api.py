@@ -1,0 +1,121 @@
+"""Api: what the imitated HTTP APIs have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+
+from loadchaos.simulator.defects import rules_of
+from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
+from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.media.images import ImageReader
+from loadchaos.simulator.media.processor import Processor
+from loadchaos.simulator.options import Options
+
+Route = Callable[[HttpExchange], Awaitable[None] | None]
+"""Answers at once, or returns an awaitable that answers."""
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
+    """A request that the server answers with an error object."""
+
+    def __init__(self, message: str, kind: str, status: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status = status
+
+    @property
+    def error(self) -> dict[str, object]:
+        raise NotImplementedError
+
+
+class Api(ABC):
+    """HTTP API of an imitated server, in the configured era."""
+
+    def __init__(self, options: Options, engine: EngineClient) -> None:
+        self.options = options
+        self.engine = engine
+        self.release = options.engine.release
+        self.model = options.server.model
+        self.rules = rules_of(options.engine)
+        self.sender = ProcessorCache(options.engine.mm_processor_cache_items)
+        self._reader = ImageReader(self._processor())
+        self._random = random.Random()
+        self._tasks: set[asyncio.Task[None]] = set()
+        engine.on_step = self._record_step
+
+    @property
+    @abstractmethod
+    def exit_code_on_death(self) -> int | None:
+        """Exit code of the process when its engine dies; None: it stays up."""
+
+    @abstractmethod
+    def _table(self) -> Mapping[tuple[str, str], Route]:
+        """Return the handlers of this era by method and path."""
+
+    @abstractmethod
+    def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None: ...
+
+    @abstractmethod
+    def _record_step(self, tokens: int) -> None: ...
+
+    def _processor(self) -> Processor:
+        server = self.options.server
+        return Processor(server.patch, server.min_pixels, server.max_pixels)
+
+    def warm_up(self) -> None:
+        if self.options.server.images:
+            self._reader.warm_up()
+
+    @cached_property
+    def _handlers(self) -> Mapping[tuple[str, str], Route]:
+        return self._table()
+
+    def endpoints(self) -> list[tuple[str, str]]:
+        """Return (path, method) of all endpoints, sorted, for the log."""
+        return sorted((path, method) for method, path in self._handlers)
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Answer one request, now or in a task."""
+        route = self._handlers.get((exchange.method, self._path(exchange)))
+        if route is None:
+            known_path = any(exchange.path == path for _, path in self._handlers)
+            exchange.send(
+                405 if known_path else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known_path else b"Not Found")
+            )
+            return
+        try:
+            waiting = route(exchange)
+        except Refusal as refusal:
+            self._refuse(exchange, refusal)
+            return
+        if waiting is not None:
+            task = asyncio.ensure_future(self._wait(exchange, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _path(self, exchange: HttpExchange) -> str:
+        return exchange.path
+
+    async def _wait(self, exchange: HttpExchange, waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        except Refusal as refusal:
+            self._refuse(exchange, refusal)
+
+    def _model_card(self, owner: str, root: str, *, id_digits: int, search: bool) -> dict[str, object]:
+        now = int(time.time())
+        permission = {
+            "id": f"modelperm-{uuid.uuid4().hex[:id_digits]}", "object": "model_permission", "created": now,
+            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": search,
+            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+        }  # fmt: skip
+        card = {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}
+        return {**card, "permission": [permission]}
