@@ -170,17 +170,14 @@ class _Lines:
         self._terminal = sys.stderr.isatty()
 
     def live(self, text: str) -> None:
-        """Replace the live line."""
         if self._terminal:
             click.echo(f"\r\x1b[K{text[: terminal()[1] - 1]}", err=True, nl=False)
 
     def print(self, text: str) -> None:
-        """Print a line that stays."""
         self.clear()
         echo(text, err=True)
 
     def clear(self) -> None:
-        """Remove the live line."""
         if self._terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
 
@@ -192,9 +189,8 @@ _STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "toleran
 def _stored_call(
     ctx: click.Context, stored: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of the search that is continued.
-
-    Only options that do not change the search may be given again, and those whose value had a secret must be.
+    """Profile, overrides and options of the search that is continued. Only options that do not change the search may be
+    given again, and those whose value had a secret must be.
     """
     from loadchaos.run.resume import hidden
 
@@ -220,7 +216,6 @@ def _stored_call(
 
 
 def _option(name: str) -> str:
-    """Name of a parameter as users type it."""
     text = {"limits": "slo", "most": "max", "overrides": "set"}.get(name, name).replace("_", "-")
     return "a profile" if name == "profile" else f"--{text}"
 
@@ -241,7 +236,6 @@ def _recorded(value: Any, name: str = "") -> Any:
 def _settings(
     whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Profile, CapacitySettings]:
-    """Check the options; returns the profile to search, and the settings."""
     from loadchaos.campaigns.capacity.search import SearchSettings
     from loadchaos.campaigns.capacity.session import LEAST_BUDGET_S, CapacitySettings
     from loadchaos.campaigns.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
@@ -291,7 +285,6 @@ def _settings(
 
 
 def _start(profile: Profile, by: str) -> float:
-    """Load of the first step: the profile's, where it has one of that kind."""
     phase = profile.load[0]
     if by == "rate":
         return phase.rate or 1.0
@@ -299,10 +292,6 @@ def _start(profile: Profile, by: str) -> float:
 
 
 def _limits(text: str | None, profile: Profile) -> dict[str, float]:
-    """Limits of --slo, else those of the profile.
-
-    Raises OptionError where neither has any.
-    """
     from loadchaos.profile.slo import parse_limits
 
     if text is None:
@@ -313,7 +302,6 @@ def _limits(text: str | None, profile: Profile) -> dict[str, float]:
 
 
 def _share(option: str, text: str, least: float, most: float) -> float:
-    """Parse a share, and check its bounds."""
     from loadchaos.core.units import share
 
     try:
@@ -327,7 +315,6 @@ def _share(option: str, text: str, least: float, most: float) -> float:
 
 
 def _run_options(options: Mapping[str, Any]) -> Any:
-    """The runner's options of every step."""
     from loadchaos.run.options import Options
 
     return Options(

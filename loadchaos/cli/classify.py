@@ -103,10 +103,7 @@ def classify_file(path: str, *, as_json: bool) -> list[LogFailure]:
 
 
 def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines until Ctrl-C.
-
-    Ctrl-C interrupts the wait for a line, never the work on one.
-    """
+    """Yield lines until Ctrl-C. Ctrl-C interrupts the wait for a line, never the work on one."""
     waiting, asked = True, False
 
     def end(_signal: int, _frame: object) -> None:
@@ -130,9 +127,8 @@ def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
-    """Find the failures of a log or of the body of one error response.
-
-    The text is an error body if it is a single line, JSON, a stream or an HTML page.
+    """Find the failures of a log or of the body of one error response. The text is an error body if it is a single
+    line, JSON, a stream or an HTML page.
     """
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.rejoin import rejoin
@@ -157,7 +153,6 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
 
 
 def _at_its_line(failure: Failure, lines: Sequence[WholeLine]) -> Failure:
-    """Give a failure the number of its line in the file."""
     at = failure.evidence.line or 1
     return replace(failure, evidence=replace(failure.evidence, line=lines[min(at, len(lines)) - 1].line_no))
 
@@ -215,5 +210,4 @@ def _print_signatures(found: Sequence[SignatureSummary], *, as_json: bool) -> No
 
 
 def _listed_title(title: str) -> str:
-    """Title without the frame and with other values in angle brackets."""
     return re.sub(r"\{(\w+)\}", r"<\1>", title.replace(" in {frame}", ""))

@@ -43,17 +43,13 @@ exporter_port_option = click.option(
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how to reach a server."""
     for option in reversed(_SERVER_OPTIONS):
         command = option(command)
     return command
 
 
 def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument URL, and `--target` as in other commands.
-
-    The command reads both with `url_of`.
-    """
+    """Add the argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
     command = click.option("-H", "--target", "target_option", metavar="URL", help="The same as the argument URL.")(
         command
     )
@@ -61,27 +57,18 @@ def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def url_of(url: str | None, target_option: str | None) -> str | None:
-    """Return the URL of `url_argument`, None where neither is given.
-
-    Raises OptionError where they differ.
-    """
     if url is not None and target_option is not None and url != target_option:
         raise OptionError(f"two servers: {url} and --target {target_option}; give one")
     return url if target_option is None else target_option
 
 
 def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a server that loadchaos starts.
-
-    Its launch command has the address.
-    """
     for option in reversed(_SERVER_OPTIONS[1:]):
         command = option(command)
     return command
 
 
 def free_exporter_port(port: int | None) -> int | Literal["default"]:
-    """Check that a port that was asked for is free."""
     import socket
 
     if port is None:
@@ -98,14 +85,12 @@ def free_exporter_port(port: int | None) -> int | Literal["default"]:
 
 
 def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
-    """Parse the values of --header."""
     return named_values("--header", texts, "NAME=env:VAR or NAME=text")
 
 
 def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, str]:
-    """Parse the values of a repeatable option such as `--flag NAME=VALUE`.
-
-    Raises OptionError that says what was expected.
+    """Parse the values of a repeatable option such as `--flag NAME=VALUE`. Raises OptionError that says what was
+    expected.
     """
     found = {}
     for text in texts:
@@ -117,7 +102,6 @@ def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, 
 
 
 def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the runner's Options that `server_options` give."""
     from loadchaos.core.tls import TlsSettings
 
     found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
@@ -134,10 +118,7 @@ def positive_duration(context: click.Context, parameter: click.Parameter, value:
 
 
 def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse an option such as `30s` into seconds.
-
-    Plain digits are seconds, as in Locust's --run-time.
-    """
+    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
     from loadchaos.core.units import duration_s
 
     if value is None:
@@ -175,7 +156,6 @@ allow_path_option = click.option(
 
 
 def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the names of shipped profiles, else file names."""
     from loadchaos.core import resources
 
     names = [CompletionItem(name) for name in resources.profiles() if name.startswith(typed)]
@@ -183,10 +163,7 @@ def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line, and ignore a closed pipe or terminal.
-
-    The exit code still counts then.
-    """
+    """Print a line, and ignore a closed pipe or terminal. The exit code still counts then."""
     try:
         click.echo(text, err=err)
     except OSError:
@@ -199,14 +176,12 @@ def say(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
     import orjson
 
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write the page of --html, or raise OptionError."""
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as e:
@@ -214,10 +189,7 @@ def write_page(path: Path, html: str) -> None:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal, or None for a pipe or a file.
-
-    Programs read pipes and files and need whole lines.
-    """
+    """Columns of the terminal, or None for a pipe or a file. Programs read pipes and files and need whole lines."""
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
@@ -231,14 +203,12 @@ def text_width() -> int:
 
 
 def terminal() -> tuple[bool, int]:
-    """Color support and text width of the terminal."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
 
 
 def run_interruptible(interrupts: Interrupts, work: Coroutine[Any, Any, T], resume: str) -> T:
-    """Run a campaign; after a signal, print the command that continues it.
-
-    Raises StoppedBySignalError where the campaign was cancelled.
+    """Run a campaign; after a signal, print the command that continues it. Raises StoppedBySignalError where the
+    campaign was cancelled.
     """
     try:
         return interrupts.run(work)
@@ -258,10 +228,7 @@ def resumed_command() -> str:
 
 
 def lock_folder(folder: Path, what: str) -> Path:
-    """Lock a folder of results until the command ends.
-
-    Raises OptionError when another process has it.
-    """
+    """Lock a folder of results until the command ends. Raises OptionError when another process has it."""
     from loadchaos.core.folder_lock import FolderLock
 
     lock = FolderLock(folder, f"loadchaos {what}")

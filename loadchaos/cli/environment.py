@@ -20,15 +20,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def openai_target() -> str | None:
-    """URL of OPENAI_BASE_URL, which OpenAI clients send to."""
     return os.environ.get(BASE_URL) or None
 
 
 def key_variable(url: str | None, headers: Iterable[str]) -> str | None:
-    """Name of the variable with the key for a server; None: there is none.
-
-    OPENAI_API_KEY belongs to the host of OPENAI_BASE_URL, and without that to api.openai.com. A header of the user goes
-    before it.
+    """Name of the variable with the key for a server; None: there is none. OPENAI_API_KEY belongs to the host of
+    OPENAI_BASE_URL, and without that to api.openai.com. A header of the user goes before it.
     """
     has_header = any(text.partition("=")[0].strip().lower() == "authorization" for text in headers)
     if url is None or has_header or not os.environ.get(API_KEY):
@@ -69,9 +66,8 @@ def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replica
 
 
 def name_variables(command: click.Command) -> None:
-    """Set the variables of options by their long names.
-
-    click itself takes the name of the parameter, which is not what users type: `--set` is `overrides`.
+    """Set the variables of options by their long names. click itself takes the name of the parameter, which is not what
+    users type: `--set` is `overrides`.
     """
     for option in command.params:
         if isinstance(option, click.Option) and option.envvar is None:
@@ -80,9 +76,8 @@ def name_variables(command: click.Command) -> None:
 
 
 def words_from_environment(ctx: click.Context) -> list[str]:
-    """Options of a command that variables gave, as words of a command line.
-
-    The record of a run has them, so that it can be resumed and repeated.
+    """Options of a command that variables gave, as words of a command line. The record of a run has them, so that it
+    can be resumed and repeated.
     """
     words: list[str] = []
     for parameter in ctx.command.params:

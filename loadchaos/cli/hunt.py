@@ -120,10 +120,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
 
 
 def newest_hunt(out: Path) -> Path:
-    """Folder of the newest hunt.
-
-    A hunt without workloads, whose server did not start, is the last choice.
-    """
+    """Folder of the newest hunt. A hunt without workloads, whose server did not start, is the last choice."""
     from loadchaos.campaigns.hunt.journal import SETTINGS, count_of_workloads
 
     found = [file.parent for file in out.glob("hunt-*/hunt.json")]
@@ -133,7 +130,6 @@ def newest_hunt(out: Path) -> Path:
 
 
 def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine, str]:
-    """Launch command, and its text without secrets."""
     from loadchaos.core.redact import REDACTED, Redactor
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -152,7 +148,6 @@ def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine
 
 
 def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[SlotSettings]:
-    """Settings of each server: successive ports, checked to be free."""
     from loadchaos.server.process.launcher import refuse_taken_port
 
     first = slot_settings(line, options, folder / "servers" / "1")
@@ -167,7 +162,6 @@ def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[
 
 
 def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
-    """Arguments and URL of the same server on another port."""
     names, argv, found = ("--port", "--server-port"), list(line.argv), False
     for i, word in enumerate(argv):
         name, sign, _ = word.partition("=")
@@ -183,7 +177,6 @@ def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
 
 
 def _passed_on(options: Mapping[str, Any]) -> list[str]:
-    """Options that replay and minimise get, too."""
     found = []
     for name, option in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [option, str(options[name])] if options[name] else []

@@ -34,10 +34,7 @@ _REPLACEABLE = (
 
 
 def stored_form(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they are stored.
-
-    The value of a header is stored only if it names an environment variable.
-    """
+    """Options as they are stored. The value of a header is stored only if it names an environment variable."""
     stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
     stored["headers"] = [
         text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
@@ -76,9 +73,8 @@ def with_stored(context: click.Context, options: Mapping[str, Any], stored: Mapp
 
 
 def slot_settings(line: CommandLine, options: Mapping[str, Any], folder: Path) -> SlotSettings:
-    """Settings of one server of a hunt, from the options that describe it.
-
-    Raises OptionError where a variable for a header is missing.
+    """Settings of one server of a hunt, from the options that describe it. Raises OptionError where a variable for a
+    header is missing.
     """
     from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.run.options import Options, headers_of_options

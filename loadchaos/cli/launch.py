@@ -68,7 +68,6 @@ def launch(
 
 
 def _classify(log: Path) -> None:
-    """Print the failures of the server's log, as `loadchaos classify` does."""
     from loadchaos.cli.classify import classify_file
     from loadchaos.cli.logfiles import UnreadableError
 

@@ -156,7 +156,6 @@ goodput_option = click.option(
 
 
 def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a load without a profile."""
     for option in reversed(_LOAD_OPTIONS):
         command = option(command)
     return command
@@ -181,7 +180,6 @@ class ManyGoodputWords(click.Command):
 
 
 def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
-    """Refuse two names of one option with different values."""
     options = {
         name: option
         for option in command.params
@@ -206,8 +204,6 @@ def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
 
 
 def load_option_names() -> list[str]:
-    """Names of the parameters of `load_options`."""
-
     @load_options
     def command() -> None: ...
 
@@ -249,7 +245,6 @@ def given_names(options: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_with_profile(options: Mapping[str, Any], profile: str) -> None:
-    """Refuse options that describe a load beside a profile that has one."""
     for name in given_names(options):
         if name == "backend":
             continue
@@ -294,10 +289,6 @@ def _ramp(options: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def made_profile(options: LoadOptions, overrides: Sequence[str]) -> Profile:
-    """Make and check the profile of options.
-
-    Raises OptionError or ProfileError.
-    """
     from loadchaos.load import registry
     from loadchaos.profile.made import profile_data
     from loadchaos.profile.profile import from_mapping

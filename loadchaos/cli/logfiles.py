@@ -34,10 +34,7 @@ class UnreadableError(LoadchaosError):
 
 
 def lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file (`-`: stdin) without line ends.
-
-    Raises UnreadableError, also in the middle of a file.
-    """
+    """Yield the lines of a file (`-`: stdin) without line ends. Raises UnreadableError, also in the middle of a file."""
     try:
         if path == "-":
             stdin = sys.stdin.buffer
@@ -68,9 +65,8 @@ def _decoded(name: str, raw: Any) -> Iterator[str]:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Detect a binary file by its first bytes.
-
-    NULs alone do not make a file binary: a log that was truncated while it was written has a hole of NULs.
+    """Detect a binary file by its first bytes. NULs alone do not make a file binary: a log that was truncated while it
+    was written has a hole of NULs.
     """
     content = head.replace(b"\0", b"")
     odd = sum((byte < 32 and byte not in _TEXT_CONTROLS) or byte == 127 for byte in content)

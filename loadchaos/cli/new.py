@@ -55,7 +55,6 @@ def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
 
 
 def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
-    """Text of the profile, after a check of all its parts."""
     from dataclasses import replace
 
     from loadchaos.profile.made import phase_takes_duration, profile_data
@@ -73,7 +72,6 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
 
 
 def _answers() -> LoadOptions:
-    """Ask for the load on the terminal."""
     from loadchaos.profile.made import LoadOptions
 
     kind = click.prompt("Requests", type=click.Choice(list(_KINDS)), default="text")

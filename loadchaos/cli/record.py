@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Parse error-rate>X."""
     from loadchaos.core.units import share
 
     if text is None:
@@ -107,7 +106,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, str]:
-    """Address of --upstream, and its URL for messages and the recording."""
     from loadchaos.core.tls import TlsSettings
     from loadchaos.recorder.proxy import Upstream
 

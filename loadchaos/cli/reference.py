@@ -16,7 +16,6 @@ from loadchaos.cli.main import main
 
 
 def page() -> str:
-    """Return the text of docs/cli.md."""
     head = [
         "# Commands",
         "",

@@ -49,7 +49,6 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
 
 
 def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of a command that looks for the failure of recorded requests."""
     options = (
         click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
         click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
@@ -127,7 +126,6 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
 
 
 def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
-    """Read and store the trace, find its failure and its server."""
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
@@ -160,10 +158,6 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
 
 
 def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, Any]) -> ExpectedFailure:
-    """Failure that has to come again.
-
-    Raises OptionError where it is not clear.
-    """
     from loadchaos.analysis.verdict.model import FailureResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
@@ -215,7 +209,6 @@ def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
 
 
 def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
-    """Write the trace with its bodies, and the failure that it led to."""
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.sources import read_source
     from loadchaos.profile import request_trace

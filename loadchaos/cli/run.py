@@ -194,14 +194,12 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
 
 
 def _server_of(options: Mapping[str, Any]) -> str | None:
-    """URL of --target; None where the profile has the server."""
     from loadchaos.server.discovery.calibrate import parse_target
 
     return None if options["target"] is None else parse_target(options["target"])
 
 
 def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
-    """Choose the number of load processes for a profile, and tell it."""
     from loadchaos.core.cores import usable_cores
     from loadchaos.profile.cpu_estimate import choose_processes, estimate
 
@@ -214,7 +212,6 @@ def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
 
 
 def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:
-    """The profile with the options that change it, or one made from options."""
     if profile is None:
         from loadchaos.profile.made import phase_takes_duration
         from loadchaos.profile.target import Target
@@ -246,9 +243,8 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
 
 
 def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
-    """The profile with all traffic at one endpoint.
-
-    Raises ProfileError that names the traffic that cannot be sent there.
+    """The profile with all traffic at one endpoint. Raises ProfileError that names the traffic that cannot be sent
+    there.
     """
     moves = [f"traffic.{number}.endpoint={endpoint}" for number in range(traffics)]
     try:
@@ -260,7 +256,6 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
 
 
 def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
-    """Run the profile, or every run of the web UI. Returns the exit code."""
     from loadchaos.report.export import notify, otlp
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
@@ -289,7 +284,6 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
 
 
 def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
-    """The runner's options from the command line's."""
     from loadchaos.run.options import Options
 
     return Options(
@@ -337,7 +331,6 @@ def _web_address(options: Mapping[str, Any]) -> WebAddress:
 
 
 def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:
-    """Print the report and send it to GitHub and the notification URLs."""
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
 
@@ -378,10 +371,7 @@ def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
 
 
 def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:
-    """Command line without notification URLs.
-
-    Anybody who has a webhook's URL can post to it.
-    """
+    """Command line without notification URLs. Anybody who has a webhook's URL can post to it."""
     for text in secrets:
         if not text.startswith("env:"):
             argv = [part.replace(text, REDACTED) for part in argv]

@@ -102,7 +102,6 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
-    """Compare the answers of two capacity searches."""
     from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
@@ -140,7 +139,6 @@ def runs(folder: Path, as_json: bool) -> None:
 
 
 def _send_spans(folder: Any, given: str) -> bool:
-    """Send the spans of a run. Raises OptionError where that fails."""
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import otlp
 
@@ -205,7 +203,6 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
 
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
-    """Export a capacity search as OpenMetrics."""
     from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables

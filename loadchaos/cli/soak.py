@@ -58,10 +58,7 @@ def _echo_now(text: str) -> None:
 
 
 def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profile, Order]:
-    """Profile and schedule of a soak.
-
-    Options of `run` are checked now, not when the first run starts.
-    """
+    """Profile and schedule of a soak. Options of `run` are checked now, not when the first run starts."""
     from loadchaos.campaigns.soak.daemon import Order
     from loadchaos.cli.profiles import profile_of
     from loadchaos.cli.run import has_parameter, run_parameters

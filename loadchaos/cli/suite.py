@@ -111,7 +111,6 @@ async def _suite(
     options: Mapping[str, Any],
     interrupts: Interrupts,
 ) -> tuple[SuiteResult, int]:
-    """Probe, select, run. Returns the suite and the exit code."""
     from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteSession
@@ -132,7 +131,6 @@ async def _suite(
 
 
 def _shown(command: str) -> str:
-    """The launch command without its environment and without secrets."""
     import os
 
     from loadchaos.core.redact import Redactor
@@ -152,10 +150,6 @@ def _profile(name: str, overrides: Sequence[str]) -> Profile:
 
 
 def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:
-    """The values of --set by profile.
-
-    Raises OptionError where a text names no profile.
-    """
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _, override = text.partition(":")
@@ -166,10 +160,6 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
 
 
 async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
-    """Find out which profiles fit the server.
-
-    Raises TargetError if it does not answer.
-    """
     import httpx
 
     from loadchaos.core.errors import TargetError

@@ -20,7 +20,6 @@ _WAIT_WORKERS_S = 300.0
 
 
 def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the port at which workers join."""
     port = click.IntRange(1, 65535)
     command = click.option(
         "--master-bind-port", type=port, default=5557, show_default=True, help="Port for worker connections."
@@ -46,7 +45,6 @@ def master(options: Mapping[str, Any]) -> Master | None:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise OptionError where the address for workers is in use."""
     import socket
 
     with socket.socket() as s:

@@ -53,7 +53,6 @@ class FlagSession:
         self._begin_s = time.monotonic()
 
     async def run(self, changes: Sequence[str] = ()) -> FlagResult:
-        """Search, write the results and describe them; `changes` are tried first."""
         argv = self._whole.command + tuple(word for flag in self._whole.flags for word in flag)
         self._search = FlagSearch(self._whole, self._decider, likely_changes(argv, changes, self._plan.expected.remedy))
         try:
@@ -115,7 +114,6 @@ class FlagSession:
         }  # fmt: skip
 
     def _readme(self, found: FlagFindings) -> str:
-        """Text of bisect/README.md."""
         expected, version = self._plan.expected, self._trials.version
         needed = "".join(
             f"| `{table_cell(p.describe())}` | {table_cell(outcome(p.decision))} |\n" for p in found.needed
@@ -148,9 +146,6 @@ The smallest set with which it still fails, {share(found.successes, found.tries)
 
 
 def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> list[Flag]:
-    """List the changes to try.
-
-    The user's, those that the failure's remedy names, the server's switches."""
     embedded = flag_parts.is_embedded(argv)
     server = argv[argv.index("--dialect") + 1] if "--dialect" in argv[:-1] else None
     dialect = next(
@@ -163,27 +158,23 @@ def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> l
 
 
 def outcome(decision: Decision) -> str:
-    """Describe the decision about one candidate."""
     if decision.untriable:
         return short_reason(decision.why) or "it cannot be tried"
     return f"{'still fails' if decision.fails else 'fails less often'} ({decision.successes} of {decision.tries})"
 
 
 def share(failed: int, tries: int) -> str:
-    """Describe how often something failed, with its interval."""
     low, high = wilson(failed, tries)
     return f"{failed} of {tries} (p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f})"
 
 
 def remedy_name(remedy: Remedy) -> str:
-    """Name the result of a change."""
     if remedy.proved:
         return "CURED"
     return "not a remedy" if remedy.decision.fails else "not proved"
 
 
 def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
-    """Describe what a change did."""
     decision = remedy.decision
     if decision.untriable:
         return short_reason(decision.why) or "it cannot be tried"
@@ -195,7 +186,6 @@ def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
 
 
 def summary(found: FlagFindings) -> str:
-    """Describe the result in a few lines."""
     whole, kept = _loose(found.whole), _loose(found.smallest)
     lines = [f"NEEDED {len(kept)} of {len(whole)} flags; with these it fails {share(found.successes, found.tries)}"]
     lines += [f"  {part.describe()}: without it {outcome(part.decision)}" for part in found.needed]
@@ -213,5 +203,4 @@ def _loose(candidate: Reduction) -> list[Flag]:
 
 
 def table_cell(text: str) -> str:
-    """Write a text so that it fits into a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")

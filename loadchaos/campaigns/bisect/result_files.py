@@ -18,7 +18,6 @@ def short_reason(why: str) -> str:
 
 
 def write_result(folder: Path, readme: str, data: Mapping[str, Any]) -> None:
-    """Write README.md and result.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(readme, encoding="utf-8")
     (folder / "result.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -35,10 +35,7 @@ class ReleaseResult:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two releases between which the failure came or went.
-
-    `untested` are the skipped ones between them.
-    """
+    """Two releases between which the failure came or went. `untested` are the skipped ones between them."""
 
     good: str
     bad: str
@@ -67,10 +64,8 @@ _TOO_RARE = f"it fails too rarely to tell releases apart, also when its requests
 
 
 class VersionSearch:
-    """Search over the releases of a range, oldest first.
-
-    `prepare` installs a release and returns why it cannot; `candidate` is its server. `left` is the number of releases that
-    are still to be tried, at most.
+    """Search over the releases of a range, oldest first. `prepare` installs a release and returns why it cannot;
+    `candidate` is its server. `left` is the number of releases that are still to be tried, at most.
     """
 
     def __init__(
@@ -99,9 +94,8 @@ class VersionSearch:
         return findings
 
     async def _anchor(self) -> int | None:
-        """Find a release that fails: the known one, the newest, the oldest.
-
-        The ends are those of the releases that can be tried.
+        """Find a release that fails: the known one, the newest, the oldest. The ends are those of the releases that can
+        be tried.
         """
         newest = len(self._versions) - 1
         known = self._versions.index(self._known_bad) if self._known_bad in self._versions else None
@@ -117,7 +111,6 @@ class VersionSearch:
         return None
 
     async def _fails(self, index: int, *, raise_at_zero: bool) -> bool:
-        """Estimate how often a release fails; repeat rare failures."""
         version = self._versions[index]
         if index in self._results:
             return False
@@ -146,7 +139,6 @@ class VersionSearch:
         return bool(failed)
 
     async def _boundary(self, end: int, bad: int) -> Boundary | None:
-        """Find the boundary between a bad release and an end of the range."""
         step = 1 if end < bad else -1
         for good in range(end, bad, step):
             self.left = self._steps(good, bad)
@@ -178,7 +170,6 @@ class VersionSearch:
         return self._results[index].state != SKIPPED
 
     async def _test(self, index: int) -> str:
-        """Try a release until it fails or has survived often enough."""
         known = self._results.get(index)
         if known is None:
             known = self._results[index] = await self._tried(self._versions[index])

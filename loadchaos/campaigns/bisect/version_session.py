@@ -56,7 +56,6 @@ class VersionSession:
     async def run(
         self, versions: Sequence[str], known_bad: str | None, budget_s: float, print_line: Callable[[str], None]
     ) -> VersionResult:
-        """Search, write the results and describe them."""
         trials = Trials(self._plan, self._folder, self._trace.dialect, print_line)
         trials.strict, trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
@@ -127,7 +126,6 @@ class VersionSession:
         }  # fmt: skip
 
     def _readme(self, found: VersionFindings, versions: Sequence[str]) -> str:
-        """Text of bisect/README.md."""
         rows = "".join(
             f"| {r.version} | {r.state} | {table_cell(_release(r))} | {self._said.get(r.version) or ''} |\n"
             for r in found.releases
@@ -180,7 +178,6 @@ def _release(result: ReleaseResult) -> str:
 
 
 def summary(found: VersionFindings, versions: Sequence[str]) -> str:
-    """Describe the result in a few lines."""
     lines = []
     if not found.anchor and not found.out_of_time:
         lines.append("NOT REPRODUCED: no release that was tried fails; name one that does with --bad VERSION")

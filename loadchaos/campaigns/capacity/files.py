@@ -30,11 +30,6 @@ _COLUMNS = (
 
 
 def write(folder: Path, data: Mapping[str, Any]) -> None:
-    """Write the three files.
-
-    Raises:
-        LedgerError: they cannot be written.
-    """
     try:
         write_json(folder / RESULT, data)
         write_whole(folder / TABLE, table(data))
@@ -44,7 +39,6 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def table(data: Mapping[str, Any]) -> str:
-    """The steps as CSV, in the order of their load."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -69,10 +69,8 @@ class CapacitySearch:
         self.steps: list[Mapping[str, Any]] = []
 
     def add(self, step: Mapping[str, Any]) -> None:
-        """Fold the result of a step, as capacity.json has it.
-
-        A step that met the goal proves nothing where the queue of its load would be too long in the long run, at what
-        overloaded steps have completed.
+        """Fold the result of a step, as capacity.json has it. A step that met the goal proves nothing where the queue
+        of its load would be too long in the long run, at what overloaded steps have completed.
         """
         settings = self._settings
         raw = [{**s, **s["measured"]} if "measured" in s else dict(s) for s in (*self.steps, step)]
@@ -116,7 +114,6 @@ class CapacitySearch:
     # --- the next step ------------------------------------------------------------------------------------------------
 
     def next(self) -> NextStep | None:
-        """Choose the next step; None where the search is done."""
         ceiling = self._ceiling()
         base = self._base(ceiling)
         if not self.steps:
@@ -137,9 +134,8 @@ class CapacitySearch:
         return self._prove_ceiling(ceiling)
 
     def proof(self) -> NextStep | None:
-        """Choose the step that is most likely to prove a first load.
-
-        None without a load that seems to meet the goal, and once a load is proved.
+        """Choose the step that is most likely to prove a first load. None without a load that seems to meet the goal,
+        and once a load is proved.
         """
         ceiling = self._ceiling()
         safe = [load for load in self._leaning(True) if ceiling is None or load <= _SAFE * ceiling]
@@ -147,7 +143,6 @@ class CapacitySearch:
         return None if load is None or self.low is not None or self._tried(load) else NextStep(load, scout=False)
 
     def _grow(self, base: float | None) -> NextStep | None:
-        """Raise the load until a step fails."""
         settings = self._settings
         top = max(float(s["load"]) for s in self.steps)
         if base is None or top >= settings.most:
@@ -158,7 +153,6 @@ class CapacitySearch:
         return NextStep(self._whole(min(top * factor, settings.most)), scout=True)
 
     def _shrink(self, ceiling: float) -> NextStep | None:
-        """Lower the load until a step does not fail."""
         if len(self.steps) >= _MOST_HALVINGS or (self._settings.by == "concurrency" and ceiling <= 1):
             return None
         return NextStep(self._whole(ceiling / _GROWTH), scout=True)
@@ -172,7 +166,6 @@ class CapacitySearch:
         return None if undecided >= _MOST_UNDECIDED or self._tried(load) else NextStep(load, scout=False)
 
     def _prove_ceiling(self, ceiling: float) -> NextStep | None:
-        """Prove that the load above the answer fails, where that is open."""
         known = [load for load in (self.high, self.client_limit) if load is not None]
         if ceiling in known:
             return None
@@ -207,7 +200,6 @@ class CapacitySearch:
         return max(found, default=None)
 
     def _whole(self, load: float, above: float = 0.0) -> float:
-        """Round a load to three digits, or to whole users."""
         if self._settings.by == "concurrency":
             return float(max(1, math.floor(above) + 1, round(load)))
         return float(f"{load:.3g}")
@@ -217,12 +209,10 @@ class CapacitySearch:
         return len(medians) > 1 and medians[-1] > _LOADED * medians[0]
 
     def _tried(self, load: float) -> int:
-        """Number of full steps at a load."""
         return sum(1 for s in self.steps if math.isclose(s["load"], load) and not s.get("scout"))
 
 
 def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> dict[str, Any]:
-    """A step, undecided where its queue would be too long in the long run."""
     step.pop("measured", None)
     share = model.share_in_time(float(step["load"]))
     if share >= goal or step["status"] == "not_met" or not step.get("leans"):
@@ -235,7 +225,6 @@ def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> di
 
 
 def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
-    """Summarise a search: the interval, and if the answer is known."""
     low, high, client = search.low, search.high, search.client_limit
     found: dict[str, Any] = {"capacity": low, "low": low, "high": high, "client_limit": client}
     if low is not None:
@@ -251,9 +240,8 @@ def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
 
 
 def _interval(search: CapacitySearch, settings: SearchSettings) -> list[float | None]:
-    """Interval of the long-run capacity; an end is None where it is open.
-
-    Random arrivals of a short step come faster or slower than its load says: its ends are the rates that were offered.
+    """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
+    or slower than its load says: its ends are the rates that were offered.
     """
     low, high = search.low, search.high
     if settings.by == "concurrency":

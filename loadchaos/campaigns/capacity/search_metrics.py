@@ -26,7 +26,6 @@ class SearchMetrics:
 
     @property
     def url(self) -> str:
-        """URL of the page."""
         return f"http://127.0.0.1:{self._exporter.port}/metrics"
 
     def publish(self, data: Mapping[str, Any]) -> None:

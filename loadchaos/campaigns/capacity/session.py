@@ -83,18 +83,14 @@ class SearchOutput:
 
 
 class _LiveWatch:
-    """A step's watch that also reports its progress, once a second."""
-
     def __init__(self, watch: StepWatch, live: Callable[[StepProgress], None]) -> None:
         self._watch, self._live = watch, live
         self._printed_s = 0.0
 
     def feed(self, row: Row) -> None:
-        """Fold one row."""
         self._watch.feed(row)
 
     def reason(self) -> str | None:
-        """Reason to end the load now; None to continue."""
         now_s = time.monotonic()
         if now_s - self._printed_s >= _LIVE_S:
             self._printed_s = now_s
@@ -103,10 +99,8 @@ class _LiveWatch:
 
 
 class CapacitySession:
-    """Runs a search in a folder, from its last finished step on.
-
-    A server that the profile launches, where the options name no target, is started once and stopped after the last
-    step.
+    """Runs a search in a folder, from its last finished step on. A server that the profile launches, where the options
+    name no target, is started once and stopped after the last step.
     """
 
     def __init__(
@@ -134,7 +128,6 @@ class CapacitySession:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Continue after the steps of an earlier capacity.json."""
         for step in data["steps"]:
             self._search.add(step)
         self._before_s, self._started = float(data["seconds"]), data["started"]
@@ -147,7 +140,6 @@ class CapacitySession:
         return self._before_s + time.monotonic() - self._begin_s
 
     def to_json(self, *, ended: bool) -> dict[str, Any]:
-        """The contents of capacity.json."""
         steps, settings = self._search.steps, self._settings
         code = self._exit_code() if ended else None
         return {
@@ -168,7 +160,6 @@ class CapacitySession:
         }  # fmt: skip
 
     def _exit_code(self) -> int:
-        """Exit code: that of an early end, else of the answer."""
         if self._interrupts:
             return self._interrupts.exit_code
         if self._code is not None:
@@ -184,9 +175,8 @@ class CapacitySession:
     # --- the search ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> dict[str, Any]:
-        """Run steps until the search is done. Returns capacity.json.
-
-        Raises LoadchaosError where the server does not start or the first step cannot be run.
+        """Run steps until the search is done. Returns capacity.json. Raises LoadchaosError where the server does not
+        start or the first step cannot be run.
         """
         self._write(self.to_json(ended=False))
         launch = self._profile.target.launch
@@ -230,9 +220,8 @@ class CapacitySession:
         return data
 
     def _choose(self, left_s: float) -> NextStep | None:
-        """Choose the next step.
-
-        It is a long step, which can prove a load, where a short step would leave no time for a long one.
+        """Choose the next step. It is a long step, which can prove a load, where a short step would leave no time for a
+        long one.
         """
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
@@ -342,7 +331,6 @@ class CapacitySession:
         self._code, self._ended_by = code, Redactor().text(why)
 
     def _read_server(self, result: Result) -> None:
-        """Take the server's name and version from the facts of a step."""
         if self._server:
             return
         try:
@@ -357,5 +345,4 @@ def _now() -> str:
 
 
 def _incident(failure: FailureResult) -> str | None:
-    """Folder of a failure's incident below the run folder."""
     return f"incidents/{failure.incident}" if failure.incident else None

@@ -51,10 +51,8 @@ def finding_key(failure: Mapping[str, Any]) -> str:
 
 
 def findings_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Failures of a row that count as findings.
-
-    A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support. Nor is the effect
-    of too much load: genes overload servers.
+    """Failures of a row that count as findings. A refusal with a 4xx is none, in whatever words: genes may ask for what
+    a server does not support. Nor is the effect of too much load: genes overload servers.
     """
     found = [f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED]
     return [f for f in found if not f.get("accepted") and not f.get("refused")]
@@ -83,7 +81,6 @@ class WorkloadChoice:
     parent: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Fields of the workload's row."""
         return {
             "n": self.number, "workload": self.workload.to_json(), "seed": self.seed, "change": self.change,
             "parent": self.parent,
@@ -100,9 +97,8 @@ class _Tried:
 
 @dataclass
 class Corpus:
-    """Entries, counts of features and values, and the findings so far.
-
-    Without `feedback` every workload is drawn at random (the baseline of bench/hunt.py).
+    """Entries, counts of features and values, and the findings so far. Without `feedback` every workload is drawn at
+    random (the baseline of bench/hunt.py).
     """
 
     seed: int
@@ -164,14 +160,12 @@ class Corpus:
         return rare * (_LED_TO_KNOWN if entry.known_failure else 1.0) / (1 + entry.chosen)
 
     def _untried(self, workload: Workload) -> int:
-        """Count the pairs of values that no workload has had."""
         values = sorted(v for v in workload.values() if self.weigh(v) >= _DEADLY_WEIGHT)
         return sum(pair not in self._pairs for pair in combinations(values, 2))
 
     def _asking(self, number: int, drawn: Workload) -> Workload:
-        """Move the questions of the first workloads to the one after.
-
-        They stay as drawn where the user's file has the gene.
+        """Move the questions of the first workloads to the one after. They stay as drawn where the user's file has the
+        gene.
         """
         if number > FIRST_ASKING or not self.pool.choices["load"]["questions"] or "questions" in self.pool.named:
             return drawn
@@ -179,7 +173,6 @@ class Corpus:
         return replace(drawn, load=load if number < FIRST_ASKING else {**load, "questions": True})
 
     def choose(self) -> WorkloadChoice:
-        """Choose the next workload."""
         self.chosen += 1
         number, seed = self.chosen, hash64(self.seed, self.chosen)
         rng = random.Random(seed)

@@ -66,11 +66,9 @@ class HuntFinding:
     out_of_time: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
         return dict(self.__dict__)
 
     def describe(self) -> str:
-        """Describe the finding in one line."""
         failure, replay = self.failure, self.replay
         frame = f" in {failure['frame']}" if failure.get("frame") else ""
         shown = f"{len(self.workloads)} of the workloads" if len(self.workloads) > 1 else f"workload {self.workload}"
@@ -88,7 +86,6 @@ class HuntFinding:
 
 
 def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding]:
-    """Group the failures of all rows by id and guilty frame."""
     found: dict[str, HuntFinding] = {}
     requests = others = 0
     for row in rows:
@@ -112,15 +109,13 @@ def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding
 
 
 def others_of(row: Mapping[str, Any]) -> int:
-    """Count the requests of a workload that are not of its load.
-
-    They are questions, and those that identify the server.
+    """Count the requests of a workload that are not of its load. They are questions, and those that identify the
+    server.
     """
     return int(row.get("questions") or 0) + int((row.get("asked") or {}).get("discovery") or 0)
 
 
 def _read_back(finding: HuntFinding, folder: Path) -> None:
-    """Add what replay and minimiser have found before."""
     with contextlib.suppress(OSError, ValueError):
         data = json.loads((folder / finding.folder / FILE).read_bytes())
         finding.replay, finding.minimised = dict(data["replay"]), str(data["minimised"])
@@ -157,7 +152,6 @@ class Reproduction:
             self._process.send_signal(signal.SIGINT)
 
     async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        """Replay each finding, then minimise those that came again. Deaths go first."""
         order = sorted(findings, key=lambda f: (f.failure.get("severity") not in DEADLY, f.number))
         deadline_s = time.monotonic() + budget_s
         for finding in order:
@@ -229,7 +223,6 @@ class Reproduction:
 
 
 def _tries(into: Path) -> list[Mapping[str, Any]]:
-    """Tries of the newest replay of a finding."""
     files = sorted(into.glob("replay-*/replay.json"))
     if not files:
         return []

@@ -33,10 +33,7 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
 
 
 def read(file: Path) -> Chosen:
-    """Read the file.
-
-    Raises ProfileError with line, key and expected value of each mistake.
-    """
+    """Read the file. Raises ProfileError with line, key and expected value of each mistake."""
     document = Document(source.read(file, expected="genes such as `traffic: {images: false}`"), str(file), {})
     data = source.plain(document.node)
     mistakes: list[Mistake] = []

@@ -48,17 +48,14 @@ class ServerLimits:
 
     @property
     def block(self) -> int:
-        """Tokens of a block of the KV cache."""
         return self.facts.kv_block_size or _BLOCK
 
     @property
     def chunk(self) -> int:
-        """Tokens of a step."""
         return int(self.settings.get("max_num_batched_tokens") or _CHUNK)
 
     @property
     def longest(self) -> int:
-        """Longest prompt, one token of answer left."""
         facts = self.facts
         known = [n for n in (facts.max_model_len, facts.input_limit, facts.capacity_tokens) if n]
         return min(known, default=_CONTEXT) - 1
@@ -66,9 +63,8 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class Gene:
-    """One gene: the values it may have, and how often it is present.
-
-    `values` gives none where the server has not what the gene needs.
+    """One gene: the values it may have, and how often it is present. `values` gives none where the server has not what
+    the gene needs.
     """
 
     name: str
@@ -199,11 +195,10 @@ def value_key(group: str, name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class GenePool:
-    """Values of every gene for one server, by group and name.
-
-    `choices` of genes that the server or the user's file does not allow are empty; `keys` are the same as texts. `block` and
-    `longest` bound small changes of lengths. `most_requests`: requests of the largest load, which follow from the users;
-    None where the user's file has the gene `requests`. `named`: genes of the load that the user's file has.
+    """Values of every gene for one server, by group and name. `choices` of genes that the server or the user's file
+    does not allow are empty; `keys` are the same as texts. `block` and `longest` bound small changes of lengths.
+    `most_requests`: requests of the largest load, which follow from the users; None where the user's file has the gene
+    `requests`. `named`: genes of the load that the user's file has.
     """
 
     choices: Mapping[str, Mapping[str, tuple[Any, ...]]]
@@ -217,14 +212,12 @@ class GenePool:
 
     @property
     def attacks(self) -> bool:
-        """True if any attack is allowed."""
         return bool(self.choices["attacks"]["admin"])
 
 
 def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None = None) -> GenePool:
-    """Pool for a server, with the values that the user's file chooses.
-
-    In `chosen` a gene has a list of values, or False where it must be absent.
+    """Pool for a server, with the values that the user's file chooses. In `chosen` a gene has a list of values, or
+    False where it must be absent.
     """
     chosen = chosen or {}
     choices: dict[str, dict[str, tuple[Any, ...]]] = {}
@@ -262,7 +255,6 @@ def has_no_zero(group: str, name: str) -> bool:
 
 
 def _all_values(group: str, name: str) -> Sequence[Any]:
-    """Values of a gene for a server with everything."""
     gene = next(g for g in GENES[group] if g.name == name)
     facts = Facts("", "", "vllm", max_model_len=_CONTEXT, images=True, development_endpoints=True)
     return gene.values(ServerLimits(facts, models=("a", "b"), endpoints=ENDPOINTS_BESIDE_CHAT))

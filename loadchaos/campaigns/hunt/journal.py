@@ -30,22 +30,18 @@ class Journal:
         self._writer = Writer(self._file, "hunt")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Append the row of a workload. Raises LedgerError on failure."""
         self._writer.write(dict(row))
         self.rows.append(dict(row))
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 
 def count_of_workloads(folder: Path) -> int:
-    """Count the rows of the workloads of a hunt; 0 where the file is missing."""
     return sum(row.get("row") != "header" for row in Tail(folder / WORKLOADS).rows())
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read hunt.json. Raises OptionError where it cannot be read."""
     file = folder / SETTINGS
     try:
         found: dict[str, Any] = orjson.loads(file.read_bytes())

@@ -37,7 +37,6 @@ class Breeder:
     # --- drawn --------------------------------------------------------------------------------------------------------
 
     def drawn(self, rng: random.Random) -> Workload:
-        """Draw a workload."""
         traffic = tuple(self._genes("traffic", rng) for _ in range(rng.choice((1, 1, 2, 2, 3))))
         attacks: tuple[Genes, ...] = ()
         if self._pool.attacks and rng.random() < _ATTACK_SHARE:
@@ -73,9 +72,8 @@ class Breeder:
     # --- changed ------------------------------------------------------------------------------------------------------
 
     def changed(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> tuple[Workload, str]:
-        """Change a workload in one to three places.
-
-        Returns it with the names of the changes. Genes that lead to a known death are left out.
+        """Change a workload in one to three places. Returns it with the names of the changes. Genes that lead to a
+        known death are left out.
         """
         child, names = parent, []
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -86,9 +84,8 @@ class Breeder:
         return self._without_deadly(child, rng), "+".join(names)
 
     def _without_deadly(self, child: Workload, rng: random.Random) -> Workload:
-        """Leave out optional genes that often led to a death.
-
-        Genes are inherited, and each death costs a start of the server.
+        """Leave out optional genes that often led to a death. Genes are inherited, and each death costs a start of the
+        server.
         """
 
         def stays(group: str, name: str, value: Any) -> bool:
@@ -103,7 +100,6 @@ class Breeder:
         return Workload(child.load, traffic, tuple(a for a in child.attacks if stays("attacks", "admin", a["admin"])))
 
     def _gene(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Draw some genes of one traffic again."""
         i = rng.randrange(len(parent.traffic))
         genes = dict(parent.traffic[i])
         for gene in rng.sample(GENES["traffic"], rng.choice((1, 2, 4, 8))):
@@ -130,7 +126,6 @@ class Breeder:
         return _replaced(parent, i, {**parent.traffic[i], "tokens": length})
 
     def _load(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Draw some genes of the load again."""
         load, drawn = dict(parent.load), self._genes("load", rng)
         for gene in rng.sample(GENES["load"], rng.choice((1, 2, len(GENES["load"])))):
             load.pop(gene.name, None)
@@ -139,14 +134,12 @@ class Breeder:
         return Workload(self._sized(load), parent.traffic, parent.attacks)
 
     def _add_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Add a drawn traffic, in place of another one where there are many."""
         traffic = [*parent.traffic, self._genes("traffic", rng)]
         if len(traffic) > _MOST_TRAFFIC:
             del traffic[rng.randrange(_MOST_TRAFFIC)]
         return Workload(parent.load, tuple(traffic), parent.attacks)
 
     def _drop_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Leave out a traffic or the attacks."""
         if len(parent.traffic) < 2:
             return Workload(parent.load, parent.traffic, ())
         kept = list(parent.traffic)
@@ -154,7 +147,6 @@ class Breeder:
         return Workload(parent.load, tuple(kept), parent.attacks)
 
     def _splice(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> Workload:
-        """Take a traffic, the load or the attacks from another workload."""
         if not others:
             return self._gene(parent, others, rng)
         other = rng.choice(others)
@@ -169,7 +161,6 @@ class Breeder:
         return Workload(parent.load, parent.traffic, other.attacks)
 
     def _attack(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Add an attack, or change one."""
         if not self._pool.attacks:
             return self._gene(parent, (), rng)
         attacks = [*parent.attacks, self._genes("attacks", rng)]
@@ -185,7 +176,6 @@ def _pruned(genes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _required(genes: Genes) -> dict[str, Any]:
-    """Genes that every traffic has."""
     return {name: genes[name] for name in ("tokens", "output", "weight")}
 
 

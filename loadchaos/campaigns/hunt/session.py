@@ -76,13 +76,11 @@ class HuntSession:
 
     @property
     def at_s(self) -> float:
-        """Time that was hunted, with that before a resumption."""
         return self._before_s + time.monotonic() - self._begin_s
 
     async def run(self) -> int:
-        """Hunt, replay and minimise. Returns the exit code.
-
-        Raises LoadchaosError where the server cannot be tested at all.
+        """Hunt, replay and minimise. Returns the exit code. Raises LoadchaosError where the server cannot be tested at
+        all.
         """
         with self._interrupts.handled_by(self._interrupted):
             return await self._hunt()
@@ -123,7 +121,6 @@ class HuntSession:
             runner.interrupt()
 
     def _prepare(self, probed: Mapping[str, Any]) -> GenePool:
-        """Make the pool of genes and fold what was done before."""
         facts = Facts.from_json(probed["facts"])
         if probed.get("trouble"):
             self._print(f"note: the server does not answer as expected: {probed['trouble']}")
@@ -152,7 +149,6 @@ class HuntSession:
         return pool
 
     async def _work_on_all(self, pool: GenePool) -> None:
-        """Run workloads on all servers until the hunt is over."""
         working = [asyncio.create_task(self._work(runner, pool)) for runner in self._runners]
         try:
             await asyncio.gather(*working)
@@ -161,7 +157,6 @@ class HuntSession:
                 task.cancel()
 
     async def _work(self, runner: SlotProcess, pool: GenePool) -> None:
-        """Run workloads on one server until the hunt is over. Ends earlier if the server is of no use."""
         corpus = self._corpus
         assert corpus is not None
         lost = useless = 0
@@ -204,9 +199,8 @@ class HuntSession:
         return self.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
 
     def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> bool:
-        """Record the result of a workload, keep what is new, remove its run.
-
-        Returns True if it proved or found something.
+        """Record the result of a workload, keep what is new, remove its run. Returns True if it proved or found
+        something.
         """
         corpus = self._corpus
         assert corpus is not None
@@ -227,13 +221,11 @@ class HuntSession:
         return bool(row["proved"] or findings_of(row))
 
     def _keep_profile(self, choice: WorkloadChoice, pool: GenePool) -> None:
-        """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
         folder = self._folder / CORPUS
         folder.mkdir(exist_ok=True)
         (folder / f"{choice.number:05}.yaml").write_text(yaml_text(choice.workload.profile(pool)), encoding="utf-8")
 
     def findings(self) -> list[HuntFinding]:
-        """Findings so far."""
         return collect(self._journal.rows, self._folder)
 
     def _progress(self, choice: WorkloadChoice, row: Mapping[str, Any], new: Sequence[Mapping[str, Any]]) -> str:
@@ -252,7 +244,6 @@ class HuntSession:
         return f"{shown}; {plural(len(corpus.findings), 'finding')}, {spent_time(left_s)} left"
 
     def _report(self) -> None:
-        """Write report.html."""
         corpus = self._corpus
         if corpus is None:
             return
@@ -271,12 +262,10 @@ class HuntSession:
         write_whole(self._folder / "report.html", hunt_page.render(data))
 
     def worth(self) -> str:
-        """Describe what the hunt is worth: workloads, requests, time, coverage."""
         first = (_read(self._folder / SETTINGS).get("identified_with") or {}).get("generations") or 0
         return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0, first)
 
     def _conclude(self, found: Sequence[HuntFinding]) -> int:
-        """Print the findings and the worth. Returns the exit code."""
         for finding in found:
             self._print(f"FOUND {finding.number}: {finding.describe()}")
         self._print(self.worth())
@@ -295,9 +284,8 @@ class HuntSession:
 
 
 def sent_of(rows: Sequence[Mapping[str, Any]], first: int = 0) -> str:
-    """Describe the requests of workloads by purpose.
-
-    `first`: requests that identified the server before the first workload. Pages and tokenizer calls are not counted.
+    """Describe the requests of workloads by purpose. `first`: requests that identified the server before the first
+    workload. Pages and tokenizer calls are not counted.
     """
     requests = sum(int(r.get("requests") or 0) for r in rows)
     questions = sum(int(r.get("questions") or 0) for r in rows)
@@ -308,7 +296,6 @@ def sent_of(rows: Sequence[Mapping[str, Any]], first: int = 0) -> str:
 
 
 def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> str:
-    """Describe what rows of workloads are worth; `first` as in `sent_of`."""
     proved = sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
     starts = 1 + sum(bool(r.get("restarted")) for r in rows)

@@ -62,9 +62,8 @@ _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
 
 @dataclass(frozen=True)
 class SlotSettings:
-    """Settings of a slot: launch command, URL, how to reach the server.
-
-    `most_load_s`: a workload that takes longer is ended.
+    """Settings of a slot: launch command, URL, how to reach the server. `most_load_s`: a workload that takes longer is
+    ended.
     """
 
     argv: tuple[str, ...]
@@ -80,15 +79,12 @@ class SlotSettings:
     insecure: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
         return asdict(self)
 
     def server(self) -> ServerChoice:
-        """Server that the slot launches."""
         return ServerChoice(CommandLine(tuple(self.argv), dict(self.env), self.url), ready_within_s=self.ready_within_s)
 
     def options(self) -> Options:
-        """Options of each of its runs."""
         netloc = self.url.partition("://")[2]
         return Options(
             model=self.model, api_key_env=self.api_key_env, headers=self.headers,
@@ -105,7 +101,6 @@ class ServerSlot:
         self._pool = ServerPool(self._choice, Path(settings.folder), ServerMemory())
 
     async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what an order says."""
         if order["do"] == "probe":
             return await self._probe()
         if order["do"] == "release":
@@ -114,7 +109,6 @@ class ServerSlot:
         return await self._run(order)
 
     async def stop(self) -> None:
-        """Stop the server."""
         await self._pool.stop()
 
     async def _probe(self) -> dict[str, Any]:
@@ -201,7 +195,6 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def _purpose(row: Mapping[str, Any]) -> str:
-    """Purpose of a question that was sent; "" for any other row."""
     if row.get("row") == "last_question" and row.get("what") == "ask":
         return "last"
     if row.get("row") != "question" or row.get("remembered"):
@@ -210,9 +203,8 @@ def _purpose(row: Mapping[str, Any]) -> str:
 
 
 def _refusal(row: Mapping[str, Any]) -> str:
-    """Begin of the text of a refusal; "" for any other answer.
-
-    A refusal has a 4xx as its status, or as the code of an error event in its stream.
+    """Begin of the text of a refusal; "" for any other answer. A refusal has a 4xx as its status, or as the code of an
+    error event in its stream.
     """
     code = row.get("status") if (row.get("status") or 0) >= 400 else row.get("error_code")
     text = str(row.get("error") or "")[:_REFUSAL_CHARS]
@@ -220,9 +212,8 @@ def _refusal(row: Mapping[str, Any]) -> str:
 
 
 def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> dict[str, Any]:
-    """Failure of a verdict, with the requests of the workload.
-
-    `refused`: it is only the refusal of a request, as the client or the log of the server has it.
+    """Failure of a verdict, with the requests of the workload. `refused`: it is only the refusal of a request, as the
+    client or the log of the server has it.
     """
     line = failure.evidence.text or ""
     return {

@@ -35,10 +35,7 @@ class SlotProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def probe(self) -> Mapping[str, Any]:
-        """Start the server and find out its facts.
-
-        Raises LoadchaosError where it cannot be tested.
-        """
+        """Start the server and find out its facts. Raises LoadchaosError where it cannot be tested."""
         return checked(await self._ask({"do": "probe"}))
 
     async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,7 +48,6 @@ class SlotProcess:
             self._process.send_signal(signal.SIGINT)
 
     async def stop(self) -> None:
-        """End the process and its server."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -94,7 +90,6 @@ class SlotProcess:
 
 
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """Answer of a slot. Raises LoadchaosError where it is an error."""
     if "error" in answer and "exit_code" in answer:
         reason = str(answer["error"])
         error = LoadchaosError(reason)

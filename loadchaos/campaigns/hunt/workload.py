@@ -39,7 +39,6 @@ class Workload:
     attacks: tuple[Genes, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
         return {
             "load": dict(self.load), "traffic": [dict(t) for t in self.traffic],
             **({"attacks": [dict(a) for a in self.attacks]} if self.attacks else {}),
@@ -47,7 +46,6 @@ class Workload:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Workload:
-        """Read back."""
         return cls(data["load"], tuple(data["traffic"]), tuple(data.get("attacks") or ()))
 
     def values(self) -> set[str]:
@@ -56,12 +54,10 @@ class Workload:
         return {value_key(group, name, value) for group, genes in groups for name, value in genes.items()}
 
     def name(self) -> str:
-        """Short name by the content."""
         data = json.dumps(self.to_json(), sort_keys=True).encode()
         return hashlib.blake2b(data, digest_size=4).hexdigest()
 
     def profile(self, pool: GenePool) -> dict[str, Any]:
-        """Profile without its target."""
         names = [f"t{i}" for i in range(len(self.traffic))]
         attacks = [attack_entry(a) for a in self.attacks]
         return {
@@ -77,7 +73,6 @@ class Workload:
 
 
 def phases(load: Genes) -> list[dict[str, Any]]:
-    """Phases of a load."""
     users, requests = int(load["users"]), int(load["requests"])
     users = min(users, requests)
     form = load["form"]
@@ -93,7 +88,6 @@ def phases(load: Genes) -> list[dict[str, Any]]:
 
 
 def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
-    """Entry of a profile's traffic."""
     payload: dict[str, Any] = {}
     images = genes.get("images")
     if genes.get("image_position"):
@@ -138,9 +132,8 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
 
 
 def _carried(payload: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
-    """Payloads and options that a body of an endpoint can hold.
-
-    A text stands in the place of a conversation, and a short one in that of another payload that writes the prompt.
+    """Payloads and options that a body of an endpoint can hold. A text stands in the place of a conversation, and a
+    short one in that of another payload that writes the prompt.
     """
     spec, found = ENDPOINTS[endpoint], {}
     for name, options in payload.items():
@@ -183,7 +176,6 @@ def _behaviour(genes: Genes) -> tuple[dict[str, Any], bool]:
 
 
 def attack_entry(genes: Genes) -> dict[str, Any]:
-    """Entry of a profile's attacks."""
     entry = {"admin": genes["admin"], "every": genes["every"]}
     if genes.get("when"):
         entry["when"] = genes["when"]

@@ -37,7 +37,6 @@ class Reduction:
 
     @property
     def requests(self) -> int:
-        """Number of requests of one round."""
         return len(self.trace.sends)
 
     def key(self) -> str:
@@ -51,14 +50,12 @@ class Reduction:
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
     def server(self, base: ServerChoice) -> ServerChoice:
-        """Server of this candidate."""
         assert base.launch is not None
         argv = (*self.command, *(word for flag in self.flags for word in flag))
         return replace(base, launch=replace(base.launch, argv=argv))
 
 
 def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Split a command into its begin and its flags with their values."""
     first = next((i for i, word in enumerate(argv) if i and _is_flag(word) and not _is_interpreter(argv, i)), len(argv))
     flags: list[tuple[str, ...]] = []
     for word in argv[first:]:
@@ -74,10 +71,8 @@ def _is_flag(word: str) -> bool:
 
 
 def _is_interpreter(argv: Sequence[str], i: int) -> bool:
-    """True for `-m` of `python -m module`, and options before it."""
     return argv[i] in ("-m", "-u", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
 
 
 def may_go(flag: Sequence[str]) -> bool:
-    """True for a flag that a minimiser may leave out."""
     return flag[0].split("=", 1)[0] not in _KEPT_FLAGS

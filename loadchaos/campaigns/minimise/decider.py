@@ -36,10 +36,7 @@ class BudgetSpentError(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision about one candidate. `successes` of `tries` failed as expected.
-
-    `why`: reason why it could not be tried.
-    """
+    """Decision about one candidate. `successes` of `tries` failed as expected. `why`: reason why it could not be tried."""
 
     fails: bool
     successes: int
@@ -57,12 +54,11 @@ class Decision:
 
 
 class Decider:
-    """Sequential tests of candidates against the probability of the whole.
-
-    `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
-    name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
-    matters, and not only a decision; `wrong` is the error of a decision, `lucky` that of the decision that a small candidate
-    fails, where it is not the same. `hide` removes secrets from texts that are kept.
+    """Sequential tests of candidates against the probability of the whole. `settings` are those on which all decisions
+    depend: a saved state with others is refused (OptionError). `step` is the name of the current step; `why` is set by
+    an attempt that returns None; `counting` while tries are counted whose share matters, and not only a decision;
+    `wrong` is the error of a decision, `lucky` that of the decision that a small candidate fails, where it is not the
+    same. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
@@ -86,14 +82,10 @@ class Decider:
         self.hide: Callable[[str], str] = str
 
     async def fails(self, candidate: Reduction) -> bool:
-        """Tell if the candidate fails about as often as the whole did.
-
-        Raises BudgetSpentError when no time is left.
-        """
+        """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
         return (await self.decide(candidate)).fails
 
     async def decide(self, candidate: Reduction) -> Decision:
-        """Decide if the candidate fails about as often as the whole did."""
         return await self._remembered(candidate.key(), lambda: self._decide(candidate))
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
@@ -133,7 +125,6 @@ class Decider:
         return self._decision(candidate, successes > 0, (successes, counted), begin_s)
 
     def decisions(self) -> Mapping[str, Decision]:
-        """Decisions by the keys of their candidates."""
         return self._known
 
     def test(self, requests: int) -> SequentialTest:

@@ -44,12 +44,10 @@ class Reproducer:
     dialect: str
 
     def facts(self) -> script.ScriptFacts:
-        """Facts that the script shows."""
         return facts_of(self.server, self.plan.expected, self.dialect)
 
 
 def write_script(found: Reproducer, folder: Path) -> Path:
-    """Write repro.py into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return script.write(found.candidate, found.facts(), folder)
@@ -79,7 +77,6 @@ def _level(name: str, requests: int, flags: int, steps: list[Any]) -> dict[str, 
 
 
 def readme(found: Reproducer, runs: ScriptRuns) -> str:
-    """Text of an upstream issue."""
     expected, candidate = found.plan.expected, found.candidate
     low, high = wilson(runs.reproduced, runs.runs)
     p = runs.reproduced / runs.runs if runs.runs else 0.0
@@ -140,7 +137,6 @@ def _indented(text: str) -> str:
 
 
 def _write_profile(found: Reproducer, folder: Path) -> None:
-    """Write profile.yaml, the trace and its bodies, with relative names."""
     trace = bodies.with_aborts(found.candidate.trace)
     (folder / BODIES).mkdir(exist_ok=True)
     for send in trace.sends:

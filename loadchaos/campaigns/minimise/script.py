@@ -72,10 +72,8 @@ def alive():
 
 @dataclass(frozen=True)
 class ScriptFacts:
-    """Text about the failure and the server for a script.
-
-    `deadly`: the script exits with 1 when the server died, else when a request failed. `check`: it exits with 1 when an
-    answer breaks its schema; Python of `CHECKS`.
+    """Text about the failure and the server for a script. `deadly`: the script exits with 1 when the server died, else
+    when a request failed. `check`: it exits with 1 when an answer breaks its schema; Python of `CHECKS`.
     """
 
     failure: str
@@ -108,7 +106,6 @@ def specifications(trace: RequestTrace) -> list[dict[str, Any]]:
 
 
 def _whole_bodies(trace: RequestTrace) -> list[dict[str, Any]]:
-    """Describe each request with its whole body."""
     found = []
     for send, spec in zip(trace.sends, specifications(trace), strict=True):
         rest = {k: v for k, v in spec.items() if k not in ("words", "images")}
@@ -142,10 +139,7 @@ def _generated(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def write(candidate: Reduction, facts: ScriptFacts, folder: Path) -> Path:
-    """Write repro.py, and requests.json where the requests do not fit into it.
-
-    Returns the script.
-    """
+    """Write repro.py, and requests.json where the requests do not fit into it. Returns the script."""
     attacks = _attacks(candidate.trace, facts.dialect)
     short = [*specifications(candidate.trace), *({"words": 0, **a} for a in attacks)]
     whole = [*_whole_bodies(candidate.trace), *attacks]
@@ -164,7 +158,6 @@ def _lines(text: str) -> int:
 
 
 def _attacks(trace: RequestTrace, dialect: str) -> list[dict[str, Any]]:
-    """Calls of admin endpoints, which a script can make too."""
     operations = DIALECTS.get(dialect, UNKNOWN).admin
     found = []
     for attack in trace.attacks:
@@ -175,7 +168,6 @@ def _attacks(trace: RequestTrace, dialect: str) -> list[dict[str, Any]]:
 
 
 def _requests(specs: Sequence[Mapping[str, Any]]) -> str:
-    """Python text of the list of requests; equal neighbours are written once."""
     groups: list[tuple[str, int]] = []
     for text in (_python(dict(s)) for s in specs):
         if groups and groups[-1][0] == text:
@@ -190,7 +182,6 @@ def _requests(specs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _python(value: Any) -> str:
-    """Python text of a value, with double quotes where possible."""
     text = repr(value)
     return text.replace("'", '"') if '"' not in text and "\\'" not in text else text
 

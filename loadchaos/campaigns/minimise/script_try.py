@@ -29,7 +29,6 @@ def can_try(expected: ExpectedFailure) -> bool:
 
 
 def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> script.ScriptFacts:
-    """Facts that a script shows."""
     assert server.launch is not None
     return script.ScriptFacts(
         expected.title or expected.describe(),

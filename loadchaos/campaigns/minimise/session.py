@@ -26,10 +26,7 @@ from loadchaos.profile.request_trace import RequestTrace
 
 @dataclass(frozen=True)
 class MinimiseResult:
-    """Result of a minimisation.
-
-    `script` is None where no reproducer was validated.
-    """
+    """Result of a minimisation. `script` is None where no reproducer was validated."""
 
     exit_code: int
     result: Minimised | None
@@ -114,10 +111,8 @@ class MinimiseSession:
 
 
 def to_validate(kept: Sequence[Reduction]) -> list[Reduction]:
-    """Candidates whose script is run, the smallest first.
-
-    A script may fail where the replay did not, as it has other timing. Then larger candidates follow, with growing
-    distance: the 2nd, 4th, 8th ... from the end, and the first.
+    """Candidates whose script is run, the smallest first. A script may fail where the replay did not, as it has other
+    timing. Then larger candidates follow, with growing distance: the 2nd, 4th, 8th ... from the end, and the first.
     """
     distances = [1, *(2**n for n in range(1, len(kept).bit_length()) if 2**n < len(kept)), len(kept)]
     return [kept[-n] for n in dict.fromkeys(distances)]
@@ -135,7 +130,6 @@ def _plural(n: int, noun: str, more: str = "") -> str:
 
 
 def summary(found: MinimiseResult, seconds: float) -> str:
-    """Describe the result in one line."""
     whole, runs = found.whole, found.runs
     if found.result is None and found.exit_code == exit_codes.UNKNOWN:
         return "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"

@@ -59,10 +59,8 @@ class Trials:
         self.why, self.version, self.dialect = "", "", dialect
 
     async def attempt(self, candidate: Reduction) -> bool | None:
-        """Try a candidate once.
-
-        True: the failure came. False: it did not. None: nothing was proved, and `why` says why. Raises TargetError where
-        the server does not start and `must_start` holds.
+        """Try a candidate once. True: the failure came. False: it did not. None: nothing was proved, and `why` says
+        why. Raises TargetError where the server does not start and `must_start` holds.
         """
         server, known = self.server_of(candidate), self.must_start(candidate)
         least_s = _LEAST_READY_STRICT_S if self.strict else _LEAST_READY_S
@@ -102,7 +100,6 @@ class Trials:
         return None
 
     async def stop(self) -> None:
-        """Stop the server."""
         await self._pool.stop()
 
     @property
@@ -110,7 +107,6 @@ class Trials:
         return self._ready_s is not None and self._ready_s < _QUICK_START_S
 
     async def _started(self, server: ServerChoice, *, fresh: bool) -> HeldServer:
-        """Healthy server with empty caches."""
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._pool.healthy_server(server)
         if fresh and held.runs:
@@ -147,7 +143,6 @@ class Trials:
         return result
 
     async def _identify(self, url: str) -> None:
-        """Ask a server for its dialect and version."""
         async with httpx.AsyncClient(trust_env=False) as http:
             try:
                 facts = await identify_server(DiscoveryClient(HttpAsker(http), url, url), CalibrationRequest())
@@ -156,7 +151,6 @@ class Trials:
         self.version, self.dialect = facts.version or "", facts.dialect
 
     def _try_folder(self) -> Path:
-        """Folder of the next try; old ones are removed."""
         self._number += 1
         old = self._folder / "tries" / f"{self._number - _KEPT_TRIES:04}"
         shutil.rmtree(old, ignore_errors=True)
@@ -165,7 +159,6 @@ class Trials:
         return folder
 
     def _learn(self, run: Path) -> None:
-        """Read dialect and version of the server."""
         try:
             facts = json.loads((run / "facts.json").read_bytes())
         except (OSError, ValueError):
@@ -174,9 +167,8 @@ class Trials:
 
 
 def patience(limit_s: float, first_s: float | None, *, known_flags: bool, least_s: float = _LEAST_READY_S) -> float:
-    """Limit for the start of a server whose first start took `first_s`.
-
-    Flags that may be impossible get a shorter one. Flags that have worked keep theirs: a slow start ends the search.
+    """Limit for the start of a server whose first start took `first_s`. Flags that may be impossible get a shorter one.
+    Flags that have worked keep theirs: a slow start ends the search.
     """
     if first_s is None or known_flags:
         return limit_s

@@ -26,10 +26,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ScriptRuns:
-    """Runs of a script.
-
-    How many reproduced the failure, and what the script and the log said.
-    """
+    """Runs of a script. How many reproduced the failure, and what the script and the log said."""
 
     reproduced: int
     runs: int
@@ -88,10 +85,8 @@ async def _on_fresh_server(script: Path, server: ServerChoice, expected: Expecte
 async def run_once(
     script: Path, held: HeldServer, expected: ExpectedFailure, limit_s: float | None = None
 ) -> ScriptRun:
-    """Run a script once against a healthy server.
-
-    The failure came if the script exits with 1 and the log has it since the begin of the script, or its own output where it
-    checks the answers.
+    """Run a script once against a healthy server. The failure came if the script exits with 1 and the log has it since
+    the begin of the script, or its own output where it checks the answers.
     """
     log_begin = held.log.stat().st_size if held.log.exists() else 0
     process = await asyncio.create_subprocess_exec(

@@ -43,8 +43,6 @@ _TIMES = ("every", "at", "after", "during", "times", "when", "jitter")
 
 @dataclass
 class _Ledger:
-    """Rows of a run that its trace is made of."""
-
     begins: list[dict[str, Any]] = field(default_factory=list)
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)
     zero_ns: int | None = None
@@ -56,10 +54,9 @@ class _Ledger:
 
 
 def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path | None = None) -> RequestTrace:
-    """Make the trace of a run, up to a moment of its monotonic clock.
-
-    A run whose server died of the first question before the load has that question alone; its body is stored under
-    `scratch`. Raises OptionError for a run without requests or without its plan.
+    """Make the trace of a run, up to a moment of its monotonic clock. A run whose server died of the first question
+    before the load has that question alone; its body is stored under `scratch`. Raises OptionError for a run without
+    requests or without its plan.
     """
     ledger = _read(folder)
     begins = [b for b in ledger.begins if until_ns is None or b["at_ns"] <= until_ns]
@@ -95,9 +92,8 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
 
 
 def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path | None) -> RequestTrace:
-    """Make the trace of a run that died of its first question.
-
-    The question is the one before the load. Raises OptionError for another run without requests.
+    """Make the trace of a run that died of its first question. The question is the one before the load. Raises
+    OptionError for another run without requests.
     """
     verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else None)
     died = any(f.severity == "engine_death" for f in verdict.failures)
@@ -146,10 +142,9 @@ def _fold_event(ledger: _Ledger, row: dict[str, Any]) -> None:
 def _causes(
     begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]], profile: Profile
 ) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-    """Yield the cause of each request: the answer that freed its user.
-
-    The requests of an open phase, and the first ones of a round, wait for the end of the round before, later ones of a
-    session for the answer before them. The last answer of a session frees its user.
+    """Yield the cause of each request: the answer that freed its user. The requests of an open phase, and the first
+    ones of a round, wait for the end of the round before, later ones of a session for the answer before them. The last
+    answer of a session frees its user.
     """
     paths: dict[tuple[str, int], str] = {}  # newest request of each path of a session
     in_order = _freeing(begins, ends)
@@ -195,7 +190,6 @@ def _freeing(begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]]
 def _before_in_session(
     name: str, paths: dict[tuple[str, int], str], ends: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
-    """The end of the request before in a session; None for the first one."""
     place = place_of(name)
     before = paths.get((place.first, place.branch)) or paths.get((place.first, 0))
     paths[place.first, place.branch] = name
@@ -203,7 +197,6 @@ def _before_in_session(
 
 
 def _freed(free: list[Mapping[str, Any]], at_ns: int) -> Mapping[str, Any] | None:
-    """Take the answer after which a user sent its next request."""
     for i, end in enumerate(free):
         if at_ns - end["at_ns"] <= _NEXT_WITHIN_NS:
             return free.pop(i)
@@ -224,7 +217,6 @@ def _send(begin: Mapping[str, Any], end: Mapping[str, Any] | None, after: tuple[
 
 
 def _abort(begin: Mapping[str, Any], end: Mapping[str, Any] | None, zero_ns: int) -> TraceAbort | None:
-    """Abort of a request that its client hung up as planned."""
     if begin.get("behaviour") != "abort" or end is None or end.get("outcome") != "aborted":
         return None
     at_s = round((end["at_ns"] - zero_ns) / 1e9, 6)

@@ -58,7 +58,6 @@ class TryResult:
     outcomes: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
         return asdict(self)
 
 
@@ -84,7 +83,6 @@ class TryPlan:
 
 
 def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
-    """Make the profile that sends a stored trace."""
     attacks = [{**dict(a.attack), "at": f"{max(1, round(a.at_s * 1000))}ms"} for a in trace.attacks]
     return from_mapping(
         {
@@ -102,9 +100,8 @@ def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
 
 
 async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:
-    """Run one try. Its folder gets the trace and the run.
-
-    Raises OptionError and TargetError for what would make every further try fail too.
+    """Run one try. Its folder gets the trace and the run. Raises OptionError and TargetError for what would make every
+    further try fail too.
     """
     begin_s = time.monotonic()
     file = request_trace.write(bodies.with_aborts(trace), folder)

@@ -30,10 +30,7 @@ _SHOWN_CHARS = 160
 async def why_unproved(
     result: TryResult, trace: RequestTrace, server: ServerChoice, options: Options, *, kills: bool
 ) -> str:
-    """Say why a try without the failure proves no cure; "" if it may.
-
-    `kills`: the failure ends the server.
-    """
+    """Say why a try without the failure proves no cure; "" if it may. `kills`: the failure ends the server."""
     if result.reproduced is not False:
         return ""
     found = doubt(result, kills=kills)
@@ -60,10 +57,6 @@ def refuses_some(result: TryResult) -> bool:
 
 
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
-    """Ask the first request of each traffic with hardly any text.
-
-    Returns why a refusal proves nothing; "" if all are answered.
-    """
     model = _served_model(Path(result.folder))
     tls = options.tls.context()
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:

@@ -33,9 +33,8 @@ class SearchState:
         self._file, self._schema, self._settings = file, schema, dict(settings)
 
     def load(self, read: Callable[[Mapping[str, Any]], T], otherwise: T) -> T:
-        """Results of the file, as `read` makes them of its keys; `otherwise` where there is no file.
-
-        Raises OptionError for a file of another version or with other settings, and for one that cannot be read.
+        """Results of the file, as `read` makes them of its keys; `otherwise` where there is no file. Raises OptionError
+        for a file of another version or with other settings, and for one that cannot be read.
         """
         try:
             data = orjson.loads(self._file.read_bytes())
@@ -48,15 +47,13 @@ class SearchState:
             raise OptionError(f"{self._file}: the state cannot be read: {e}; start without --resume") from e
 
     def save(self, **results: Any) -> None:
-        """Replace the file."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._file, {"schema": self._schema, "settings": self._settings, **results})
 
 
 def settings_of(plan: TryPlan) -> dict[str, str]:
-    """Settings on which the results of tries depend, beside their candidates.
-
-    Values of variables that may be secrets are replaced by hashes that are slow to guess.
+    """Settings on which the results of tries depend, beside their candidates. Values of variables that may be secrets
+    are replaced by hashes that are slow to guess.
     """
     launch = plan.server.launch
     variables = {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
@@ -94,5 +91,4 @@ def require_same(file: Path, saved: object, present: Mapping[str, str]) -> None:
 
 
 def _difference(one: str, other: str) -> str:
-    """Variables of one environment that the other does not have."""
     return " ".join(part for part in one.split(" ") if part not in other.split(" "))

@@ -26,9 +26,8 @@ from loadchaos.simulator.options import SimulatorSpec
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """Server that tries run against: a command to launch, or the URL of one.
-
-    `limits` of its processes and `ready_within_s` are those of the run's profile.
+    """Server that tries run against: a command to launch, or the URL of one. `limits` of its processes and
+    `ready_within_s` are those of the run's profile.
     """
 
     launch: CommandLine | None = None
@@ -37,13 +36,11 @@ class ServerChoice:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Command line or URL, for people."""
         if self.launch is None:
             return str(self.url)
         return shlex.join([*(f"{k}={v}" for k, v in self.launch.env.items()), *self.launch.argv])
 
     def target(self) -> dict[str, Any]:
-        """`target` of a try's profile."""
         found: dict[str, Any] = {"on_death": "stop"}
         if self.launch is not None:
             found["launch"] = {
@@ -54,23 +51,17 @@ class ServerChoice:
 
 
 def from_launch(command: str) -> ServerChoice:
-    """Server of --launch.
-
-    Raises OptionError for a command that cannot be parsed.
-    """
+    """Server of --launch. Raises OptionError for a command that cannot be parsed."""
     return ServerChoice(launch=parse_command_line(command))
 
 
 def from_target(url: str) -> ServerChoice:
-    """Server of --target. Raises OptionError for a URL that cannot be parsed."""
     return ServerChoice(url=parse_target(url))
 
 
 def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
-    """Server that the recorded run launched itself.
-
-    `takes_target`: the command has the option --target. Raises OptionError where the run did not launch one: the message
-    says which option names a server.
+    """Server that the recorded run launched itself. `takes_target`: the command has the option --target. Raises
+    OptionError where the run did not launch one: the message says which option names a server.
     """
     kind = trace.header.server.get("kind")
     data = _recorded_profile(trace.folder / "profile.yaml")
@@ -145,9 +136,8 @@ class ServerPool:
         self.started = len(list(folder.glob("[0-9]*"))) if folder.is_dir() else 0
 
     async def healthy_server(self, choice: ServerChoice | None = None) -> HeldServer:
-        """Return a healthy server, the one of the try before if it lives.
-
-        With another choice than before, the server is replaced.
+        """Return a healthy server, the one of the try before if it lives. With another choice than before, the server
+        is replaced.
         """
         if choice is not None and choice != self._choice:
             await self.stop()
@@ -169,7 +159,6 @@ class ServerPool:
         return self._held
 
     async def stop(self) -> None:
-        """Stop the server that is held."""
         held, self._held = self._held, None
         if held is not None:
             await held.stop()

@@ -49,14 +49,12 @@ class ReplayState:
 
     @staticmethod
     def proved(tries: Sequence[dict[str, Any]]) -> list[bool]:
-        """Results of the tries that proved something."""
         return [bool(t["reproduced"]) for t in tries if t["reproduced"] is not None]
 
 
 class ReplaySession:
-    """Tries of one replay, with progress and state on disk.
-
-    `print_result` gets the lines of the result, `print_line` all others.
+    """Tries of one replay, with progress and state on disk. `print_result` gets the lines of the result, `print_line`
+    all others.
     """
 
     def __init__(
@@ -83,9 +81,8 @@ class ReplaySession:
         """Set for tries that have to prove a cure: True if the failure ended the server."""
 
     async def run(self) -> int:
-        """Run the tries that are left. Returns the exit code.
-
-        0: reproduced (with `against`: fixed), 1: not reproduced (still fails), 3: nothing was proved.
+        """Run the tries that are left. Returns the exit code. 0: reproduced (with `against`: fixed), 1: not reproduced
+        (still fails), 3: nothing was proved.
         """
         request = self._request
         before = await self._series(request.plan, self.state.tries, estimate.TryCount(request.times), "try")
@@ -174,7 +171,6 @@ class ReplaySession:
         return f"{what} {len(tries)}: {shown}, {result.seconds:.0f} s{eta}"
 
     def _others(self, tries: Sequence[dict[str, Any]]) -> str:
-        """Describe other deaths and useless tries, as the end of the result."""
         others = [str(t["failure"]) for t in tries if t["other"]]
         useless = [t for t in tries if t["reproduced"] is None]
         parts = [f"other deaths: {', '.join(others)}"] if others else []

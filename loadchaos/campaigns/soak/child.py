@@ -47,9 +47,8 @@ class SoakChild:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet. Returns its pid.
-
-        Raises LedgerError when it cannot be started.
+        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet. Returns its pid. Raises LedgerError
+        when it cannot be started.
         """
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
@@ -95,9 +94,8 @@ class SoakChild:
         return False
 
     def exit_code(self) -> int | None:
-        """Exit code of the child; None if unknown.
-
-        Unknown while it runs, when it was killed, and when another soak started it.
+        """Exit code of the child; None if unknown. Unknown while it runs, when it was killed, and when another soak
+        started it.
         """
         if self._process is None or self._process.poll() is None or self._process.returncode < 0:
             return None
@@ -139,7 +137,6 @@ class SoakChild:
         return _finished(self._home / folder, None)
 
     def last_line(self) -> str:
-        """Last line of soak-run.log."""
         try:
             with (self._home / _OUTPUT).open("rb") as f:
                 f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -46,7 +46,6 @@ class SoakClock:
     """Wall clock of this machine."""
 
     def now(self) -> datetime:
-        """Return the current time in UTC."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
@@ -78,9 +77,8 @@ class Order:
 
 
 class Soak:
-    """The soak of one folder.
-
-    Raises OptionError when another soak uses the folder, LedgerError when the state cannot be written.
+    """The soak of one folder. Raises OptionError when another soak uses the folder, LedgerError when the state cannot
+    be written.
     """
 
     def __init__(
@@ -101,13 +99,11 @@ class Soak:
         retention.sweep(order.home)
 
     def close(self) -> None:
-        """Release the folder."""
         self._lock.close()
 
     # --- the two modes --------------------------------------------------------------------------------------------------
 
     def forever(self) -> int:
-        """Run the schedule until a signal comes. Returns the exit code."""
         self._print(f"{self._order.name}: {self._order.schedule.describe()}")
         self._print_next()
         error = ""
@@ -124,7 +120,6 @@ class Soak:
         return self._interrupts.exit_code
 
     def once(self) -> int:
-        """Run once now. Returns the exit code of the run."""
         queue = self._order.schedule.overlap == "queue"
         while self._busy():
             if not queue or self._interrupts:
@@ -215,7 +210,6 @@ class Soak:
         return f"a run is going on ({pid}since {format_time(parse_time(running.started))})"
 
     def _limit_duration(self, running: Running) -> None:
-        """Send SIGTERM, then SIGKILL, to a run over `max_duration`."""
         limit_s = self._order.schedule.max_duration
         if limit_s is None:
             return
@@ -231,7 +225,6 @@ class Soak:
         self._child.end(running.pid, number)
 
     def _end_run(self) -> None:
-        """Pass the stop signal to the run and wait for its verdict."""
         if self._interrupts and self.state.running is not None:
             self._child.end(self.state.running.pid, self._interrupts.first)
             for _ in range(int(_KILL_AFTER_S / _POLL_S)):
@@ -320,10 +313,6 @@ def _fingerprint(state: State) -> tuple[object, ...]:
 
 
 def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
-    """Run the schedule, or once. Returns the exit code.
-
-    SIGINT, SIGTERM and SIGHUP end the current run and then the soak.
-    """
     interrupts = Interrupts()
     one = Soak(order, SoakClock(), SoakChild(order.home), interrupts, print_line)
     with contextlib.closing(one), interrupts.installed():

@@ -43,10 +43,8 @@ def expired(home: Path, runs: Sequence[SoakRun], keep: Retention, now: datetime)
 
 
 def _ages(starts: Sequence[datetime], now: datetime) -> list[timedelta]:
-    """Ages of runs, robust against a wrong clock.
-
-    A gap between two runs counts at most three times the median gap, and zero where the clock went back. With two runs or
-    fewer there is no median and every age is zero.
+    """Ages of runs, robust against a wrong clock. A gap between two runs counts at most three times the median gap, and
+    zero where the clock went back. With two runs or fewer there is no median and every age is zero.
     """
     gaps = [max(b - a, timedelta()) for a, b in pairwise([*starts, now])]
     usual = median_low(gaps[:-1]) if len(gaps) > 2 else timedelta()

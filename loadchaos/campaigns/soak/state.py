@@ -25,10 +25,7 @@ What = Literal["ran", "skipped", "missed", "not_begun", "cut_short"]
 
 @dataclass
 class SoakRun:
-    """Planned start and its result.
-
-    Times are ISO 8601 in UTC; `folder` is a name in the soak's folder.
-    """
+    """Planned start and its result. Times are ISO 8601 in UTC; `folder` is a name in the soak's folder."""
 
     planned: str | None
     why: Why
@@ -45,10 +42,7 @@ class SoakRun:
 
 @dataclass
 class Running:
-    """Current run, as recorded.
-
-    Without `pid` the soak was killed while it started the run.
-    """
+    """Current run, as recorded. Without `pid` the soak was killed while it started the run."""
 
     planned: str | None
     why: Why
@@ -58,10 +52,7 @@ class Running:
 
 @dataclass
 class State:
-    """Contents of soak.json.
-
-    Every start planned until `handled_to` was run, queued, or noted as skipped or missed.
-    """
+    """Contents of soak.json. Every start planned until `handled_to` was run, queued, or noted as skipped or missed."""
 
     profile: str
     name: str
@@ -79,24 +70,20 @@ class State:
 
 
 def iso(time: datetime) -> str:
-    """Format a time for soak.json."""
     return time.astimezone(UTC).isoformat()
 
 
 def format_time(time: datetime) -> str:
-    """Format a time for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time of soak.json."""
     return datetime.fromisoformat(text)
 
 
 def load(home: Path, profile: str, name: str, now: datetime) -> State:
-    """Load the state of a folder, or make one whose schedule begins now.
-
-    Raises OptionError for an unreadable state and for that of another profile.
+    """Load the state of a folder, or make one whose schedule begins now. Raises OptionError for an unreadable state and
+    for that of another profile.
     """
     path = home / FILE
     try:

@@ -48,15 +48,11 @@ class Job:
 
     @property
     def unit(self) -> str:
-        """Name that systemd and Kubernetes accept."""
         return "loadchaos-" + (re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "soak")
 
 
 def emit(job: Job, kind: str) -> str:
-    """Return the text for `systemd`, `cron` or `k8s`.
-
-    Raises OptionError where it cannot express the schedule.
-    """
+    """Return the text for `systemd`, `cron` or `k8s`. Raises OptionError where it cannot express the schedule."""
     return _KINDS[kind](job)
 
 
@@ -85,7 +81,6 @@ def _moved(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _skips(schedule: Schedule, who: str) -> str:
-    """Comment on the next start that a clock change skips. Empty without one."""
     moved = _moved(schedule, datetime.now(UTC))
     if moved is None:
         return ""
@@ -152,9 +147,8 @@ def _unit_word(word: str) -> str:
 
 
 def on_calendar(schedule: Schedule) -> list[str]:
-    """Translate a cron line into OnCalendar lines.
-
-    There are two where cron means "this day of the month or that weekday".
+    """Translate a cron line into OnCalendar lines. There are two where cron means "this day of the month or that
+    weekday".
     """
     _plain(schedule, "systemd", "run `loadchaos soak` without --emit")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
@@ -180,7 +174,6 @@ def _numbers(field: str, names: Mapping[str, str]) -> str:
 
 
 def _values(field: str, low: int, high: int) -> list[int]:
-    """List the numbers that a cron field names."""
     found: set[int] = set()
     for term in field.split(","):
         span, _, step = term.partition("/")

@@ -42,15 +42,11 @@ def worst(codes: Sequence[int]) -> int:
 
 
 def verdict_of(code: int) -> SuiteVerdict:
-    """Verdict with this exit code; `error` without one."""
     return _VERDICTS.get(code, "error")
 
 
 class SuiteRecord:
-    """Results of a suite so far.
-
-    Files are complete after each change, so that SIGKILL loses nothing that was finished.
-    """
+    """Results of a suite so far. Files are complete after each change, so that SIGKILL loses nothing that was finished."""
 
     def __init__(self, folder: Path, target: str, facts: Facts) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,17 +56,14 @@ class SuiteRecord:
         self._rows: dict[str, ProfileRow] = {}
 
     def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
-        """Add a profile that waits or, with reasons, is left out."""
         state: State = "left out" if reasons else "waiting"
         self._rows[name] = ProfileRow(name=name, about=about, state=state, why=tuple(reasons))
 
     def begin(self, name: str) -> None:
-        """Note that the run of a profile begins."""
         self._rows[name] = replace(self._rows[name], state="running")
         self.write()
 
     def end(self, row: ProfileRow) -> None:
-        """Note the result of a profile."""
         self._rows[row.name] = row
         self.write()
 
@@ -89,11 +82,9 @@ class SuiteRecord:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of what has finished."""
         return worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
 
     def result(self, *, ended: bool) -> SuiteResult:
-        """The suite so far, as in suite.json."""
         facts = self._facts
         return SuiteResult(
             schema=1,

@@ -77,7 +77,6 @@ class SuiteSession:
 
 
 def _summary(profile: Profile, result: Result) -> ProfileRow:
-    """The part of a run's verdict that the suite shows."""
     verdict = result.verdict
     failures = [f for f in result.failures if not f.accepted and f.attribution != "expected"]
     checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()

@@ -20,9 +20,8 @@ _MOST = 6
 
 
 class WebSearches:
-    """Follows the searches in `out`, and tells the web UI of changed ones.
-
-    A search may run in another terminal at the same time.
+    """Follows the searches in `out`, and tells the web UI of changed ones. A search may run in another terminal at the
+    same time.
     """
 
     def __init__(self, out: Path, ui: WebUiProcess) -> None:
@@ -32,13 +31,11 @@ class WebSearches:
         self._write()
 
     async def follow(self) -> None:
-        """Update the tab for ever."""
         while True:
             self.update()
             await asyncio.sleep(_POLL_S)
 
     def update(self) -> None:
-        """Write the tab again if a search changed."""
         found = sorted(self._out.glob(f"capacity-*/{files.RESULT}"))[-_MOST:]
         changed = [file for file in found if _modified_ns(file) != self._read_ns.get(file)]
         for file in changed:
