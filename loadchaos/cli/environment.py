@@ -1,6 +1,5 @@
-"""Options from the environment: LOADCHAOS_* and OPENAI_* variables.
-
-`LOADCHAOS_RUN_TARGET` is `loadchaos run --target`. A key is used only for the host that it belongs to.
+"""Options from the environment: LOADCHAOS_* and OPENAI_* variables. `LOADCHAOS_RUN_TARGET` is `loadchaos run --target`.
+A key is used only for the host that it belongs to.
 """
 
 from __future__ import annotations

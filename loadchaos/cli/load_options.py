@@ -1,6 +1,5 @@
-"""Options of `loadchaos run` that describe a load without a profile.
-
-They have the names of `vllm bench serve`. profile/made.py makes the profile.
+"""Options of `loadchaos run` that describe a load without a profile. They have the names of `vllm bench serve`.
+profile/made.py makes the profile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Read lines of log files: plain, gzip, bzip2, xz, UTF-16 or stdin.
-
-Lines are cut at 1 MB, so that a file without line ends needs little memory. The start of a line identifies a failure.
+"""Read lines of log files: plain, gzip, bzip2, xz, UTF-16 or stdin. Lines are cut at 1 MB, so that a file without line
+ends needs little memory. The start of a line identifies a failure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The `loadchaos` command: group of all commands, help and exit codes.
-
-Each command is in a file of its own and imports what it needs when it runs, so that `loadchaos --help` starts fast.
+"""The `loadchaos` command: group of all commands, help and exit codes. Each command is in a file of its own and imports
+what it needs when it runs, so that `loadchaos --help` starts fast.
 """
 
 from __future__ import annotations

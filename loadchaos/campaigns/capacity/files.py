@@ -1,6 +1,5 @@
-"""Files of a capacity search: capacity.json, capacity.csv, report.html.
-
-They are replaced in one step after each finished step, so that SIGKILL loses only the step in progress.
+"""Files of a capacity search: capacity.json, capacity.csv, report.html. They are replaced in one step after each
+finished step, so that SIGKILL loses only the step in progress.
 """
 
 from __future__ import annotations

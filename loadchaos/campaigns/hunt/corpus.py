@@ -1,7 +1,6 @@
-"""Corpus of a hunt: workloads that gave feedback; choice of the next one.
-
-`fold` takes the result of one workload, a row of workloads.jsonl. Everything follows from the seed and the folded rows, so a
-hunt that is continued chooses what it would have chosen. No clock, no disk.
+"""Corpus of a hunt: workloads that gave feedback; choice of the next one. `fold` takes the result of one workload, a
+row of workloads.jsonl. Everything follows from the seed and the folded rows, so a hunt that is continued chooses what
+it would have chosen. No clock, no disk.
 """
 
 from __future__ import annotations

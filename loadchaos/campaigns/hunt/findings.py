@@ -1,7 +1,5 @@
-"""Findings of a hunt, each with its run, replay and reproducer.
-
-The replay and the minimiser are the commands `loadchaos replay` and `loadchaos minimise`, each a process of its own with a
-time limit.
+"""Findings of a hunt, each with its run, replay and reproducer. The replay and the minimiser are the commands
+`loadchaos replay` and `loadchaos minimise`, each a process of its own with a time limit.
 """
 
 from __future__ import annotations

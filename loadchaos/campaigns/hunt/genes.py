@@ -1,7 +1,5 @@
-"""Genes of a workload, and the values that a server's facts allow.
-
-To add a gene of traffic: a `Gene` in `TRAFFIC_GENES` and its lines in `workload.traffic_entry`. A value None means that the
-gene is absent.
+"""Genes of a workload, and the values that a server's facts allow. To add a gene of traffic: a `Gene` in
+`TRAFFIC_GENES` and its lines in `workload.traffic_entry`. A value None means that the gene is absent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Files of a hunt: its settings and one row for each workload.
-
-A row is appended with one write(2) when its workload is done, so a kill loses the workloads in flight and nothing else.
+"""Files of a hunt: its settings and one row for each workload. A row is appended with one write(2) when its workload is
+done, so a kill loses the workloads in flight and nothing else.
 """
 
 from __future__ import annotations

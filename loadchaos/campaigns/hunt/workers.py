@@ -1,7 +1,4 @@
-"""Processes of this machine that run workloads.
-
-Each has a server of its own.
-"""
+"""Processes of this machine that run workloads. Each has a server of its own."""
 
 from __future__ import annotations
 

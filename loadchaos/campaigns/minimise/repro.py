@@ -1,7 +1,4 @@
-"""Write repro/.
-
-The script, its README, a profile and the page of the reduction.
-"""
+"""Write repro/. The script, its README, a profile and the page of the reduction."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Make a trace of the ledger of a run.
-
-Finished, killed or of an older version.
-"""
+"""Make a trace of the ledger of a run. Finished, killed or of an older version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Tell tries without a failure from tries that prove nothing.
-
-A refused request does not reach the code that fails. Where the failure kills no server, a refusal may be its cure: a prompt
-that is too long has to be refused. So the same request with hardly any text is asked. Where that is refused as well, the
-server refuses the kind of request: an unknown model, an option that it does not have.
+"""Tell tries without a failure from tries that prove nothing. A refused request does not reach the code that fails.
+Where the failure kills no server, a refusal may be its cure: a prompt that is too long has to be refused. So the same
+request with hardly any text is asked. Where that is refused as well, the server refuses the kind of request: an unknown
+model, an option that it does not have.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""State of a replay, a minimisation or a bisection on disk.
-
-It is not continued with settings that its tries did not have.
+"""State of a replay, a minimisation or a bisection on disk. It is not continued with settings that its tries did not
+have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Child process of a soak: start, watch and find its run.
-
-The child holds a lock file open. The lock is taken as long as the child lives, whoever started it and whether or not its
-pid was recorded in time; it is free as soon as the child has exited, for whatever reason.
+"""Child process of a soak: start, watch and find its run. The child holds a lock file open. The lock is taken as long
+as the child lives, whoever started it and whether or not its pid was recorded in time; it is free as soon as the child
+has exited, for whatever reason.
 """
 
 from __future__ import annotations

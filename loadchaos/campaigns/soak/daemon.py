@@ -1,6 +1,5 @@
-"""Soak loop: start due runs, watch, note results, delete old runs.
-
-`Soak.poll` is called each second and saves soak.json before every action that a kill could interrupt.
+"""Soak loop: start due runs, watch, note results, delete old runs. `Soak.poll` is called each second and saves
+soak.json before every action that a kill could interrupt.
 """
 
 from __future__ import annotations

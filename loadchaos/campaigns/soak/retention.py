@@ -1,7 +1,6 @@
-"""Delete old runs of a soak, except the last passed and marked ones.
-
-A user marks a run with an empty file KEEP in its folder or in one of its incidents, or with "keep": true in an
-incident.json. Only runs that this soak started are deleted.
+"""Delete old runs of a soak, except the last passed and marked ones. A user marks a run with an empty file KEEP in its
+folder or in one of its incidents, or with "keep": true in an incident.json. Only runs that this soak started are
+deleted.
 """
 
 from __future__ import annotations

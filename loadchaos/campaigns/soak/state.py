@@ -1,6 +1,5 @@
-"""State of a soak (soak.json) and the lock of its folder.
-
-Each action is recorded before it is done, so that a kill -9 leaves either the old or the new state.
+"""State of a soak (soak.json) and the lock of its folder. Each action is recorded before it is done, so that a kill -9
+leaves either the old or the new state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Write a schedule for systemd, cron or Kubernetes.
-
-Each starts `loadchaos soak PROFILE --once`, which locks the folder, notes the run and deletes old ones. A comment names
-options of the schedule that one of them does not have; an option that would change start times is an error.
+"""Write a schedule for systemd, cron or Kubernetes. Each starts `loadchaos soak PROFILE --once`, which locks the
+folder, notes the run and deletes old ones. A comment names options of the schedule that one of them does not have; an
+option that would change start times is an error.
 """
 
 from __future__ import annotations

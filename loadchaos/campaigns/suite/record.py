@@ -1,7 +1,4 @@
-"""Record of a suite: suite.json and suite.html.
-
-Both are written after each profile.
-"""
+"""Record of a suite: suite.json and suite.html. Both are written after each profile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Selection of the profiles of a suite.
-
-Each profile that is left out has its reason.
-"""
+"""Selection of the profiles of a suite. Each profile that is left out has its reason."""
 
 from __future__ import annotations
 

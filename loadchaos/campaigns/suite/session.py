@@ -1,7 +1,5 @@
-"""Run the profiles of a suite, one after the other.
-
-A run that fails, that cannot begin, or that finds the server dead does not end the suite. A signal does: the run ends in
-order, and the suite with it.
+"""Run the profiles of a suite, one after the other. A run that fails, that cannot begin, or that finds the server dead
+does not end the suite. A signal does: the run ends in order, and the suite with it.
 """
 
 from __future__ import annotations
