@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    campaign_in,
     duration,
     echo,
     exporter_port_option,
     free_exporter_port,
-    lock_folder,
     positive_duration,
     print_json,
     profile_names,
-    run_interruptible,
     server_options,
     server_settings,
     terminal,
@@ -122,7 +121,6 @@ def capacity(
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
-    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
@@ -141,18 +139,17 @@ def capacity(
     searched, settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run_options = _run_options(options)
-    lock_folder(folder, "capacity")
+    lines = _Lines()
+    campaign = campaign_in(folder, "capacity", lines.print)
     if not stored:
-        (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
-    lines, metrics, interrupts = _Lines(), SearchMetrics(folder.resolve().name, port), Interrupts()
-    session = CapacitySession(
-        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish), interrupts
-    )
+        campaign.write({files.PROFILE: _recorded(loaded.to_yaml())})
+    metrics = SearchMetrics(folder.resolve().name, port)
+    session = CapacitySession(campaign, searched, settings, run_options, SearchOutput(lines.live, metrics.publish))
     if stored:
-        session.restore(stored)
+        session.restore(CapacityResult.from_json(stored), stored["steps"])
     try:
         lines.print(f"metrics: {metrics.url}")
-        data = run_interruptible(interrupts, session.run(), f"loadchaos capacity --resume {folder}")
+        data = campaign.run(session.run(), f"loadchaos capacity --resume {folder}")
     finally:
         lines.clear()
         metrics.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,9 +14,8 @@ from click.shell_completion import CompletionItem
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from loadchaos.run.interrupts import Interrupts
+    from loadchaos.campaigns.campaign import Campaign
 
-T = TypeVar("T")
 _SERVER_OPTIONS = (
     click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
     click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
@@ -206,15 +205,14 @@ def terminal() -> tuple[bool, int]:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
 
 
-def run_interruptible(interrupts: Interrupts, work: Coroutine[Any, Any, T], resume: str) -> T:
-    """Run a campaign; after a signal, print the command that continues it. Raises StoppedBySignalError where the
-    campaign was cancelled.
-    """
-    try:
-        return interrupts.run(work)
-    finally:
-        if interrupts:
-            echo(f"interrupted; continue with: {resume}", err=True)
+def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | None = None) -> Campaign:
+    """Campaign of a command, which locks its folder until it ends. Raises OptionError when another process has it."""
+    from loadchaos.campaigns.campaign import Campaign
+
+    found = Campaign(folder, print_line or say)
+    found.lock(f"loadchaos {what}")
+    click.get_current_context().call_on_close(found.close)
+    return found
 
 
 def resumed_command() -> str:
@@ -225,12 +223,3 @@ def resumed_command() -> str:
 
     words = Redactor.from_environment(os.environ).argv(sys.argv[1:])
     return shlex.join(["loadchaos", *words, *(["--resume"] if "--resume" not in words else [])])
-
-
-def lock_folder(folder: Path, what: str) -> Path:
-    """Lock a folder of results until the command ends. Raises OptionError when another process has it."""
-    from loadchaos.core.folder_lock import FolderLock
-
-    lock = FolderLock(folder, f"loadchaos {what}")
-    click.get_current_context().call_on_close(lock.close)
-    return folder

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    campaign_in,
     duration,
     echo,
     launched_server_options,
-    lock_folder,
     positive_duration,
-    run_interruptible,
     say,
 )
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
@@ -79,61 +78,51 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
 
     from loadchaos.campaigns.hunt import gene_file
     from loadchaos.campaigns.hunt.findings import Reproduction
-    from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings
-    from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
+    from loadchaos.campaigns.hunt.journal import SETTINGS, HuntSettings, read_settings
+    from loadchaos.campaigns.hunt.session import HuntSession
     from loadchaos.campaigns.hunt.workers import SlotProcess
-    from loadchaos.core.whole_file import write_json
-    from loadchaos.run.interrupts import Interrupts
+    from loadchaos.core.ledger.recorder import create_folder
 
     create_privately()
     folder = newest_hunt(out) if options["resume"] else None
-    stored = read_settings(folder) if folder is not None else {}
-    options = with_stored(context, options, stored)
-    line, shown = _launch(options["launch"], stored)
-    chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.get("genes")
-    if stored and orjson.dumps(chosen) != orjson.dumps(stored.get("genes")):
+    stored = HuntSettings() if folder is None else read_settings(folder)
+    options = options if folder is None else with_stored(context, options, stored)
+    line, shown = _launch(options["launch"], stored.launch)
+    chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.genes
+    if folder is not None and orjson.dumps(chosen) != orjson.dumps(stored.genes):
         raise OptionError("--genes differs from those of the hunt; start a new hunt")
-    budget_s = float(options["budget"] or stored.get("budget_s") or _BUDGET_S)
-    settings = HuntSettings(
-        options["seed"], budget_s, options["requests"], options["findings"], not options["no_feedback"], chosen
-    )
+    budget_s = options["budget"] or stored.budget_s or _BUDGET_S
+    settings = replace(stored, launch=shown, budget_s=budget_s, genes=chosen, **stored_form(options))
     slots = _slots(line, options, folder or Path())
     if folder is None:
-        from loadchaos.core.ledger.recorder import create_folder
-
         folder = create_folder(out, "hunt").path
         slots = _slots(line, options, folder)
-    lock_folder(folder, "hunt")
-    write_json(
-        folder / SETTINGS,
-        {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},
-    )
+    campaign = campaign_in(folder, "hunt")
+    campaign.write({SETTINGS: settings})
     command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
     say(f"hunting on {shown}; files are in {folder}")
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
-    reproduction = Reproduction(folder, command, _passed_on(options), say)
-    interrupts = Interrupts()
-    session = HuntSession(settings, folder, runners, reproduction, interrupts, say)
-    code = run_interruptible(interrupts, session.run(), f"loadchaos hunt --resume --out {out}")
+    session = HuntSession(settings, campaign, runners, Reproduction(campaign, command, _passed_on(options)))
+    code = campaign.run(session.run(), f"loadchaos hunt --resume --out {out}")
     echo(f"report: {folder / 'report.html'}")
     sys.exit(code)
 
 
 def newest_hunt(out: Path) -> Path:
     """Folder of the newest hunt. A hunt without workloads, whose server did not start, is the last choice."""
-    from loadchaos.campaigns.hunt.journal import SETTINGS, count_of_workloads
+    from loadchaos.campaigns.hunt.journal import SETTINGS, rows_of
 
     found = [file.parent for file in out.glob("hunt-*/hunt.json")]
     if not found:
         raise OptionError(f"--resume: {out} has no hunt; start one without --resume")
-    return max(found, key=lambda p: (count_of_workloads(p) > 0, (p / SETTINGS).stat().st_mtime))
+    return max(found, key=lambda p: (any(rows_of(p)), (p / SETTINGS).stat().st_mtime))
 
 
-def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine, str]:
+def _launch(command: str | None, stored: str) -> tuple[CommandLine, str]:
     from loadchaos.core.redact import REDACTED, Redactor
     from loadchaos.server.process.launcher import parse_command_line
 
-    text = command or stored.get("launch")
+    text = command or stored
     if not text:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     if command is None and REDACTED in text:
@@ -142,8 +131,8 @@ def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine
     redactor = Redactor.from_environment(os.environ)
     env = redactor.mapping(dict(line.env))
     shown = shlex.join([*(f"{k}={v}" for k, v in env.items()), *redactor.argv(list(line.argv))])
-    if command is not None and stored.get("launch") not in (None, shown):
-        raise OptionError(f"--launch differs from that of the hunt ({stored['launch']}); start a new hunt")
+    if command is not None and stored not in ("", shown):
+        raise OptionError(f"--launch differs from that of the hunt ({stored}); start a new hunt")
     return line, shown
 
 

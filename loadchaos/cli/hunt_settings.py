@@ -14,6 +14,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.hunt.journal import HuntSettings
     from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.server.process.launcher import CommandLine
 
@@ -36,33 +37,25 @@ _REPLACEABLE = (
 def stored_form(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they are stored. The value of a header is stored only if it names an environment variable."""
     stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
-    stored["headers"] = [
+    stored["headers"] = tuple(
         text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
         for text in options["headers"]
-    ]
+    )
     return stored
 
 
-def with_stored(context: click.Context, options: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the options of a resumed hunt from those that were stored.
+def with_stored(context: click.Context, options: Mapping[str, Any], stored: HuntSettings) -> dict[str, Any]:
+    """Complete the options of a resumed hunt from those that were stored; `context` knows those that were typed.
 
-    Args:
-        context: click's, which knows the options that were typed.
-        options: values of all options.
-        stored: content of hunt.json; {} for a new hunt.
-
-    Raises:
-        OptionError: an option of the schedule differs, or the value of a header was not stored.
+    Raises OptionError where an option of the schedule differs, or the value of a header was not stored.
     """
     found = dict(options)
     for name in (*_SCHEDULE, *_REPLACEABLE):
-        if name not in stored:
-            continue
+        before = getattr(stored, name)
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            found[name] = stored[name]
-        elif name in _SCHEDULE and found[name] != stored[name]:
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(f"{option} differs from that of the hunt ({stored[name]}); start a new hunt")
+            found[name] = before
+        elif name in _SCHEDULE and found[name] != before:
+            raise OptionError(f"--{name.replace('_', '-')} differs from that of the hunt ({before}); start a new hunt")
     for text in found["headers"]:
         name, _, value = text.partition("=")
         if value == REDACTED:

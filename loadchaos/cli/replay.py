@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    campaign_in,
     duration,
     echo,
-    lock_folder,
     resumed_command,
-    run_interruptible,
     say,
     server_options,
     server_settings,
@@ -26,6 +25,7 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.campaigns.replay.expected import ExpectedFailure
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import ServerChoice
@@ -111,28 +111,27 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         return
     if options["launch"] and options["target"]:
         raise OptionError("--launch and --target exclude each other: give one of them")
-    folder = replay_folder(out, "replay", source, resume=options["resume"])
-    trace, plan = prepare(source, folder, options)
+    campaign = replay_campaign(out, "replay", source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
     against = None
     if options["against"]:
         from loadchaos.campaigns.replay.servers import from_launch
 
         against = from_launch(options["against"])
-    request = ReplayRequest(plan, folder, options["times"], against, trace.dialect)
+    request = ReplayRequest(plan, options["times"], against, trace.dialect)
     say(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    say(f"looking for {plan.expected.describe()}; tries are in {folder}")
-    session = ReplaySession(trace, request, say, echo)
-    sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
+    say(f"looking for {plan.expected.describe()}; tries are in {campaign.folder}")
+    sys.exit(campaign.run(ReplaySession(campaign, trace, request, echo).run(), resumed_command()))
 
 
-def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
+def prepare(source: Path, campaign: Campaign, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
     from loadchaos.run.options import Options
 
-    found = read_source(source, folder)
+    found = read_source(source, campaign.folder)
     expected = expected_failure(source, found, options)
     server = _server(found, options)
     whole = len(found.sends)
@@ -142,19 +141,16 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:
-        echo(
-            f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB",
-            err=True,
-        )
+        say(f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB")
     run_options = Options(
         **server_settings(options), wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
         authorize=options.get("authorize") or (), argv=sys.argv,
     )  # fmt: skip
     plan = TryPlan(
         server, expected, run_options, recorded_parts(found), options.get("rounds") or 1,
-        share=bool(options.get("share_server")),
+        share=bool(options.get("share_server")), interrupts=campaign.interrupts,
     )  # fmt: skip
-    return bodies.stored(found, folder), plan
+    return bodies.stored(found, campaign.folder), plan
 
 
 def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, Any]) -> ExpectedFailure:
@@ -195,17 +191,17 @@ def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
 
 
-def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
-    """Lock the folder of a new replay, or the newest of the same source."""
+def replay_campaign(out: Path, what: str, source: Path, *, resume: bool) -> Campaign:
+    """A new replay, or the newest of the same source."""
     from loadchaos.core.ledger.recorder import create_folder
 
     name = f"{what}-{source.resolve().stem}"
     if not resume:
-        return lock_folder(create_folder(out, name).path, what)
+        return campaign_in(create_folder(out, name).path, what)
     earlier = sorted(out.glob(f"{name}-*/{what}.json"), key=lambda p: p.stat().st_mtime)
     if not earlier:
         raise OptionError(f"--resume: {out} has no {what} of {source}; start one without --resume")
-    return lock_folder(earlier[-1].parent, what)
+    return campaign_in(earlier[-1].parent, what)
 
 
 def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:

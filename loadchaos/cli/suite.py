@@ -31,9 +31,9 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import to_json
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.profile.profile import Profile
     from loadchaos.report.suite_result import SuiteResult
-    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.probe import ProbeResult
 
 _EXIT_CODES = """\b
@@ -80,9 +80,9 @@ def suite(
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
     runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
     """
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
-    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     given = _overrides(overrides, resources.profiles())
@@ -93,37 +93,34 @@ def suite(
     target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
-    folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    interrupts = Interrupts()
-    found, code = interrupts.run(_suite(target, profiles, folder, options, interrupts))
+    campaign = Campaign(options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
+    found, code = campaign.interrupts.run(_suite(campaign, target, profiles, options))
     color_and_width = terminal()
     if as_json:
         print_json(to_json(found))
     else:
-        echo(render(found, folder, width=color_and_width[1]))
+        echo(render(found, campaign.folder, width=color_and_width[1]))
     sys.exit(code)
 
 
 async def _suite(
-    target: str | None,
-    profiles: Mapping[str, Profile],
-    folder: Path,
-    options: Mapping[str, Any],
-    interrupts: Interrupts,
+    campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Mapping[str, Any]
 ) -> tuple[SuiteResult, int]:
     from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteSession
 
-    probed = await (_probe(target, profiles, options) if target else _probe_launched(profiles, folder, options))
+    probed = await (
+        _probe(target, profiles, options) if target else _probe_launched(profiles, campaign.folder, options)
+    )
     choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
     selected = select(profiles, probed.fits, choice, probed.facts.base_url)
-    record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
+    record = SuiteRecord(campaign, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
     settings = run_options(given, None, {})
-    session = SuiteSession(record, settings, interrupts, lambda text: say(f"  {text}"), say)
+    session = SuiteSession(record, settings)
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])

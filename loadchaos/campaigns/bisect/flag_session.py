@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.campaigns.bisect.result_files import STATE, short_reason, write_result
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
-from loadchaos.campaigns.minimise.decider import Decider, Decision
-from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.campaign import Campaign
+from loadchaos.campaigns.minimise.candidate import Reduction, may_go, whole_of
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, short_reason
+from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
-from loadchaos.campaigns.replay.resumed import settings_of
-from loadchaos.campaigns.replay.servers import redacted_command, result_redactor
+from loadchaos.campaigns.replay.servers import redacted_command
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
@@ -34,23 +30,15 @@ class FlagResult:
     text: str
 
 
-class FlagSession:
-    """Tries, decisions and result files of one bisection over flags."""
+class FlagSession(CandidateSession):
+    """One bisection over flags, with its result files."""
 
-    def __init__(
-        self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
-    ) -> None:
-        assert plan.server.launch is not None
-        self._plan, self._folder, self._print = plan, folder, print_line
-        self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
-        self._trials = Trials(replace(plan, name="bisect"), folder, trace.dialect, print_line)
+    def __init__(self, campaign: Campaign, trace: RequestTrace, plan: TryPlan, budget_s: float) -> None:
+        super().__init__(campaign, trace, replace(plan, name="bisect"), budget_s)
+        self._whole = whole_of(trace, plan.server, plan.rounds)
         self._trials.strict = True
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
-        self._hide = result_redactor(plan.server)
-        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
-        self._decider.hide = self._hide.text
         self._search = FlagSearch(self._whole, self._decider)
-        self._begin_s = time.monotonic()
 
     async def run(self, changes: Sequence[str] = ()) -> FlagResult:
         argv = self._whole.command + tuple(word for flag in self._whole.flags for word in flag)
@@ -65,18 +53,13 @@ class FlagSession:
             why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
             text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
             return FlagResult(exit_codes.FAIL, None, text)
-        folder = self._folder / "bisect"
-        seconds = time.monotonic() - self._begin_s
-        text = f"{summary(findings)}\n{self._decider.tries} tries, {spent_time(seconds)}: {folder}"
-        hide = self._hide
-        write_result(folder, hide.text(self._readme(findings)), hide.data(self._data(findings)))
-        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
+        self._write_result(self._readme(findings), self._data(findings))
+        text = self._redactor.text(f"{summary(findings)}\n{self._worth(self._decider.tries)}")
+        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, text)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         self._trials.fresh = self._decider.counting and not self._plan.share
-        found = await self._trials.attempt(candidate)
-        self._decider.why = self._trials.why
-        return found
+        return await super()._attempt(candidate)
 
     def _report(self, decision: Decision) -> None:
         kept, left = len(_loose(self._search.smallest)), self._search.left
@@ -86,7 +69,7 @@ class FlagSession:
         eta = f", at most {left} more candidates, {spent_time(left * mean_s)}" if left else ""
         self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(_loose(self._whole))} flags kept{eta}")
 
-    def _data(self, found: FlagFindings) -> dict[str, Any]:
+    def _data(self, found: FlagFindings) -> dict[str, object]:
         assert self._plan.server.launch is not None
         env = self._plan.server.launch.env
         return {

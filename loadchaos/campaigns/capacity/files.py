@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loadchaos.analysis.capacity.result import CapacityResult
-from loadchaos.core.errors import LedgerError, OptionError, next_step
-from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.campaigns.campaign import saved
+from loadchaos.core.errors import OptionError
 from loadchaos.report.html import capacity_page
 
 RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
@@ -28,13 +26,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write(folder: Path, data: Mapping[str, Any]) -> None:
-    try:
-        write_json(folder / RESULT, data)
-        write_whole(folder / TABLE, table(data))
-        write_whole(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)))
-    except OSError as e:
-        raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
+def contents(data: Mapping[str, Any]) -> dict[str, object]:
+    """The three files by name."""
+    return {RESULT: data, TABLE: table(data), PAGE: capacity_page.render(CapacityResult.from_json(data))}
 
 
 def table(data: Mapping[str, Any]) -> str:
@@ -47,18 +41,12 @@ def table(data: Mapping[str, Any]) -> str:
 
 
 def read(folder: Path, option: str = "") -> dict[str, Any]:
-    """Read capacity.json of a search, whose folder `option` names.
-
-    Raises:
-        OptionError: it cannot be read, or another version wrote it.
-    """
+    """Read capacity.json of a search, whose folder `option` names. Raises OptionError where that cannot be used."""
     file, given = folder / RESULT, f"{option} {folder}".strip()
     try:
-        found: dict[str, Any] = orjson.loads(file.read_bytes())
-    except (OSError, ValueError) as e:
+        found = saved(file, SCHEMA, "start a new search")
+    except FileNotFoundError as e:
         raise OptionError(f"{given}: {RESULT} cannot be read ({e}); start a new search") from e
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise OptionError(f"{given}: schema {SCHEMA} was expected in {RESULT}; start a new search")
     if missing := [key for key in _NEEDED if key not in found]:
         raise OptionError(f"{given}: {RESULT} has no {missing[0]}; start a new search")
     return found

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from loadchaos.analysis.capacity.findings import Step
 from loadchaos.analysis.capacity.queue_model import QueueModel
-from loadchaos.analysis.capacity.result import Unit
+from loadchaos.analysis.capacity.result import CapacityAnswer, Unit
 from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0
@@ -65,9 +65,9 @@ class CapacitySearch:
 
     def __init__(self, settings: SearchSettings) -> None:
         self._settings = settings
-        self.steps: list[Mapping[str, Any]] = []
+        self.steps: list[Step] = []
 
-    def add(self, step: Mapping[str, Any]) -> None:
+    def add(self, step: Step) -> None:
         """Fold the result of a step, as capacity.json has it. A step that met the goal proves nothing where the queue
         of its load would be too long in the long run, at what overloaded steps have completed.
         """
@@ -211,8 +211,8 @@ class CapacitySearch:
         return sum(1 for s in self.steps if math.isclose(s["load"], load) and not s.get("scout"))
 
 
-def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> dict[str, Any]:
-    step.pop("measured", None)
+def _in_the_long_run(step: Step, model: QueueModel, goal: float) -> Step:
+    step = {name: value for name, value in step.items() if name != "measured"}
     share = model.share_in_time(float(step["load"]))
     if share >= goal or step["status"] == "not_met" or not step.get("leans"):
         return step
@@ -223,38 +223,37 @@ def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> di
     return {**step, "status": status, "leans": False, "why": why, "measured": before}
 
 
-def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
+def answer(search: CapacitySearch, settings: SearchSettings) -> CapacityAnswer:
     low, high, client = search.low, search.high, search.client_limit
-    found: dict[str, Any] = {"capacity": low, "low": low, "high": high, "client_limit": client}
-    if low is not None:
-        found["known"] = True
-        limited = high is None and client is not None
-        found["at_least"] = high is None
-        found["why"] = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
+    limited = high is None and client is not None
+    if low is None:
+        why = _unknown(search, high, client)
     else:
-        found |= {"known": False, "at_least": False, "why": _unknown(search, high, client)}
-    found["interval"] = _interval(search, settings)
-    found["narrow"] = low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9
-    return found
+        why = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
+    return CapacityAnswer(
+        capacity=low, low=low, high=high, client_limit=client, known=low is not None,
+        at_least=low is not None and high is None, why=why, interval=_interval(search, settings),
+        narrow=low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9,
+    )  # fmt: skip
 
 
-def _interval(search: CapacitySearch, settings: SearchSettings) -> list[float | None]:
+def _interval(search: CapacitySearch, settings: SearchSettings) -> tuple[float | None, float | None]:
     """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
     or slower than its load says: its ends are the rates that were offered.
     """
     low, high = search.low, search.high
     if settings.by == "concurrency":
-        return [low, high]
+        return low, high
     offered = [(s, _offered(s)) for s in search.steps]
     lows = [rate for s, rate in offered if s["load"] == low and s["status"] == "met"]
     highs = [rate for s, rate in offered if s["load"] == high and s["status"] == "not_met"]
-    return [
+    return (
         None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
         None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
-    ]
+    )
 
 
-def _offered(step: Mapping[str, Any]) -> float:
+def _offered(step: Step) -> float:
     """Requests per second that were due in the measured time of a step."""
     seconds = float(step.get("measured_s") or 0.0)
     return float(step["requests"]) / seconds if seconds else float(step["load"])

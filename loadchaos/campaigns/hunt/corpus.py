@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
 
 from loadchaos.analysis.log_templates import TemplateMiner
+from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.hunt.genes import GenePool
+from loadchaos.campaigns.hunt.journal import WorkloadRow
 from loadchaos.campaigns.hunt.mutation import Breeder
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.rng import hash64
@@ -37,24 +37,6 @@ _KIND_WEIGHTS = {"failure": 8.0, "state": 4.0, "log": 3.0, "pair": 2.0}
 _LED_TO_KNOWN = 0.2
 """Factor for the energy of an entry that ended in a known failure: its children end there, too."""
 _SHARPNESS = 2
-DEADLY = ("engine_death", "startup", "hang")
-COUNTED = ("server", "self-inflicted")
-"""Attributions of failures that are findings."""
-
-
-def finding_key(failure: Mapping[str, Any]) -> str:
-    """Key of equal failures: id and guilty frame. The title counts too where the id does not say enough."""
-    frame = str(failure.get("frame") or "")
-    loose = str(failure.get("id", "")).startswith(("unexplained_", "unknown_", "unexpected_", "error_in_"))
-    return "|".join([str(failure.get("id")), frame, *([str(failure.get("title"))] if loose and not frame else [])])
-
-
-def findings_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Failures of a row that count as findings. A refusal with a 4xx is none, in whatever words: genes may ask for what
-    a server does not support. Nor is the effect of too much load: genes overload servers.
-    """
-    found = [f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED]
-    return [f for f in found if not f.get("accepted") and not f.get("refused")]
 
 
 @dataclass
@@ -78,12 +60,6 @@ class WorkloadChoice:
     seed: int
     change: str
     parent: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "n": self.number, "workload": self.workload.to_json(), "seed": self.seed, "change": self.change,
-            "parent": self.parent,
-        }  # fmt: skip
 
 
 @dataclass
@@ -113,36 +89,31 @@ class Corpus:
     _pairs: set[tuple[str, str]] = field(default_factory=set)
     _templates: TemplateMiner = field(default_factory=TemplateMiner)
 
-    def fold(self, row: Mapping[str, Any]) -> bool:
+    def fold(self, row: WorkloadRow) -> bool:
         """Fold the result of a workload. Returns True if it became an entry."""
         self.workloads += 1
-        self.chosen = max(self.chosen, int(row["n"]))
-        if row.get("parent") is not None:
-            parent = next((e for e in self.entries if e.number == row["parent"]), None)
-            if parent is not None:
-                parent.chosen += 1
-        for line in row.get("idle_lines") or ():
+        self.chosen = max(self.chosen, row.n)
+        for entry in self.entries:
+            entry.chosen += row.parent is not None and entry.number == row.parent
+        for line in row.idle_lines:
             self.hits[f"log:{self._templates.add(line)}"] += 1
-        found = findings_of(row)
-        features = frozenset(row.get("features") or ()) | {
-            f"log:{self._templates.add(t)}" for t in row.get("lines") or ()
-        }
-        features |= {f"failure:{finding_key(f)}" for f in found}
+        found = row.findings
+        features = {*row.features, *(f"log:{self._templates.add(t)}" for t in row.lines)}
+        features |= {f"failure:{f.key}" for f in found}
         self.news_of_last = news = frozenset(f for f in features if not self.hits[f])
         self.hits.update(features)
-        known = any(finding_key(f) in self.findings for f in found)
+        known = any(f.key in self.findings for f in found)
         for failure in found:
-            self.findings.setdefault(finding_key(failure), int(row["n"]))
-        workload = Workload.from_json(row["workload"])
-        died = any(f.get("severity") in DEADLY for f in found)
-        self._pairs.update(combinations(sorted(workload.values()), 2))
-        for value in workload.values():
+            self.findings.setdefault(failure.key, row.n)
+        died = any(f.severity in DEADLY for f in found)
+        self._pairs.update(combinations(sorted(row.workload.values()), 2))
+        for value in row.workload.values():
             tried = self._tried.setdefault(value, _Tried())
             tried.runs += 1
             tried.known += died
         if not news:
             return False
-        self.entries.append(Entry(int(row["n"]), workload, features, news, known_failure=known or died))
+        self.entries.append(Entry(row.n, row.workload, frozenset(features), news, known_failure=known or died))
         return True
 
     def weigh(self, value: str) -> float:

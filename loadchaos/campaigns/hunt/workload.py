@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GenePool, value_key
+from loadchaos.core.typed_json import IF_SET, to_json
 from loadchaos.core.units import int_range
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 
@@ -36,17 +37,7 @@ class Workload:
 
     load: Genes
     traffic: tuple[Genes, ...]
-    attacks: tuple[Genes, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "load": dict(self.load), "traffic": [dict(t) for t in self.traffic],
-            **({"attacks": [dict(a) for a in self.attacks]} if self.attacks else {}),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Workload:
-        return cls(data["load"], tuple(data["traffic"]), tuple(data.get("attacks") or ()))
+    attacks: tuple[Genes, ...] = field(default=(), metadata=IF_SET)
 
     def values(self) -> set[str]:
         """Every gene with its value, as texts: `traffic.top_k=20`."""
@@ -54,7 +45,7 @@ class Workload:
         return {value_key(group, name, value) for group, genes in groups for name, value in genes.items()}
 
     def name(self) -> str:
-        data = json.dumps(self.to_json(), sort_keys=True).encode()
+        data = json.dumps(to_json(self), sort_keys=True).encode()
         return hashlib.blake2b(data, digest_size=4).hexdigest()
 
     def profile(self, pool: GenePool) -> dict[str, Any]:

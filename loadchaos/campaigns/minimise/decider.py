@@ -6,15 +6,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from loadchaos.campaigns.campaign import SavedState
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.replay.resumed import SearchState
 from loadchaos.core.stats import SequentialTest
 
-STATE = "minimise.json"
-_SCHEMA = 3
+SCHEMA = 3
 """Raised with each change of the rules that decisions were made by."""
 LEAST_P = 0.15
 """A reproducer that fails less often is dropped."""
@@ -62,18 +60,15 @@ class Decider:
     """
 
     def __init__(
-        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, attempt: Attempt, state: SavedState | None, report: Callable[[Decision], None], budget_s: float
+    ) -> None:
         self._attempt, self._report = attempt, report
         self._deadline_s = time.monotonic() + budget_s
         self.p = 1.0
         self.tries = 0
         self.steps: list[Decision] = []
-        self._state = SearchState(file, _SCHEMA, settings or {}) if file is not None else None
-        self._known: dict[str, Decision] = {}
-        if self._state is not None:
-            self._known = self._state.load(_decisions, self._known)
+        self._state = state
+        self._known: dict[str, Decision] = state.load(_decisions, {}) if state is not None else {}
         self._save()  # an interruption before the first decision can be continued, too
         self.step = self.why = ""
         self.counting = False
@@ -170,7 +165,7 @@ class Decider:
 
     def _save(self) -> None:
         if self._state is not None:
-            self._state.save(decisions={k: d.__dict__ for k, d in self._known.items()})
+            self._state.save(decisions=self._known)
 
 
 def _decisions(data: Mapping[str, Any]) -> dict[str, Decision]:

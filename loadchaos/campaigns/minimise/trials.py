@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from loadchaos.campaigns.campaign import Campaign, run_facts
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.script_try import facts_of, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
@@ -46,8 +46,9 @@ class Trials:
         version: Version of the server, as it told itself; `dialect` likewise.
     """
 
-    def __init__(self, plan: TryPlan, folder: Path, dialect: str, print_line: Callable[[str], None]) -> None:
-        self._plan, self._folder, self._print = plan, folder, print_line
+    def __init__(self, plan: TryPlan, campaign: Campaign, dialect: str) -> None:
+        folder = campaign.folder
+        self._plan, self._folder, self._print = plan, folder, campaign.print_line
         self._pool = ServerPool(plan.server, folder / "servers")
         self._ready_s: float | None = None
         self._longest_s = 0.0
@@ -159,10 +160,7 @@ class Trials:
         return folder
 
     def _learn(self, run: Path) -> None:
-        try:
-            facts = json.loads((run / "facts.json").read_bytes())
-        except (OSError, ValueError):
-            return
+        facts = run_facts(run)
         self.version, self.dialect = str(facts.get("version") or ""), str(facts.get("dialect") or self.dialect)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
@@ -26,7 +27,6 @@ from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
-_DEADLY = ("engine_death", "startup", "hang")
 _NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
 
 
@@ -56,9 +56,6 @@ class TryResult:
     answered: int = 0
     left: int = 0
     outcomes: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     if not any(f.severity == "engine_death" and plan.expected.matches(f) for f in result.failures):
         _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
     return replace(
-        found, died=any(f.severity in _DEADLY for f in result.failures),
+        found, died=any(f.severity in DEADLY for f in result.failures),
         answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
     )  # fmt: skip
@@ -146,7 +143,7 @@ def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bo
         return TryResult(True, found.id, False, sent, seconds, folder, fresh)
     if result.exit_code in exit_codes.BY_SIGNAL:
         return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
-    dead = next((f for f in failures if f.severity in _DEADLY), None)
+    dead = next((f for f in failures if f.severity in DEADLY), None)
     if dead is not None:
         return TryResult(False, dead.id, True, sent, seconds, folder, fresh)
     if why := _unproved(result):

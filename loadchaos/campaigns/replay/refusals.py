@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import orjson
 
+from loadchaos.campaigns.campaign import run_facts
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
@@ -56,7 +57,7 @@ def refuses_some(result: TryResult) -> bool:
 
 
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
-    model = _served_model(Path(result.folder))
+    model = str(run_facts(Path(result.folder)).get("model") or "")
     tls = options.tls.context()
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
         client = DiscoveryClient(HttpAsker(http), url, url)
@@ -76,13 +77,6 @@ def _short_body(body: bytes) -> bytes:
     except orjson.JSONDecodeError:
         return body
     return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
-
-
-def _served_model(run: Path) -> str:
-    try:
-        return str(orjson.loads((run / "facts.json").read_bytes()).get("model") or "")
-    except (OSError, ValueError):
-        return ""
 
 
 def shortened(body: dict[str, Any]) -> dict[str, Any]:

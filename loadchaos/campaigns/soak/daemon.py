@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.soak import due, retention
 from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
 from loadchaos.campaigns.soak.state import (
@@ -28,12 +29,10 @@ from loadchaos.campaigns.soak.state import (
 )
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.folder_lock import FolderLock
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
 from loadchaos.report.html import trend, trend_page
-from loadchaos.run.interrupts import Interrupts
 
 _POLL_S = 1.0
 _OVERTIME_S = 600.0
@@ -80,25 +79,18 @@ class Soak:
     be written.
     """
 
-    def __init__(
-        self,
-        order: Order,
-        clock: SoakClock,
-        child: SoakChild,
-        interrupts: Interrupts,
-        print_line: Callable[[str], None],
-    ) -> None:
-        self._interrupts = interrupts
-        self._order, self._clock, self._child, self._print = order, clock, child, print_line
-        self._lock = FolderLock(order.home, f"the soak of {order.profile}", clock.now())
-        self.state = load(order.home, order.profile, order.name, clock.now())
+    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, campaign: Campaign) -> None:
+        self._campaign, self._interrupts, self._print = campaign, campaign.interrupts, campaign.print_line
+        self._order, self._clock, self._child = order, clock, child
+        campaign.lock(f"the soak of {order.profile}", clock.now())
+        self.state = load(campaign, order.profile, order.name, clock.now())
         self._signal_sent: int | None = None
         self._saved = _fingerprint(self.state)
-        save(order.home, self.state)
+        save(campaign, self.state)
         retention.sweep(order.home)
 
     def close(self) -> None:
-        self._lock.close()
+        self._campaign.close()
 
     # --- the two modes --------------------------------------------------------------------------------------------------
 
@@ -296,7 +288,7 @@ class Soak:
     def _save(self) -> None:
         fingerprint = _fingerprint(self.state)
         if fingerprint != self._saved:
-            save(self._order.home, self.state)
+            save(self._campaign, self.state)
             self._saved = fingerprint
 
     def _print_next(self) -> None:
@@ -312,7 +304,9 @@ def _fingerprint(state: State) -> tuple[object, ...]:
 
 
 def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
-    interrupts = Interrupts()
-    one = Soak(order, SoakClock(), SoakChild(order.home), interrupts, print_line)
-    with contextlib.closing(one), interrupts.installed():
+    campaign = Campaign(order.home, print_line)
+    with (
+        contextlib.closing(Soak(order, SoakClock(), SoakChild(order.home), campaign)) as one,
+        campaign.interrupts.installed(),
+    ):
         return one.once() if once else one.forever()

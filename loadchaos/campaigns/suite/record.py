@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 
+from loadchaos.campaigns.campaign import Campaign, now_text, verdict_of
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.model import Facts
-from loadchaos.core.typed_json import to_json
-from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.html import suite_page
-from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteResult, SuiteVerdict
+from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteResult
 
 _WORST_FIRST = (
     exit_codes.FAIL,
@@ -23,11 +19,6 @@ _WORST_FIRST = (
     exit_codes.UNKNOWN,
     exit_codes.PASS,
 )
-_VERDICTS: Mapping[int, SuiteVerdict] = {
-    exit_codes.PASS: "pass",
-    exit_codes.FAIL: "fail",
-    exit_codes.UNKNOWN: "unknown",
-}
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -38,18 +29,12 @@ def worst(codes: Sequence[int]) -> int:
     return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
 
-def verdict_of(code: int) -> SuiteVerdict:
-    return _VERDICTS.get(code, "error")
-
-
 class SuiteRecord:
     """Results of a suite so far. Files are complete after each change, so that SIGKILL loses nothing that was finished."""
 
-    def __init__(self, folder: Path, target: str, facts: Facts) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self._target, self._facts = target, facts
-        self._started = _now()
+    def __init__(self, campaign: Campaign, target: str, facts: Facts) -> None:
+        self.campaign, self._target, self._facts = campaign, target, facts
+        self._started = now_text()
         self._rows: dict[str, ProfileRow] = {}
 
     def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
@@ -71,11 +56,7 @@ class SuiteRecord:
             LedgerError: they cannot be written.
         """
         result = self.result(ended=ended)
-        try:
-            write_json(self.folder / "suite.json", to_json(result))
-            write_whole(self.folder / "suite.html", suite_page.render(result))
-        except OSError as e:
-            raise LedgerError(f"{self.folder}: {e.strerror}; {next_step(e)}") from e
+        self.campaign.write({"suite.json": result, "suite.html": suite_page.render(result)})
 
     @property
     def exit_code(self) -> int:
@@ -88,12 +69,8 @@ class SuiteRecord:
             target=self._target,
             server=ServerName(dialect=facts.dialect, version=facts.version, model=facts.model),
             started=self._started,
-            ended=_now() if ended else None,
+            ended=now_text() if ended else None,
             exit_code=self.exit_code if ended else None,
             verdict=verdict_of(self.exit_code) if ended else None,
             profiles=tuple(self._rows.values()),
         )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

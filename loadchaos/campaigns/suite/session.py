@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
-from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of
+from loadchaos.campaigns.campaign import counted, verdict_of
+from loadchaos.campaigns.suite.record import SuiteRecord
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.profile.profile import Profile
 from loadchaos.report.suite_result import ProfileRow, SuiteFailure
 from loadchaos.run.finalize import Result
-from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
@@ -25,18 +25,12 @@ _MOST_FAILURES = 20
 
 
 class SuiteSession:
-    """The runs of a suite. `print_line` gets the lines of the runs, `announce` one line before and after each."""
+    """The runs of a suite; each has a line before and after its own lines."""
 
-    def __init__(
-        self,
-        record: SuiteRecord,
-        options: Options,
-        interrupts: Interrupts,
-        print_line: Callable[[str], None],
-        announce: Callable[[str], None],
-    ) -> None:
-        self._record, self._options, self._interrupts = record, options, interrupts
-        self._print, self._announce = print_line, announce
+    def __init__(self, record: SuiteRecord, options: Options) -> None:
+        self._record, self._options = record, options
+        self._interrupts, self._announce = record.campaign.interrupts, record.campaign.print_line
+        self._print: Callable[[str], None] = lambda text: self._announce(f"  {text}")
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
@@ -60,7 +54,7 @@ class SuiteSession:
 
     async def _run(self, profile: Profile, seed: int) -> ProfileRow:
         """Run a profile with prompts that the server has not cached."""
-        options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
+        options = replace(self._options, out=self._record.campaign.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
             return _summary(profile, await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
@@ -76,7 +70,6 @@ class SuiteSession:
 
 def _summary(profile: Profile, result: Result) -> ProfileRow:
     verdict = result.verdict
-    failures = [f for f in result.failures if not f.accepted and f.attribution != "expected"]
     checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()
     return ProfileRow(
         name=profile.name,
@@ -88,7 +81,7 @@ def _summary(profile: Profile, result: Result) -> ProfileRow:
         error=result.error,
         requests=sum(result.outcomes.values()),
         worth=verdict.worth if verdict is not None else "",
-        failures=tuple(_failure(f) for f in failures[:_MOST_FAILURES]),
+        failures=tuple(_failure(f) for f in counted(result)[:_MOST_FAILURES]),
         unknown=tuple(_described(c) for c in checks if c.verdict == "unknown"),
         broken=tuple(_described(c) for c in checks if c.verdict == "fail"),
     )

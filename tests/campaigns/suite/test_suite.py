@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of, worst
+from loadchaos.campaigns.campaign import Campaign, verdict_of
+from loadchaos.campaigns.suite.record import SuiteRecord, worst
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
 from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
@@ -117,7 +118,7 @@ def finished(name: str, seconds: float, code: int, **more: Any) -> ProfileRow:
 
 
 def recorded(folder: Path) -> SuiteRecord:
-    record = SuiteRecord(folder, REMOTE, FACTS)
+    record = SuiteRecord(Campaign(folder, lambda _: None), REMOTE, FACTS)
     for name, reasons in (("good", []), ("bad", []), ("open", []), ("foreign", ["images: the model takes none"])):
         record.plan(name, f"about {name}", reasons)
     record.begin("good")
