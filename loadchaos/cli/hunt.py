@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import (
-    campaign_in,
-    duration,
-    echo,
-    launched_server_options,
-    positive_duration,
-    say,
-)
+from loadchaos.cli.common import campaign_in, duration, echo, launched_server_options, positive_duration, say
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately

@@ -30,15 +30,7 @@ _BACKENDS = {
 }
 """Endpoint of each --backend of vllm bench."""
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _INSTEAD = {
     "rate": "load.0.rate={}/s",
     "num_prompts": "load.0.requests={}",

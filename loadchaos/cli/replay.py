@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import (
-    campaign_in,
-    duration,
-    echo,
-    resumed_command,
-    say,
-    server_options,
-    server_settings,
-)
+from loadchaos.cli.common import campaign_in, duration, echo, resumed_command, say, server_options, server_settings
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json

@@ -58,12 +58,7 @@ def _check_free(host: str, port: int) -> None:
 
 
 @click.command()
-@click.option(
-    "--master-host",
-    required=True,
-    metavar="HOST",
-    help="Machine that runs `loadchaos run --master`.",
-)
+@click.option("--master-host", required=True, metavar="HOST", help="Machine that runs `loadchaos run --master`.")
 @click.option(
     "--master-port", type=click.IntRange(1, 65535), default=5557, show_default=True, help="Its port for workers."
 )

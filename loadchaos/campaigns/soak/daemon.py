@@ -15,18 +15,7 @@ from pathlib import Path
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.soak import due, retention
 from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
-from loadchaos.campaigns.soak.state import (
-    Running,
-    SoakRun,
-    State,
-    What,
-    Why,
-    format_time,
-    iso,
-    load,
-    parse_time,
-    save,
-)
+from loadchaos.campaigns.soak.state import Running, SoakRun, State, What, Why, format_time, iso, load, parse_time, save
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.units import format_duration

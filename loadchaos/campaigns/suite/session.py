@@ -93,13 +93,7 @@ def _described(check: CheckResult) -> str:
 
 def _failure(f: FailureResult) -> SuiteFailure:
     return SuiteFailure(
-        id=f.id,
-        title=f.title,
-        severity=f.severity,
-        count=f.count,
-        known=f.known,
-        remedy=f.remedy,
-        incident=f.incident,
+        id=f.id, title=f.title, severity=f.severity, count=f.count, known=f.known, remedy=f.remedy, incident=f.incident
     )
 
 
