@@ -41,12 +41,8 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
 
 
 def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replicas: Iterable[str] = ()) -> None:
-    """Set target and key of a command where it was given neither.
-
-    Args:
-        options: of the command; target and api_key_env are set in it.
-        needs_target: true where the profile has no server of its own.
-        replicas: URLs of the profile that get the headers too.
+    """Set target and key in the options of a command that was given neither. `needs_target`: the profile has no server
+    of its own. `replicas`: URLs of the profile that get the headers too.
     """
     if needs_target and options["target"] is None and (url := openai_target()) is not None:
         options["target"] = url

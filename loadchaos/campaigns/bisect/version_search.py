@@ -17,13 +17,8 @@ _EACH_GOOD = 0.99
 
 @dataclass(frozen=True)
 class ReleaseResult:
-    """Result of one release.
-
-    Attributes:
-        state: BAD, GOOD or SKIPPED.
-        confidence: 1 for a bad release, as the same failure came. For a good one 1 minus the chance of its tries with the
-            failure.
-        why: Reason why the release was skipped.
+    """Result of one release. `state`: BAD, GOOD or SKIPPED (`why`). `confidence`: 1 for a bad release, as the same
+    failure came; for a good one 1 minus the chance of its tries with the failure.
     """
 
     version: str
@@ -45,12 +40,8 @@ class Boundary:
 
 @dataclass
 class VersionFindings:
-    """Result of a search.
-
-    Attributes:
-        first_bad: Boundary to the first bad release; None if all older ones of the range are bad, or were skipped.
-        first_good: Boundary to the first good release; None if all newer ones of the range are bad, or were skipped.
-        anchor: Release whose failures gave the probability.
+    """Result of a search. A boundary is None if all releases on that side are bad, or were skipped. `anchor`: the
+    release whose failures gave the probability.
     """
 
     anchor: str = ""

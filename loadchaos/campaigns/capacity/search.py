@@ -31,16 +31,9 @@ _MODEL_ERROR = 0.03
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of a search.
-
-    Attributes:
-        by: `rate` or `concurrency`.
-        start: Load of the first step.
-        most: Highest load that is tried.
-        tolerance: Ratio of the two ends of the interval that is narrow enough, minus 1.
-        goal: Share of good requests.
-        limits_s: Limits of a good request.
-        arrivals: Variance to mean ratio of the arrivals of a rate.
+    """Settings of a search, with loads from `start` to `most`. `tolerance`: ratio of the two ends of the interval that
+    is narrow enough, minus 1. `goal`: share of requests within `limits_s`. `arrivals`: variance to mean ratio of the
+    arrivals of a rate.
     """
 
     by: Unit

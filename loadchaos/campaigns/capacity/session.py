@@ -44,12 +44,9 @@ _LIVE_S = 1.0
 
 @dataclass(frozen=True)
 class CapacitySettings:
-    """Settings of a search, as capacity.json has them.
-
-    Attributes:
-        at_least: The result fails where the capacity is proved to be below.
-        wanted: The command's own texts, for `--resume`.
-        phase: The phase of the profile whose traffic is sent: its number, how many there are, and the traffic.
+    """Settings of a search, as capacity.json has them. `at_least`: the result fails where the capacity is proved to be
+    below. `wanted`: the command's own texts, for `--resume`. `phase` of the profile whose traffic is sent: its number,
+    how many there are, and the traffic.
     """
 
     search: SearchSettings
@@ -64,11 +61,8 @@ class CapacitySettings:
 
 @dataclass(frozen=True)
 class SearchOutput:
-    """Receivers of the reports of a search.
-
-    Attributes:
-        live: gets the progress of the current step as a line, once a second.
-        publish: gets capacity.json at each change; `current` in it is the step in progress.
+    """Receivers of the progress of the current step as a line, once a second, and of capacity.json at each change, with
+    the step in progress as `current`.
     """
 
     live: Callable[[str], None]

@@ -46,16 +46,10 @@ class FindingReplay:
 
 @dataclass
 class HuntFinding:
-    """A failure by id and guilty frame, and the workloads that showed it.
-
-    Attributes:
-        after_requests: requests of the load of the hunt before it showed first.
-        after_others: questions, and requests that identified the server, until the end of its workload.
-        at_s: time of the hunt when it showed first.
-        workloads: numbers of all workloads that showed it.
-        replay: nothing: not replayed, and `note` says why.
-        repro: folder of the reproducer; empty: none.
-        out_of_time: the budget was spent before it could be replayed or minimised; a resumed hunt has time again.
+    """A failure by id and guilty frame. `after_requests` of the load and `after_others` (questions, requests that
+    identified the server) it showed first, after `at_s` of the hunt, in `workload`; `workloads` are all that showed it.
+    `repro`: folder of the reproducer. `note`: why it was not replayed. `out_of_time`: the budget was spent before it
+    could be replayed or minimised; a resumed hunt has time again.
     """
 
     key: str

@@ -29,13 +29,8 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Facts that genes depend on.
-
-    Attributes:
-        settings: settings that the server reports, by our names.
-        models: names of all served models.
-        requests: requests of the largest workload.
-        endpoints: names of the endpoints beside chat that the server has.
+    """Facts that genes depend on: settings by our names, all served models, requests of the largest workload, and the
+    endpoints beside chat.
     """
 
     facts: Facts

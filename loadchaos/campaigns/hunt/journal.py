@@ -35,14 +35,9 @@ class HuntedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class HuntSettings:
-    """Contents of hunt.json. The hunt ends after `findings`, or when its budget is spent.
-
-    Attributes:
-        genes: content of the file of --genes.
-        requests: requests of the largest workload.
-        no_feedback: every workload is drawn at random.
-        workload_time: seconds after which a workload is ended; the others are options as typed.
-        identified_with: requests that identified the server, of each kind.
+    """Contents of hunt.json: options as typed. The hunt ends after `findings`, or when its budget is spent. `genes`:
+    content of the file of --genes. `requests`: those of the largest workload. `identified_with`: requests that
+    identified the server, by kind.
     """
 
     schema: Literal[1] = 1

@@ -17,14 +17,9 @@ _NUMBER = re.compile(r"-\d")
 
 @dataclass(frozen=True)
 class Reduction:
-    """Requests that are sent `rounds` times to a server launched with `flags`.
-
-    Attributes:
-        command: Arguments of the launch command before its first flag.
-        release: Release of the server, where several are tried: their commands may be equal.
-        change: What the newest step left out, for people.
-        flags: Each flag with its values.
-        as_script: It is tried by the script that would be its reproducer, and not by a replay.
+    """Requests that are sent `rounds` times to a server: `command` is its launch command before the first of its
+    `flags`, each with its values. `release`: where several are tried, whose commands may be equal. `change`: what the
+    newest step left out. `as_script`: it is tried by the script that would be its reproducer, and not by a replay.
     """
 
     trace: RequestTrace

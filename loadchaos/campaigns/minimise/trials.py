@@ -35,15 +35,10 @@ _LEAST_READY_STRICT_S = 300.0
 
 
 class Trials:
-    """Tries of candidates, one after the other.
-
-    Attributes:
-        strict: A try proves nothing if the server died of another failure or answered less than half of the requests.
-        fresh: The next try needs a server that has served no try yet.
-        must_start: Tells for which candidates a failed start is an error.
-        server_of: Makes the server of a candidate.
-        why: Reason why the newest candidate could not be tried.
-        version: Version of the server, as it told itself; `dialect` likewise.
+    """Tries of candidates. `strict`: a try proves nothing if the server died of another failure or answered less than
+    half of the requests. `fresh`: the next try needs a server that has served no try yet. `must_start`: tells for which
+    candidates a failed start is an error. `why` the newest candidate could not be tried. The server told its `version`
+    and `dialect` itself.
     """
 
     def __init__(self, plan: TryPlan, campaign: Campaign, dialect: str) -> None:

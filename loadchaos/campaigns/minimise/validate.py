@@ -37,12 +37,8 @@ class ScriptRuns:
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """One run of a script.
-
-    Attributes:
-        line: Log line of the failure; None where it did not come.
-        code: Exit code of the script; None where it was stopped after the limit.
-        other: Id of another failure in the log, if there is one.
+    """One run of a script. `line` of the log: None where the failure did not come. `code`: None where it was stopped
+    after the limit. `other`: id of another failure in the log.
     """
 
     line: str | None

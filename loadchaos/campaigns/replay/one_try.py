@@ -32,16 +32,9 @@ _NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "led
 
 @dataclass(frozen=True)
 class TryResult:
-    """Result of one try.
-
-    Attributes:
-        reproduced: True: the failure came again. False: it did not. None: the try proved nothing, and `why` says why.
-        failure: Id of the failure that came, if any.
-        other: The server died of another failure.
-        sent: Requests sent until the death or the end.
-        died: The server died or hung: it is of no use for another try.
-        answered: Requests whose outcome was ok; `outcomes` has the numbers of all outcomes in words.
-        left: Requests whose client left as planned.
+    """Result of one try. `reproduced`: None where it proved nothing (`why`). `other`: the server died of another
+    failure. `sent` until the death or the end; of these `answered` were ok, and the clients of `left` left as planned.
+    `died`: the server died or hung: it is of no use for another try.
     """
 
     reproduced: bool | None
@@ -60,13 +53,9 @@ class TryResult:
 
 @dataclass(frozen=True)
 class TryPlan:
-    """Settings that all tries of a replay share.
-
-    Attributes:
-        base: Parts of the recorded profile that tries keep: `limits` and `watch`.
-        rounds: How often the trace is sent in one try.
-        share: Counted tries share a launched server that survives; its caches are emptied between them.
-        interrupts: Signals that end the tries.
+    """Settings that all tries of a replay share. `base`: parts of the recorded profile that tries keep. `rounds`: how
+    often the trace is sent in one try. `share`: counted tries share a launched server that survives; its caches are
+    emptied between them.
     """
 
     server: ServerChoice

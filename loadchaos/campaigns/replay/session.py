@@ -26,11 +26,8 @@ _MOST_USELESS = 3
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Replay that the user asked for.
-
-    Attributes:
-        times: Number of tries; None: by a sequential test.
-        against: Other server, on which the failure should not come any more.
+    """Replay that the user asked for. `times`: number of tries; None: by a sequential test. `against`: other server, on
+    which the failure should not come any more.
     """
 
     plan: TryPlan

@@ -107,13 +107,8 @@ class SoakChild:
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder by pid, else by name and time; None where it made none.
-
-        Args:
-            pid: process of the run, where known.
-            started: start time, ISO 8601.
-            name: name of the profile.
-            known: folders of earlier runs.
+        """Find the run's folder by pid, else by name and time; None where it made none. `known`: folders of earlier
+        runs.
         """
         candidates = []
         for path in self._home.iterdir():

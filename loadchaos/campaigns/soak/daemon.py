@@ -42,16 +42,9 @@ class SoakClock:
 
 @dataclass(frozen=True)
 class Order:
-    """Settings of a soak.
-
-    Args:
-        profile: profile as the user named it.
-        name: name of the profile.
-        schedule: when runs start and which are kept.
-        home: folder of the soak.
-        options: further options of `loadchaos run`.
-        duration_s: duration given with the options.
-        has_seed: the options or the environment set the seed of every run.
+    """Settings of a soak: the profile as the user named it, its name and schedule, the folder of the soak, further
+    options of `loadchaos run`, and the duration among these. `has_seed`: the options or the environment set the seed of
+    every run.
     """
 
     profile: str

@@ -22,14 +22,7 @@ _USUAL_GAPS = 3
 
 
 def expired(home: Path, runs: Sequence[SoakRun], keep: Retention, now: datetime) -> list[SoakRun]:
-    """List the runs whose folders may be deleted, oldest first.
-
-    Args:
-        home: folder of the soak.
-        runs: all runs, in the order in which they ended.
-        keep: limits of the profile's schedule.
-        now: current time.
-    """
+    """List the runs whose folders may be deleted, oldest first. `runs` are in the order in which they ended."""
     kept = [r for r in runs if r.folder and r.started and not r.deleted and _is_run_folder(home / r.folder)]
     last_passed = next((r for r in reversed(kept) if r.verdict == "pass"), None)
     ages = _ages([parse_time(str(r.started)) for r in kept], now)

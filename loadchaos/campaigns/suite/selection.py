@@ -15,12 +15,7 @@ _FIRST = "smoke"
 
 @dataclass(frozen=True)
 class Selected:
-    """One profile of a suite.
-
-    Args:
-        profile: the profile.
-        reasons: why it is left out; empty if it runs.
-    """
+    """One profile of a suite, with the reasons why it is left out; none if it runs."""
 
     profile: Profile
     reasons: Sequence[str] = ()
