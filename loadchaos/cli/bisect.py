@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import echo, positive_duration, resumed_command, say
+from loadchaos.cli.common import Given, echo, positive_duration, resumed_command, say
 from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine
 
     from loadchaos.campaigns.bisect.flag_session import FlagResult
     from loadchaos.campaigns.bisect.version_session import VersionResult
@@ -94,7 +94,7 @@ def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
         _bisect_flags(source, out, options)
 
 
-def _bisect_flags(source: Path, out: Path, options: Mapping[str, Any]) -> None:
+def _bisect_flags(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.flag_session import FlagSession
 
     campaign, trace, plan = _prepared(source, out, options)
@@ -105,7 +105,7 @@ def _bisect_flags(source: Path, out: Path, options: Mapping[str, Any]) -> None:
     _finish(campaign, session.run(options["changes"]))
 
 
-def _bisect_versions(source: Path, out: Path, options: Mapping[str, Any]) -> None:
+def _bisect_versions(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.installs import InstallPlan, releases_between
     from loadchaos.campaigns.bisect.version_session import VersionSession
 
@@ -122,7 +122,7 @@ def _bisect_versions(source: Path, out: Path, options: Mapping[str, Any]) -> Non
     _finish(campaign, session.run(releases, bad))
 
 
-def _prepared(source: Path, out: Path, options: Mapping[str, Any]) -> tuple[Campaign, RequestTrace, TryPlan]:
+def _prepared(source: Path, out: Path, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
     campaign = replay_campaign(out, "bisect", source, resume=options["resume"])
     trace, plan = prepare(source, campaign, options)
     say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    Given,
     campaign_in,
     duration,
     echo,
@@ -183,9 +184,7 @@ _STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "toleran
            "admin_url", "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
 
 
-def _stored_call(
-    ctx: click.Context, stored: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+def _stored_call(ctx: click.Context, stored: Given, options: Given) -> tuple[str, tuple[str, ...], dict[str, Any]]:
     """Profile, overrides and options of the search that is continued. Only options that do not change the search may be
     given again, and those whose value had a secret must be.
     """
@@ -230,9 +229,8 @@ def _recorded(value: Any, name: str = "") -> Any:
     return Redactor().text(value) if isinstance(value, str) else value
 
 
-def _settings(
-    whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
-) -> tuple[Profile, CapacitySettings]:
+def _settings(whole: Profile, name: str, overrides: Sequence[str], options: Given) -> tuple[Profile, CapacitySettings]:
+    from loadchaos.analysis.capacity.result import SearchedPhase
     from loadchaos.campaigns.capacity.search import SearchSettings
     from loadchaos.campaigns.capacity.session import LEAST_BUDGET_S, CapacitySettings
     from loadchaos.campaigns.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
@@ -267,8 +265,6 @@ def _settings(
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
     return profile, CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
-        goal,
-        limits_s,
         options["budget"] or _BUDGET_S,
         wanted["target"] or url,
         options["at_least"],
@@ -277,7 +273,7 @@ def _settings(
             "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
             "overrides": _recorded(overrides),
         },
-        {"number": number, "of": len(whole.load), "traffic": profile.traffic_names()},
+        SearchedPhase(number=number, of=len(whole.load), traffic=tuple(profile.traffic_names())),
     )
 
 
@@ -311,7 +307,7 @@ def _share(option: str, text: str, least: float, most: float) -> float:
     return value
 
 
-def _run_options(options: Mapping[str, Any]) -> Any:
+def _run_options(options: Given) -> Any:
     from loadchaos.run.options import Options
 
     return Options(

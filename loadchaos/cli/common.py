@@ -16,6 +16,8 @@ from loadchaos.core.errors import OptionError
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
 
+Given = Mapping[str, Any]
+"""Values of the options of a command, by the names of its parameters."""
 _SERVER_OPTIONS = (
     click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
     click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
@@ -100,7 +102,7 @@ def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, 
     return found
 
 
-def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+def server_settings(options: Given) -> dict[str, Any]:
     from loadchaos.core.tls import TlsSettings
 
     found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import campaign_in, duration, echo, launched_server_options, positive_duration, say
+from loadchaos.cli.common import Given, campaign_in, duration, echo, launched_server_options, positive_duration, say
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -129,7 +128,7 @@ def _launch(command: str | None, stored: str) -> tuple[CommandLine, str]:
     return line, shown
 
 
-def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[SlotSettings]:
+def _slots(line: CommandLine, options: Given, folder: Path) -> list[SlotSettings]:
     from loadchaos.server.process.launcher import refuse_taken_port
 
     first = slot_settings(line, options, folder / "servers" / "1")
@@ -158,7 +157,7 @@ def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
     return tuple(argv), f"{line.url.rpartition(':')[0]}:{port}"
 
 
-def _passed_on(options: Mapping[str, Any]) -> list[str]:
+def _passed_on(options: Given) -> list[str]:
     found = []
     for name, option in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [option, str(options[name])] if options[name] else []

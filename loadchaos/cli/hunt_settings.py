@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from loadchaos.cli.common import parse_header_options
+from loadchaos.cli.common import Given, parse_header_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED
 
@@ -34,7 +33,7 @@ _REPLACEABLE = (
 """Options that a resumed hunt takes from the stored hunt unless they are given again."""
 
 
-def stored_form(options: Mapping[str, Any]) -> dict[str, Any]:
+def stored_form(options: Given) -> dict[str, Any]:
     """Options as they are stored. The value of a header is stored only if it names an environment variable."""
     stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
     stored["headers"] = tuple(
@@ -44,7 +43,7 @@ def stored_form(options: Mapping[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def with_stored(context: click.Context, options: Mapping[str, Any], stored: HuntSettings) -> dict[str, Any]:
+def with_stored(context: click.Context, options: Given, stored: HuntSettings) -> dict[str, Any]:
     """Complete the options of a resumed hunt from those that were stored; `context` knows those that were typed.
 
     Raises OptionError where an option of the schedule differs, or the value of a header was not stored.
@@ -65,7 +64,7 @@ def with_stored(context: click.Context, options: Mapping[str, Any], stored: Hunt
     return found
 
 
-def slot_settings(line: CommandLine, options: Mapping[str, Any], folder: Path) -> SlotSettings:
+def slot_settings(line: CommandLine, options: Given, folder: Path) -> SlotSettings:
     """Settings of one server of a hunt, from the options that describe it. Raises OptionError where a variable for a
     header is missing.
     """

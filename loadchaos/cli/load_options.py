@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli.common import Given
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
 from loadchaos.core.errors import OptionError
 
@@ -201,7 +202,7 @@ def load_option_names() -> list[str]:
     return [str(p.name) for p in reversed(getattr(command, "__click_params__", []))]
 
 
-def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
+def made_from(options: Given) -> LoadOptions | None:
     """The load that options of the command line describe; None: none does."""
     given = given_names(options)
     if not given and options["users"] is None:
@@ -230,12 +231,12 @@ def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
     )
 
 
-def given_names(options: Mapping[str, Any]) -> list[str]:
+def given_names(options: Given) -> list[str]:
     """Options of a load without a profile that were given."""
     return [name for name in load_option_names() if options.get(name) is not None]
 
 
-def refuse_with_profile(options: Mapping[str, Any], profile: str) -> None:
+def refuse_with_profile(options: Given, profile: str) -> None:
     for name in given_names(options):
         if name == "backend":
             continue
@@ -265,7 +266,7 @@ def endpoint_of(endpoint: str | None, backend: str | None) -> str | None:
     return _BACKENDS[backend]
 
 
-def _ramp(options: Mapping[str, Any]) -> tuple[float, float] | None:
+def _ramp(options: Given) -> tuple[float, float] | None:
     strategy, first, last = (options[f"ramp_up_{name}"] for name in ("strategy", "start_rps", "end_rps"))
     if strategy is None and first is None and last is None:
         return None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import campaign_in, duration, echo, resumed_command, say, server_options, server_settings
+from loadchaos.cli.common import (
+    Given,
+    campaign_in,
+    duration,
+    echo,
+    resumed_command,
+    say,
+    server_options,
+    server_settings,
+)
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json
@@ -116,7 +125,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     sys.exit(campaign.run(ReplaySession(campaign, trace, request, echo).run(), resumed_command()))
 
 
-def prepare(source: Path, campaign: Campaign, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
+def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTrace, TryPlan]:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
@@ -145,7 +154,7 @@ def prepare(source: Path, campaign: Campaign, options: Mapping[str, Any]) -> tup
     return bodies.stored(found, campaign.folder), plan
 
 
-def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, Any]) -> ExpectedFailure:
+def expected_failure(source: Path, trace: RequestTrace, options: Given) -> ExpectedFailure:
     from loadchaos.analysis.verdict.model import FailureResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
@@ -170,7 +179,7 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
     raise OptionError(f"{source}: the trace names no failure: give its id with --failure ID, or use --any-death")
 
 
-def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
+def _server(trace: RequestTrace, options: Given) -> ServerChoice:
     from loadchaos.campaigns.replay import servers
 
     if options["launch"]:
@@ -196,7 +205,7 @@ def replay_campaign(out: Path, what: str, source: Path, *, resume: bool) -> Camp
     return campaign_in(earlier[-1].parent, what)
 
 
-def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
+def _export(source: Path, folder: Path, options: Given) -> None:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.sources import read_source
     from loadchaos.profile import request_trace

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import named_values
+from loadchaos.cli.common import Given, named_values
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
+def figures_of(options: Given) -> BenchFigures | None:
     """The figures that are asked for; None: none are. Raises OptionError for options that have no effect."""
     if not options["save_result"] and (useless := [name for name in _WITH_FILE if options[name]]):
         raise OptionError(f"--{useless[0].replace('_', '-')} has no effect without --save-result: give that, too")
@@ -48,12 +48,12 @@ def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
     )
 
 
-def _metadata(options: Mapping[str, Any]) -> dict[str, str]:
+def _metadata(options: Given) -> dict[str, str]:
     given = named_values("--metadata", options["metadata"], "KEY=VALUE")
     return {key: value.strip() for key, value in given.items()}
 
 
-def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any]) -> str:
+def show(result: Result, figures: BenchFigures | None, options: Given) -> str:
     if figures is None or result.verdict is None:
         return ""
     from loadchaos.report.export import vllm_bench

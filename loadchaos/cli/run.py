@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    Given,
     allow_path_option,
     duration,
     echo,
@@ -193,13 +194,13 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     sys.exit(_run(loaded, profile, options, resumed))
 
 
-def _server_of(options: Mapping[str, Any]) -> str | None:
+def _server_of(options: Given) -> str | None:
     from loadchaos.server.discovery.calibrate import parse_target
 
     return None if options["target"] is None else parse_target(options["target"])
 
 
-def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
+def _processes_for(loaded: Profile, options: Given) -> int:
     from loadchaos.core.cores import usable_cores
     from loadchaos.profile.cpu_estimate import choose_processes, estimate
 
@@ -255,7 +256,7 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
         ) from None
 
 
-def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
+def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePoint | None) -> int:
     from loadchaos.report.export import notify, otlp
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
@@ -283,7 +284,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     return result.exit_code
 
 
-def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
+def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     from loadchaos.run.options import Options
 
     return Options(
@@ -322,7 +323,7 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _web_address(options: Mapping[str, Any]) -> WebAddress:
+def _web_address(options: Given) -> WebAddress:
     from loadchaos.campaigns.webui.web_runs import WebAddress
 
     standard = WebAddress()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    Given,
     duration,
     echo,
     positive_duration,
@@ -104,7 +105,7 @@ def suite(
 
 
 async def _suite(
-    campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Mapping[str, Any]
+    campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Given
 ) -> tuple[SuiteResult, int]:
     from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
@@ -156,7 +157,7 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
     return found
 
 
-async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
+async def _probe(url: str, profiles: Mapping[str, Profile], options: Given) -> ProbeResult:
     import httpx
 
     from loadchaos.core.errors import TargetError
@@ -177,7 +178,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     return probed
 
 
-async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]) -> ProbeResult:
+async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Given) -> ProbeResult:
     """Start the server once to find out which profiles fit it."""
     from loadchaos.run.held_server import HeldServer
     from loadchaos.server.process.launcher import parse_command_line

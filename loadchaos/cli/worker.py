@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo
+from loadchaos.cli.common import Given, duration, echo
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -29,7 +29,7 @@ def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def master(options: Mapping[str, Any]) -> Master | None:
+def master(options: Given) -> Master | None:
     """The master's options of `loadchaos run`. None without --master."""
     from loadchaos.run.options import Master
 

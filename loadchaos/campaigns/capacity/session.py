@@ -11,7 +11,13 @@ from typing import Any
 
 from loadchaos.analysis.capacity import findings
 from loadchaos.analysis.capacity.findings import Step
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, SearchedServer, SearchFailure
+from loadchaos.analysis.capacity.result import (
+    CapacityResult,
+    CapacityStep,
+    SearchedPhase,
+    SearchedServer,
+    SearchFailure,
+)
 from loadchaos.analysis.capacity.step_watch import StepProgress, StepWatch
 from loadchaos.campaigns.campaign import DEADLY, Campaign, counted, now_text, run_facts, verdict_of
 from loadchaos.campaigns.capacity import files
@@ -50,13 +56,11 @@ class CapacitySettings:
     """
 
     search: SearchSettings
-    goal: float
-    slo_s: Mapping[str, float]
     budget_s: float
     target: str
     at_least: float | None = None
     wanted: Mapping[str, Any] = field(default_factory=dict)
-    phase: Mapping[str, Any] = field(default_factory=dict)
+    phase: SearchedPhase = field(default_factory=SearchedPhase)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class CapacitySession:
         return self._campaign.at_s
 
     def to_json(self, *, ended: bool) -> dict[str, Any]:
-        steps, settings = self._search.steps, self._settings
+        steps, settings, search = self._search.steps, self._settings, self._settings.search
         code = self._exit_code() if ended else None
         return {
             "schema": files.SCHEMA,
@@ -125,7 +129,7 @@ class CapacitySession:
             "target": settings.target, "server": {} if self._server is None else to_json(self._server),
             "started": self._started,
             "seconds": round(self.spent_s, 1), "ended": ended, "ended_by": self._ended_by,
-            "phase": dict(settings.phase), "by": settings.search.by, "goal": settings.goal, "slo_s": dict(settings.slo_s),
+            "phase": to_json(settings.phase), "by": search.by, "goal": search.goal, "slo_s": dict(search.limits_s),
             "budget_s": settings.budget_s, "tolerance": settings.search.tolerance, "at_least": settings.at_least,
             "answer": to_json(answer(self._search, settings.search)),
             "knee": findings.knee(steps, settings.search.by),
@@ -204,7 +208,10 @@ class CapacitySession:
         if step is None or not step.scout or proof is None:
             return step
         settings = self._settings
-        proof_s = step_plan(settings.search.by, proof, settings.goal, settings.slo_s).look_s + _AROUND_PROOF_S
+        proof_s = (
+            step_plan(settings.search.by, proof, settings.search.goal, settings.search.limits_s).look_s
+            + _AROUND_PROOF_S
+        )
         return proof if proof_s <= left_s < _SHORT_STEP_S + proof_s else step
 
     def _write(self, data: dict[str, Any]) -> None:
@@ -219,8 +226,8 @@ class CapacitySession:
     async def _step(self, chosen: NextStep, left_s: float) -> bool:
         """Run one step; False where the search has to end."""
         number = len(self._search.steps) + 1
-        settings = self._settings
-        plan = step_plan(settings.search.by, chosen, settings.goal, settings.slo_s, left_s)
+        search = self._settings.search
+        plan = step_plan(search.by, chosen, search.goal, search.limits_s, left_s)
         watch = StepWatch(plan)
         folder = self._campaign.folder / files.STEPS / f"{number:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a step that was killed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GENES, LEAST_TOKENS, GenePool, value_key
-from loadchaos.campaigns.hunt.workload import Genes, Workload
+from loadchaos.campaigns.hunt.workload import Genes, Part, Workload
 
 Weigh = Callable[[str], float]
 """Weight of a gene with its value, by its key; 1 for one that nothing is known of."""
@@ -43,7 +43,7 @@ class Breeder:
             attacks = (self._genes("attacks", rng),)
         return Workload(self._sized(self._genes("load", rng)), traffic, attacks)
 
-    def _sized(self, load: dict[str, Any]) -> dict[str, Any]:
+    def _sized(self, load: Part) -> Part:
         """Give a load as many requests as its users; waves get twice as many."""
         most = self._pool.most_requests
         if most is None:
@@ -51,7 +51,7 @@ class Breeder:
         users = int(load["users"]) * (2 if load["form"] == "waves" else 1)
         return {**load, "requests": max(most // 4, min(most, most * users // _MANY_USERS))}
 
-    def _genes(self, group: str, rng: random.Random) -> dict[str, Any]:
+    def _genes(self, group: str, rng: random.Random) -> Part:
         found = {}
         for gene in GENES[group]:
             if rng.random() < self._pool.shares[group][gene.name]:
@@ -169,13 +169,13 @@ class Breeder:
         return Workload(parent.load, parent.traffic, tuple(attacks))
 
 
-def _pruned(genes: dict[str, Any]) -> dict[str, Any]:
+def _pruned(genes: Part) -> Part:
     """Leave out genes that mean nothing without another one."""
     idle = {name for owner, names in _BELONG_TO.items() if owner not in genes for name in names}
     return {name: value for name, value in genes.items() if name not in idle}
 
 
-def _required(genes: Genes) -> dict[str, Any]:
+def _required(genes: Genes) -> Part:
     return {name: genes[name] for name in ("tokens", "output", "weight")}
 
 

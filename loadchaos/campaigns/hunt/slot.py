@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import orjson
@@ -36,6 +35,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalEr
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
+from loadchaos.core.model import Row
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.typed_json import from_json, to_json
@@ -205,7 +205,7 @@ def summary(result: Result) -> WorkloadResult:
     )  # fmt: skip
 
 
-def _purpose(row: Mapping[str, Any]) -> str:
+def _purpose(row: Row) -> str:
     if row.get("row") == "last_question" and row.get("what") == "ask":
         return "last"
     if row.get("row") != "question" or row.get("remembered"):
@@ -213,7 +213,7 @@ def _purpose(row: Mapping[str, Any]) -> str:
     return {"load": "beside", "after": "after"}.get(str(row.get("when")), "before")
 
 
-def _refusal(row: Mapping[str, Any]) -> str:
+def _refusal(row: Row) -> str:
     """Begin of the text of a refusal; "" for any other answer. A refusal has a 4xx as its status, or as the code of an
     error event in its stream.
     """
@@ -252,7 +252,7 @@ def _unproved(result: Result, requests: int) -> str:
 async def serve(out_fd: int, interrupts: Interrupts) -> None:
     """Answer orders until stdin ends. A signal ends the workload in order; outside of one it ends the process."""
     loop = asyncio.get_running_loop()
-    orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    orders: asyncio.Queue[Mapping[str, object] | None] = asyncio.Queue()
     reader = asyncio.StreamReader(limit=_LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     working = False

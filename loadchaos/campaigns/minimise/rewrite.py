@@ -56,7 +56,7 @@ def image_seed(url: str) -> int:
     return zlib.crc32(url.encode()) & 0xFFFFFF
 
 
-def parts(body: Body) -> Iterator[tuple[list[Any], int, dict[str, Any]]]:
+def parts(body: Body) -> Iterator[tuple[list[Any], int, Body]]:
     """Yield (list, index, part) of each part of each message's content."""
     for message in body.get("messages") or ():
         content = message.get("content") if isinstance(message, dict) else None

@@ -67,8 +67,8 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     slo = profile_of(CASE).slo
     assert slo is not None
     limits_s = slo.limits_s()
-    given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
-             "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
+    search = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s)
+    given = {"search": search, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}
     return CapacitySession(
         Campaign(folder, lines.append),
         profile_of(CASE),
@@ -269,7 +269,8 @@ def test_session_refuses_a_limit_that_no_answer_has(
     tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert virtual_runs == {}
-    one_token = session(tmp_path, [], slo_s={"itl_p99": 1.0})
+    gaps = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s={"itl_p99": 1.0})
+    one_token = session(tmp_path, [], search=gaps)
     watch_end = VirtualStep._end
 
     def without_gaps(self: VirtualStep, name: str, found: Any) -> dict[str, Any]:
