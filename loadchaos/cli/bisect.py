@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given, echo, positive_duration, resumed_command, say
+from loadchaos.cli.common import Given, echo, resumed_command, rounds_option, say, time_option
 from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -64,10 +64,8 @@ Exit codes:
     metavar="FLAG",
     help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
 )
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Stop after this time (default: 2h).")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
-)
+@time_option("--budget", help="Stop after this time (default: 2h).", positive=True)
+@rounds_option
 @click.option(
     "--share-server",
     is_flag=True,

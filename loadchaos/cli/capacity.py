@@ -12,17 +12,22 @@ import click
 
 from loadchaos.cli.common import (
     Given,
+    authorize_option,
     campaign_in,
-    duration,
     echo,
     exporter_port_option,
     free_exporter_port,
-    positive_duration,
+    json_option,
+    out_option,
     print_json,
     profile_names,
+    server_log_option,
     server_options,
     server_settings,
+    shared_option,
     terminal,
+    time_option,
+    wait_ready_option,
 )
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.core.errors import OptionError
@@ -77,7 +82,7 @@ Exit codes:
     show_default=True,
     help="Search requests per second, or users that each wait for their answer.",
 )
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole search (default: 10m).")
+@time_option("--budget", help="Time for the whole search (default: 10m).", positive=True)
 @click.option("--start", type=click.FloatRange(min=0, min_open=True), help="Load of the first step.")
 @click.option("--max", "most", type=click.FloatRange(min=0, min_open=True), help="Highest load that is tried.")
 @click.option("--tolerance", default="3%", show_default=True, help="Width of the interval at which the search ends.")
@@ -93,19 +98,15 @@ Exit codes:
     help="Continue the search of this folder after its last finished step.",
 )
 @server_options
-@click.option(
-    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
-)
+@server_log_option
 @click.option("--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder.")
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow dangerous payloads. Repeatable.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@authorize_option("Allow dangerous payloads. Repeatable.")
+@shared_option
+@wait_ready_option
+@out_option("Folder for the result.")
 @click.option("--seed", type=int, help="Seed of the requests; default: a new one, as a server caches prompts.")
 @exporter_port_option
-@click.option("--json", "as_json", is_flag=True, help="Print capacity.json.")
+@json_option("Print capacity.json.")
 def capacity(
     ctx: click.Context, profile: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import print_json, text_width
+from loadchaos.cli.common import json_option, print_json, text_width
 from loadchaos.core.errors import OptionError
 from loadchaos.core.typed_json import from_json, to_json
 
@@ -43,12 +43,7 @@ _BODY_STARTS = ("{", "data:", "event:")
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the failures as JSON. With several files, each failure has its `file`.",
-)
+@json_option("Print the failures as JSON. With several files, each failure has its `file`.")
 def classify(files: tuple[str, ...], as_json: bool) -> None:
     """Find known failures in server logs and print their causes and remedies.
 
@@ -166,7 +161,7 @@ def _unknown_error(text: str) -> list[Failure]:
 
 @click.command()
 @click.argument("signature_id", required=False, metavar="[ID]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def signatures(signature_id: str | None, as_json: bool) -> None:
     """List all known failures, one per line, or explain the one named ID.
 

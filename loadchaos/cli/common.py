@@ -18,6 +18,74 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any]
 """Values of the options of a command, by the names of its parameters."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parse a duration as `duration` does, and refuse 0."""
+    found = duration(context, parameter, value)
+    if found == 0:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
+    return found
+
+
+def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
+    from loadchaos.core.units import duration_s
+
+    if value is None:
+        return None
+    try:
+        return duration_s(f"{value}s" if value.isdigit() else value)
+    except ValueError as e:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+
+
+def time_option(*names: str, help: str, positive: bool = False) -> Decorator:  # noqa: A002 - as click has it
+    """An option with a time such as `30s`, in seconds."""
+    return click.option(*names, callback=positive_duration if positive else duration, metavar="TIME", help=help)
+
+
+def out_option(help: str, default: str = "runs") -> Decorator:  # noqa: A002
+    return click.option("--out", type=click.Path(path_type=Path), default=Path(default), show_default=True, help=help)
+
+
+def json_option(help: str = "Print the result as JSON.") -> Decorator:  # noqa: A002
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def authorize_option(help: str) -> Decorator:  # noqa: A002
+    return click.option("--authorize", multiple=True, metavar="HOST:PORT", help=help)
+
+
+def together(*options: Decorator) -> Decorator:
+    """Options of a command, in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+wait_ready_option = time_option("--wait-ready", help="Wait at most this long for a healthy server.")
+shared_option = click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
+server_log_option = click.option(
+    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
+)
+launch_option = click.option(
+    "--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'."
+)
+rounds_option = click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
+)
+ca_option = click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
+insecure_option = click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
+page_option = click.option(
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
+)
+no_live_option = click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
 _SERVER_OPTIONS = (
     click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
     click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
@@ -31,8 +99,8 @@ _SERVER_OPTIONS = (
         metavar="NAME=env:VAR",
         help="Extra header: NAME=env:VAR or NAME=text. Repeatable.",
     ),
-    click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's."),
-    click.option("-k", "--insecure", is_flag=True, help="Accept any certificate."),
+    ca_option,
+    insecure_option,
 )
 
 
@@ -43,10 +111,10 @@ exporter_port_option = click.option(
 )
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
+server_options = together(*_SERVER_OPTIONS)
+"""Options that say how to reach a server."""
+launched_server_options = together(*_SERVER_OPTIONS[1:])
+"""Options of a server that loadchaos starts: its launch command has the address."""
 
 
 def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,12 +129,6 @@ def url_of(url: str | None, target_option: str | None) -> str | None:
     if url is not None and target_option is not None and url != target_option:
         raise OptionError(f"two servers: {url} and --target {target_option}; give one")
     return url if target_option is None else target_option
-
-
-def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_SERVER_OPTIONS[1:]):
-        command = option(command)
-    return command
 
 
 def free_exporter_port(port: int | None) -> int | Literal["default"]:
@@ -108,26 +170,6 @@ def server_settings(options: Given) -> dict[str, Any]:
     found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
     tls = TlsSettings(options["ca"], options["insecure"])
     return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
-
-
-def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse a duration as `duration` does, and refuse 0."""
-    found = duration(context, parameter, value)
-    if found == 0:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
-    return found
-
-
-def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
-    from loadchaos.core.units import duration_s
-
-    if value is None:
-        return None
-    try:
-        return duration_s(f"{value}s" if value.isdigit() else value)
-    except ValueError as e:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given, campaign_in, duration, echo, launched_server_options, positive_duration, say
+from loadchaos.cli.common import (
+    Given,
+    campaign_in,
+    echo,
+    launch_option,
+    launched_server_options,
+    out_option,
+    say,
+    time_option,
+    wait_ready_option,
+)
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -32,8 +42,8 @@ Exit codes:
 
 
 @click.command(epilog=_EXIT_CODES)
-@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole hunt (default: 2h).")
+@launch_option
+@time_option("--budget", help="Time for the whole hunt (default: 2h).", positive=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of workloads.")
 @click.option(
     "--genes", metavar="FILE", type=click.Path(path_type=Path), help="YAML file of genes to use or leave out."
@@ -49,16 +59,12 @@ Exit codes:
     show_default=True,
     help="Requests of the largest workload.",
 )
-@click.option(
-    "--workload-time", callback=positive_duration, metavar="TIME", help="End a workload after this time (default: 60s)."
-)
+@time_option("--workload-time", help="End a workload after this time (default: 60s).", positive=True)
 @click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
 @click.option("--resume", is_flag=True, help="Continue the newest hunt in --out, with its options.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@wait_ready_option
 @launched_server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the hunt."
-)
+@out_option("Folder for the hunt.")
 @click.pass_context
 def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     """Find failures that no profile describes.

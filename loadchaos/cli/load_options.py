@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given
+from loadchaos.cli.common import Given, together
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
 from loadchaos.core.errors import OptionError
 
@@ -147,10 +147,7 @@ goodput_option = click.option(
 )
 
 
-def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_LOAD_OPTIONS):
-        command = option(command)
-    return command
+load_options = together(*_LOAD_OPTIONS)
 
 
 class ManyGoodputWords(click.Command):

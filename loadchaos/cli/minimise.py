@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, resumed_command, say
+from loadchaos.cli.common import echo, launch_option, resumed_command, rounds_option, say, time_option
 from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -26,11 +26,9 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
-@click.option("--budget", callback=duration, metavar="TIME", help="Stop reducing after this time (default: 1h).")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
-)
+@launch_option
+@time_option("--budget", help="Stop reducing after this time (default: 1h).")
+@rounds_option
 @replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
     """Find the fewest requests and launch flags that still cause a failure.

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import parse_header_options, print_json, server_options, url_argument, url_of
+from loadchaos.cli.common import (
+    authorize_option,
+    json_option,
+    parse_header_options,
+    print_json,
+    server_options,
+    url_argument,
+    url_of,
+)
 from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
@@ -17,10 +25,8 @@ from loadchaos.core.errors import OptionError
 @url_argument
 @server_options
 @click.option("--lengths", is_flag=True, help="Find the longest accepted prompt, with at most 40 generations.")
-@click.option(
-    "--authorize", multiple=True, metavar="HOST:PORT", help="Allow --lengths, which can harm this server. Repeatable."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@authorize_option("Allow --lengths, which can harm this server. Repeatable.")
+@json_option()
 def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bool, **options: Any) -> None:
     """Report what a server is, what it accepts and which profiles fit it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    Decorator,
     Given,
+    authorize_option,
     campaign_in,
-    duration,
     echo,
+    out_option,
     resumed_command,
     say,
     server_options,
     server_settings,
+    together,
+    wait_ready_option,
 )
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -49,30 +52,15 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     return int(value)
 
 
-def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    options = (
+def replayed_options(what: str) -> Decorator:
+    return together(
         click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
         click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
         click.option("--resume", is_flag=True, help=f"Continue the newest {what} of SOURCE in --out."),
-        click.option(
-            "--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server."
-        ),
+        wait_ready_option,
         server_options,
-        click.option(
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("runs"),
-            show_default=True,
-            help="Folder for the result.",
-        ),
+        out_option("Folder for the result."),
     )
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @click.command(epilog=_EXIT_CODES)
@@ -96,7 +84,7 @@ def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
     "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
 )
 @click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow recorded attacks on --target. Repeatable.")
+@authorize_option("Allow recorded attacks on --target. Repeatable.")
 @replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.

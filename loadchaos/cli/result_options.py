@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import Given, named_values
+from loadchaos.cli.common import Given, named_values, together
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ _RESULT_OPTIONS = (
 )
 
 
-def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_RESULT_OPTIONS):
-        command = option(command)
-    return command
+result_options = together(*_RESULT_OPTIONS)
 
 
 def figures_of(options: Given) -> BenchFigures | None:

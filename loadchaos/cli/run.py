@@ -13,17 +13,21 @@ import click
 from loadchaos.cli.common import (
     Given,
     allow_path_option,
-    duration,
+    authorize_option,
     echo,
     exporter_port_option,
     free_exporter_port,
-    positive_duration,
+    no_live_option,
+    out_option,
     process_count,
     profile_names,
     say,
     server_options,
     server_settings,
+    shared_option,
     terminal,
+    time_option,
+    wait_ready_option,
 )
 from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
 from loadchaos.cli.load_options import (
@@ -81,21 +85,11 @@ if TYPE_CHECKING:
     metavar="SOURCE",
     help="Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for run folders."
-)
+@out_option("Folder for run folders.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="The same profile and seed give the same requests."
 )
-@click.option(
-    "-t",
-    "--duration",
-    "--run-time",
-    "duration",
-    callback=positive_duration,
-    metavar="TIME",
-    help="End the load after this time.",
-)
+@time_option("-t", "--duration", "--run-time", "duration", help="End the load after this time.", positive=True)
 @click.option(
     "-u",
     "--users",
@@ -114,10 +108,10 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
 )
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
+@authorize_option("Allow attacks on this server. Repeatable.")
 @click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@shared_option
+@wait_ready_option
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
 @exporter_port_option
 @click.option(
@@ -133,10 +127,8 @@ if TYPE_CHECKING:
     "--expect-workers", type=click.IntRange(min=1), metavar="N", help="Start the load when N workers are connected."
 )
 @bind_options
-@click.option(
-    "--wait-workers", callback=duration, metavar="TIME", help="Wait at most this long for workers (default: 5m)."
-)
-@click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
+@time_option("--wait-workers", help="Wait at most this long for workers (default: 5m).")
+@no_live_option
 @click.option("--web", is_flag=True, help="Start Locust's web UI. Each Start...Stop in it is a run.")
 @click.option(
     "--web-port", type=click.IntRange(0, 65535), help="Port of the web UI (default: 8089). 0 selects a free port."

@@ -12,16 +12,21 @@ import click
 
 from loadchaos.cli.common import (
     Given,
-    duration,
+    authorize_option,
     echo,
-    positive_duration,
+    json_option,
+    out_option,
     print_json,
     say,
+    server_log_option,
     server_options,
     server_settings,
+    shared_option,
     terminal,
+    time_option,
     url_argument,
     url_of,
+    wait_ready_option,
 )
 from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
@@ -57,22 +62,16 @@ Exit codes: the worst of the runs.
     help="Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
 )
 @server_options
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option(
-    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
-)
-@click.option(
-    "-t", "--duration", "duration", callback=positive_duration, metavar="TIME", help="End each load after this time."
-)
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@authorize_option("Allow attacks on this server. Repeatable.")
+@shared_option
+@server_log_option
+@time_option("-t", "--duration", "duration", help="End each load after this time.", positive=True)
+@wait_ready_option
+@out_option("Folder for the result.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print suite.json.")
+@json_option("Print suite.json.")
 def suite(
     url: str | None, target_option: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given, duration, echo
+from loadchaos.cli.common import Given, duration, echo, out_option
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -62,13 +62,7 @@ def _check_free(host: str, port: int) -> None:
 @click.option(
     "--master-port", type=click.IntRange(1, 65535), default=5557, show_default=True, help="Its port for workers."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("worker-runs"),
-    show_default=True,
-    help="Folder for this worker's files.",
-)
+@out_option("Folder for this worker's files.", "worker-runs")
 @click.option(
     "--wait", callback=duration, default="10m", show_default=True, help="Maximum time to wait for the master."
 )
