@@ -15,6 +15,8 @@ from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.profile.profile import Profile
+    from loadchaos.run.probe import ProbeResult
 
 Given = Mapping[str, Any]
 """Values of the options of a command, by the names of its parameters."""
@@ -131,19 +133,22 @@ def url_of(url: str | None, target_option: str | None) -> str | None:
     return url if target_option is None else target_option
 
 
-def free_exporter_port(port: int | None) -> int | Literal["default"]:
+def refuse_bound(host: str, port: int, option: str, instead: str) -> None:
+    """Raise OptionError where an address that an option names is in use."""
     import socket
 
-    if port is None:
-        return "default"
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            s.bind(("127.0.0.1", port))
+            s.bind((host, port))
         except OSError as e:
-            raise OptionError(
-                f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
-            ) from None
+            raise OptionError(f"{option} is in use ({e.strerror or e}); choose another{instead}") from None
+
+
+def free_exporter_port(port: int | None) -> int | Literal["default"]:
+    if port is None:
+        return "default"
+    refuse_bound("127.0.0.1", port, f"--exporter-port {port}", ", or 0 for a free port")
     return port
 
 
@@ -170,6 +175,25 @@ def server_settings(options: Given) -> dict[str, Any]:
     found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
     tls = TlsSettings(options["ca"], options["insecure"])
     return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
+
+
+async def probed_server(
+    url: str, profiles: Mapping[str, Profile], options: Given, *, lengths: bool = False
+) -> ProbeResult:
+    """Find out what the server of `server_options` is, and which profiles fit it."""
+    import httpx
+
+    from loadchaos.run import probe
+    from loadchaos.run.asker import HttpAsker
+    from loadchaos.run.options import Options, headers_of_options
+    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
+
+    base, settings = parse_target(url), Options(**server_settings(options))
+    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
+    headers, tls = headers_of_options(settings), settings.tls.context()
+    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
+        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
+        return await probe.probe(DiscoveryClient(HttpAsker(http), base, admin), request, profiles, lengths=lengths)
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:

@@ -17,10 +17,10 @@ from loadchaos.cli.common import (
     json_option,
     out_option,
     print_json,
+    probed_server,
     say,
     server_log_option,
     server_options,
-    server_settings,
     shared_option,
     terminal,
     time_option,
@@ -106,9 +106,8 @@ def suite(
 async def _suite(
     campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Given
 ) -> tuple[SuiteResult, int]:
-    from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
-    from loadchaos.campaigns.suite.session import SuiteSession
+    from loadchaos.campaigns.suite.session import SuiteRecord, SuiteSession
 
     probed = await (
         _probe(target, profiles, options) if target else _probe_launched(profiles, campaign.folder, options)
@@ -157,21 +156,9 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
 
 
 async def _probe(url: str, profiles: Mapping[str, Profile], options: Given) -> ProbeResult:
-    import httpx
-
     from loadchaos.core.errors import TargetError
-    from loadchaos.run import probe as server_probe
-    from loadchaos.run.asker import HttpAsker
-    from loadchaos.run.options import Options, headers_of_options
-    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
-    base = parse_target(url)
-    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
-    settings = Options(**server_settings(options))
-    headers, tls = headers_of_options(settings), settings.tls.context()
-    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
-        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
-        probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
+    probed = await probed_server(url, profiles, options)
     if probed.trouble:
         raise TargetError(probed.trouble)
     return probed

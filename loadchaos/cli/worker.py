@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given, duration, echo, out_option
+from loadchaos.cli.common import Given, duration, echo, out_option, refuse_bound
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -39,22 +39,11 @@ def master(options: Given) -> Master | None:
         return None
     if options["expect_workers"] is None:
         raise OptionError("--master needs --expect-workers N, the number of workers that share the load")
-    _check_free(options["master_bind_host"], options["master_bind_port"])
+    host, port = options["master_bind_host"], options["master_bind_port"]
+    named = f"--master-bind-host {host} --master-bind-port {port}"
+    refuse_bound("" if host == "*" else host, port, named, " address")
     wait_s = _WAIT_WORKERS_S if options["wait_workers"] is None else options["wait_workers"]
-    return Master(options["expect_workers"], options["master_bind_host"], options["master_bind_port"], wait_s)
-
-
-def _check_free(host: str, port: int) -> None:
-    import socket
-
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("" if host == "*" else host, port))
-        except OSError as e:
-            raise OptionError(
-                f"--master-bind-host {host} --master-bind-port {port}: {e.strerror or e}; choose another address"
-            ) from None
+    return Master(options["expect_workers"], host, port, wait_s)
 
 
 @click.command()

@@ -15,8 +15,7 @@ import orjson
 from loadchaos.campaigns.minimise import rewrite, script
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.minimiser import Minimised
-from loadchaos.campaigns.minimise.script_try import facts_of
-from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
 from loadchaos.campaigns.replay.servers import ServerChoice

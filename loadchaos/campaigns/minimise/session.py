@@ -13,8 +13,7 @@ from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
 from loadchaos.campaigns.minimise.candidate_session import CandidateSession
 from loadchaos.campaigns.minimise.decider import LEAST_P, BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
-from loadchaos.campaigns.minimise.script_try import can_try
-from loadchaos.campaigns.minimise.validate import ScriptRuns, run_script
+from loadchaos.campaigns.minimise.validate import ScriptRuns, can_try, run_script
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson

@@ -13,7 +13,7 @@ import httpx
 
 from loadchaos.campaigns.campaign import Campaign, run_facts
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.script_try import facts_of, try_script
+from loadchaos.campaigns.minimise.validate import facts_of, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool

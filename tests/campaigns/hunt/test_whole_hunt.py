@@ -18,8 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.campaigns.hunt.journal import HuntSettings
-from loadchaos.cli.hunt import hunt, newest_hunt
-from loadchaos.cli.hunt_settings import stored_form, with_stored
+from loadchaos.cli.hunt import hunt, newest_hunt, stored_form, with_stored
 from loadchaos.cli.main import main
 from loadchaos.core.redact import REDACTED
 from loadchaos.run.ports import free_port

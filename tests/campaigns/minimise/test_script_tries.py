@@ -18,8 +18,7 @@ from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import SMALL, Decider
 from loadchaos.campaigns.minimise.minimiser import LUCKY, minimise
 from loadchaos.campaigns.minimise.script import CHECKS, ScriptFacts, _script, write
-from loadchaos.campaigns.minimise.script_try import can_try, try_script
-from loadchaos.campaigns.minimise.validate import run_once
+from loadchaos.campaigns.minimise.validate import can_try, run_once, try_script
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.campaigns.campaign import Campaign, verdict_of
-from loadchaos.campaigns.suite.record import SuiteRecord, worst
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
+from loadchaos.campaigns.suite.session import SuiteRecord, worst
 from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
