@@ -310,5 +310,5 @@ def test_decisions_of_an_older_rule_are_refused(tmp_path: Path) -> None:
     reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / "minimise.json")
     text = (tmp_path / "minimise.json").read_text()
     (tmp_path / "minimise.json").write_text(text.replace('"schema": 3', '"schema": 2'))
-    with pytest.raises(OptionError, match="older version"):
+    with pytest.raises(OptionError, match="another version"):
         reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / "minimise.json")
