@@ -1,4 +1,4 @@
-"""What every campaign has: a folder that no other process uses, files in it, time, signals and lines of progress."""
+"""Base of all campaigns: a folder that no other process uses, files in it, time, signals and lines of progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a minimisation and both bisections have: tries of candidates, decisions that are kept, and secrets to hide."""
+"""Base of a minimisation and both bisections: tries of candidates, decisions that are kept, secrets to hide."""
 
 from __future__ import annotations
 
