@@ -17,9 +17,8 @@ from loadchaos.report.formatting import plural
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from loadchaos.campaigns.bisect.flag_session import FlagResult
-    from loadchaos.campaigns.bisect.version_session import VersionResult
     from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.minimise.candidate_session import SearchResult
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.profile.request_trace import RequestTrace
 
@@ -127,7 +126,7 @@ def _prepared(source: Path, out: Path, options: Given) -> tuple[Campaign, Reques
     return campaign, trace, plan
 
 
-def _finish(campaign: Campaign, search: Coroutine[Any, Any, FlagResult | VersionResult]) -> None:
+def _finish(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> None:
     found = campaign.run(search, resumed_command())
     echo(found.text)
     sys.exit(found.exit_code)

@@ -169,11 +169,12 @@ def expected_failure(source: Path, trace: RequestTrace, options: Given) -> Expec
 
 def _server(trace: RequestTrace, options: Given) -> ServerChoice:
     from loadchaos.campaigns.replay import servers
+    from loadchaos.server.discovery.client import parse_target
 
     if options["launch"]:
         found = servers.from_launch(options["launch"])
     elif options.get("target"):
-        found = servers.from_target(options["target"])
+        found = servers.ServerChoice(url=parse_target(options["target"]))
     else:
         found = servers.of_source(trace, takes_target="target" in options)
     waits_s = options.get("wait_ready")

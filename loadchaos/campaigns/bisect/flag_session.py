@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch, Remedy
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, whole_of
-from loadchaos.campaigns.minimise.candidate_session import CandidateSession, short_reason
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
 from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import redacted_command
@@ -19,15 +19,6 @@ from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.server.dialects import DIALECTS
-
-
-@dataclass(frozen=True)
-class FlagResult:
-    """Result of a bisection; no `findings`: the failure did not come."""
-
-    exit_code: int
-    findings: FlagFindings | None
-    text: str
 
 
 class FlagSession(CandidateSession):
@@ -40,7 +31,7 @@ class FlagSession(CandidateSession):
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._search = FlagSearch(self._whole, self._decider)
 
-    async def run(self, changes: Sequence[str] = ()) -> FlagResult:
+    async def run(self, changes: Sequence[str] = ()) -> SearchResult:
         argv = self._whole.command + tuple(word for flag in self._whole.flags for word in flag)
         self._search = FlagSearch(self._whole, self._decider, likely_changes(argv, changes, self._plan.expected.remedy))
         try:
@@ -48,14 +39,14 @@ class FlagSession(CandidateSession):
         finally:
             await self._trials.stop()
         if findings is None and self._search.out_of_time:
-            return FlagResult(exit_codes.UNKNOWN, None, "UNKNOWN: the budget was spent before the failure came again")
+            return SearchResult(exit_codes.UNKNOWN, "UNKNOWN: the budget was spent before the failure came again")
         if findings is None:
             why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
             text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
-            return FlagResult(exit_codes.FAIL, None, text)
+            return SearchResult(exit_codes.FAIL, text)
         self._write_result(self._readme(findings), self._data(findings))
         text = self._redactor.text(f"{summary(findings)}\n{self._worth(self._decider.tries)}")
-        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, text)
+        return SearchResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, text)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         self._trials.fresh = self._decider.counting and not self._plan.share

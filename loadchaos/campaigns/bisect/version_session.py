@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadchaos.campaigns.bisect.flag_session import share, table_cell
 from loadchaos.campaigns.bisect.installs import InstallPlan, ReleaseInstaller
@@ -18,22 +18,13 @@ from loadchaos.campaigns.bisect.version_search import (
 )
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
-from loadchaos.campaigns.minimise.candidate_session import CandidateSession, short_reason
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
 from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import ServerChoice, from_launch, redacted_command, result_redactor
 from loadchaos.core import exit_codes
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
-
-
-@dataclass(frozen=True)
-class VersionResult:
-    """Result of a bisection over releases."""
-
-    exit_code: int
-    findings: VersionFindings
-    text: str
 
 
 class VersionSession(CandidateSession):
@@ -56,7 +47,7 @@ class VersionSession(CandidateSession):
         self._left: Callable[[], int] = lambda: 0
         self._trials.strict, self._trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
-    async def run(self, versions: Sequence[str], known_bad: str | None) -> VersionResult:
+    async def run(self, versions: Sequence[str], known_bad: str | None) -> SearchResult:
         installer = ReleaseInstaller(self._installs, self._print)
         search = VersionSearch(versions, self._decider, self._candidate, installer.prepare, known_bad)
         self._left = lambda: search.left
@@ -67,7 +58,7 @@ class VersionSession(CandidateSession):
             installer.close()
         self._write_result(self._readme(found, versions), self._data(found, versions))
         text = f"{summary(found, versions)}\n{self._worth(self._decider.tries)}"
-        return VersionResult(_exit_code(found), found, self._redactor.text(text))
+        return SearchResult(_exit_code(found), self._redactor.text(text))
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         self._trials.fresh = not self._plan.share

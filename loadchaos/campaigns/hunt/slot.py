@@ -123,9 +123,6 @@ class ServerSlot:
     async def answer(self, order: Mapping[str, object]) -> object:
         if order["do"] == "probe":
             return await self._probe()
-        if order["do"] == "release":
-            await self.stop()
-            return {}
         return await self._run(from_json(WorkloadOrder, order))
 
     async def stop(self) -> None:

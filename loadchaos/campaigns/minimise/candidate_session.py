@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from loadchaos.campaigns.campaign import Campaign, SavedState
 from loadchaos.campaigns.minimise.candidate import Reduction
@@ -15,6 +16,14 @@ from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 
 _LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Result of a bisection, as a text."""
+
+    exit_code: int
+    text: str
 
 
 class CandidateSession:

@@ -76,11 +76,8 @@ class Decider:
         self.lucky: float | None = None
         self.hide: Callable[[str], str] = str
 
-    async def fails(self, candidate: Reduction) -> bool:
-        """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
-        return (await self.decide(candidate)).fails
-
     async def decide(self, candidate: Reduction) -> Decision:
+        """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
         return await self._remembered(candidate.key(), lambda: self._decide(candidate))
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:

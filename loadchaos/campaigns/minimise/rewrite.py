@@ -121,13 +121,9 @@ def generated_images(body: Body) -> Body:
 
     def generated(url: str) -> str:
         size = image_size(url)
-        return url if size is None or is_generated(url) else png(*size, image_seed(url))
+        return url if size is None or generated_seed(url) is not None else png(*size, image_seed(url))
 
     return map_images(body, generated)
-
-
-def is_generated(url: str) -> bool:
-    return generated_seed(url) is not None
 
 
 def generated_seed(url: str) -> int | None:

@@ -55,10 +55,6 @@ def from_launch(command: str) -> ServerChoice:
     return ServerChoice(launch=parse_command_line(command))
 
 
-def from_target(url: str) -> ServerChoice:
-    return ServerChoice(url=parse_target(url))
-
-
 def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
     """Server that the recorded run launched itself. `takes_target`: the command has the option --target. Raises
     OptionError where the run did not launch one: the message says which option names a server.

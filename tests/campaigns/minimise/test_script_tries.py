@@ -59,7 +59,7 @@ def decider(*results: bool) -> Decider:
     ],
 )
 def test_small_candidate_is_not_kept_by_one_lucky_failure(requests: int, results: list[bool], fails: bool) -> None:
-    assert asyncio.run(decider(*results).fails(candidate(requests))) is fails
+    assert asyncio.run(decider(*results).decide(candidate(requests))).fails is fails
 
 
 def test_candidate_that_fails_only_in_a_replay_is_not_kept() -> None:
