@@ -122,9 +122,7 @@ def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
-    """Find the failures of a log or of the body of one error response. The text is an error body if it is a single
-    line, JSON, a stream or an HTML page.
-    """
+    """Failures of a log, or of an error body: a single line, JSON, a stream or an HTML page."""
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.rejoin import rejoin
 

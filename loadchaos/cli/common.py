@@ -157,9 +157,7 @@ def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
 
 
 def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, str]:
-    """Parse the values of a repeatable option such as `--flag NAME=VALUE`. Raises OptionError that says what was
-    expected.
-    """
+    """Parse a repeatable option such as `--flag NAME=VALUE`. Raises OptionError that says what was expected."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")

@@ -61,9 +61,7 @@ def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replica
 
 
 def name_variables(command: click.Command) -> None:
-    """Set the variables of options by their long names. click itself takes the name of the parameter, which is not what
-    users type: `--set` is `overrides`.
-    """
+    """Name variables by the long names of options; click takes the parameter's, which users do not type."""
     for option in command.params:
         if isinstance(option, click.Option) and option.envvar is None:
             long = [text[2:] for text in option.opts if text.startswith("--")]
@@ -71,9 +69,7 @@ def name_variables(command: click.Command) -> None:
 
 
 def words_from_environment(ctx: click.Context) -> list[str]:
-    """Options of a command that variables gave, as words of a command line. The record of a run has them, so that it
-    can be resumed and repeated.
-    """
+    """Options that variables gave, as words of the command line, which the record of a run has."""
     words: list[str] = []
     for parameter in ctx.command.params:
         name = str(parameter.name)

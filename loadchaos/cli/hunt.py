@@ -221,9 +221,7 @@ def with_stored(context: click.Context, options: Given, stored: HuntSettings) ->
 
 
 def slot_settings(line: CommandLine, options: Given, folder: Path) -> SlotSettings:
-    """Settings of one server of a hunt, from the options that describe it. Raises OptionError where a variable for a
-    header is missing.
-    """
+    """Settings of one server of a hunt. Raises OptionError where a variable for a header is missing."""
     from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.run.options import Options, headers_of_options
 

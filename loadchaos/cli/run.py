@@ -236,9 +236,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
 
 
 def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
-    """The profile with all traffic at one endpoint. Raises ProfileError that names the traffic that cannot be sent
-    there.
-    """
+    """The profile with all traffic at one endpoint. Raises ProfileError that names what cannot be sent there."""
     moves = [f"traffic.{number}.endpoint={endpoint}" for number in range(traffics)]
     try:
         return profile_of(profile, [*changes, *moves])

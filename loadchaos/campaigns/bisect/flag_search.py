@@ -28,9 +28,7 @@ class NeededPart:
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change of the whole command, and the tries with it. `confidence` is 1 minus the chance of these tries without
-    a remedy.
-    """
+    """One change of the whole command. `confidence`: 1 minus the chance of its tries without a remedy."""
 
     change: str
     decision: Decision

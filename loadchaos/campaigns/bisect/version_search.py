@@ -85,9 +85,7 @@ class VersionSearch:
         return findings
 
     async def _anchor(self) -> int | None:
-        """Find a release that fails: the known one, the newest, the oldest. The ends are those of the releases that can
-        be tried.
-        """
+        """Find a release that fails: the known one, the newest, the oldest that can be tried."""
         newest = len(self._versions) - 1
         known = self._versions.index(self._known_bad) if self._known_bad in self._versions else None
         for places in ((known,) if known is not None else (), range(newest, -1, -1), range(newest)):

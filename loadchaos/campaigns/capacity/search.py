@@ -69,8 +69,6 @@ class CapacitySearch:
         model = QueueModel.of(raw, settings.limits_s, settings.arrivals) if settings.by == "rate" else None
         self.steps = [s if model is None else _in_the_long_run(s, model, settings.goal) for s in raw]
 
-    # --- what is known ------------------------------------------------------------------------------------------------
-
     @property
     def low(self) -> float | None:
         """Highest load that was proved to meet the goal, below `high`."""
@@ -103,8 +101,6 @@ class CapacitySearch:
         found = [*self._loads("met"), *self._leaning(True)]
         return max((load for load in found if ceiling is None or load < ceiling), default=None)
 
-    # --- the next step ------------------------------------------------------------------------------------------------
-
     def next(self) -> NextStep | None:
         ceiling = self._ceiling()
         base = self._base(ceiling)
@@ -126,9 +122,7 @@ class CapacitySearch:
         return self._prove_ceiling(ceiling)
 
     def proof(self) -> NextStep | None:
-        """Choose the step that is most likely to prove a first load. None without a load that seems to meet the goal,
-        and once a load is proved.
-        """
+        """Choose the step that is most likely to prove a first load; None without one, and once a load is proved."""
         ceiling = self._ceiling()
         safe = [load for load in self._leaning(True) if ceiling is None or load <= _SAFE * ceiling]
         load = max(safe, default=self._base(ceiling))

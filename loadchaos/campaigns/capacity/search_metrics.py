@@ -13,11 +13,7 @@ from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageColle
 
 
 class SearchMetrics:
-    """Serves the newest capacity.json as metrics; `name` labels them.
-
-    Raises:
-        OptionError: the port is in use.
-    """
+    """Serves the newest capacity.json as metrics, with the label `name`. Raises OptionError: the port is in use."""
 
     def __init__(self, name: str, port: int | Literal["default"]) -> None:
         self._name = name

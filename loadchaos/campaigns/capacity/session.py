@@ -65,9 +65,7 @@ class CapacitySettings:
 
 @dataclass(frozen=True)
 class SearchOutput:
-    """Receivers of the progress of the current step as a line, once a second, and of capacity.json at each change, with
-    the step in progress as `current`.
-    """
+    """Receivers of progress as a line, once a second, and of capacity.json, with `current` while a step runs."""
 
     live: Callable[[str], None]
     publish: Callable[[Mapping[str, Any]], None] = lambda _: None
@@ -90,9 +88,7 @@ class _LiveWatch:
 
 
 class CapacitySession:
-    """Runs a search in a folder, from its last finished step on. A server that the profile launches, where the options
-    name no target, is started once and stopped after the last step.
-    """
+    """Runs a search; a server that the profile launches is started once, without a target in the options."""
 
     def __init__(
         self, campaign: Campaign, profile: Profile, settings: CapacitySettings, options: Options, output: SearchOutput
@@ -153,12 +149,8 @@ class CapacitySession:
             return exit_codes.PASS if low is not None and low >= wanted else exit_codes.UNKNOWN
         return exit_codes.PASS if found.known else exit_codes.UNKNOWN
 
-    # --- the search ---------------------------------------------------------------------------------------------------
-
     async def run(self) -> dict[str, Any]:
-        """Run steps until the search is done. Returns capacity.json. Raises LoadchaosError where the server does not
-        start or the first step cannot be run.
-        """
+        """Run steps; returns capacity.json. Raises LoadchaosError without a server or a first step."""
         self._write(self.to_json(ended=False))
         launch = self._profile.target.launch
         if launch is None or self._options.target is not None:
@@ -201,9 +193,7 @@ class CapacitySession:
         return data
 
     def _choose(self, left_s: float) -> NextStep | None:
-        """Choose the next step. It is a long step, which can prove a load, where a short step would leave no time for a
-        long one.
-        """
+        """Choose the next step: one that can prove a load where a short one would leave no time for it."""
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
             return step

@@ -47,9 +47,7 @@ def step_plan(
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
-    """Make the profile of a step: the same traffic with another load. A death of the server ends the search, so it ends
-    the step, too.
-    """
+    """The same traffic with another load. A death of the server ends the search, so it ends the step, too."""
     data = profile.to_json()
     data["target"] = {**data.get("target", {}), "on_death": "stop"}
     for name in ("abort_when", "exposure", "requires", "schedule", "correctness"):
@@ -80,11 +78,7 @@ def arrivals_of(profile: Profile) -> float:
 
 
 def searched_phase(profile: Profile, wanted: int | None) -> int:
-    """Number of the phase to search: `wanted`, else the last constant one.
-
-    Raises:
-        OptionError: `wanted` is no such phase, no phase is, or it is open which traffic is meant.
-    """
+    """Number of the phase to search: `wanted`, else the last constant one. Raises OptionError for no such phase."""
     if wanted is not None:
         if wanted >= len(profile.load):
             raise OptionError(f"--phase {wanted}: a number from 0 to {len(profile.load) - 1} was expected")
@@ -113,11 +107,7 @@ def _traffic_text(profile: Profile, phase: Phase) -> str:
 
 
 def refuse_unfit(profile: Profile, number: int, limits_s: Mapping[str, float]) -> None:
-    """Refuse a profile whose phase `number` cannot be searched.
-
-    Raises:
-        OptionError: with the key, what is wrong and what to do.
-    """
+    """Raise OptionError for a profile whose phase `number` cannot be searched."""
     if profile.attacks:
         raise OptionError(
             f"attacks: the profile attacks the server ({profile.attacks[0].operation}), and a capacity search does not; "

@@ -72,9 +72,7 @@ class _Tried:
 
 @dataclass
 class Corpus:
-    """Entries, counts of features and values, and the findings so far. Without `feedback` every workload is drawn at
-    random (the baseline of bench/hunt.py).
-    """
+    """Entries, counts of features and values, findings. Without `feedback` every workload is drawn at random."""
 
     seed: int
     pool: GenePool
@@ -134,9 +132,7 @@ class Corpus:
         return sum(pair not in self._pairs for pair in combinations(values, 2))
 
     def _asking(self, number: int, drawn: Workload) -> Workload:
-        """Move the questions of the first workloads to the one after. They stay as drawn where the user's file has the
-        gene.
-        """
+        """Move the questions of the first workloads to the one after, unless the user's file has the gene."""
         if number > FIRST_ASKING or not self.pool.choices["load"]["questions"] or "questions" in self.pool.named:
             return drawn
         load = {name: value for name, value in drawn.load.items() if name != "questions"}

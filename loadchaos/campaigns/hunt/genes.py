@@ -29,9 +29,7 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Facts that genes depend on: settings by our names, all served models, requests of the largest workload, and the
-    endpoints beside chat.
-    """
+    """Facts that genes depend on: settings by our names, models, most requests, endpoints beside chat."""
 
     facts: Facts
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -56,9 +54,7 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class Gene:
-    """One gene: the values it may have, and how often it is present. `values` gives none where the server has not what
-    the gene needs.
-    """
+    """A gene: how often it is present, and its values; none where the server has not what it needs."""
 
     name: str
     values: Callable[[ServerLimits], Sequence[Any]]
@@ -209,9 +205,7 @@ class GenePool:
 
 
 def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None = None) -> GenePool:
-    """Pool for a server, with the values that the user's file chooses. In `chosen` a gene has a list of values, or
-    False where it must be absent.
-    """
+    """Pool for a server. In `chosen` a gene has a list of values, or False where it must be absent."""
     chosen = chosen or {}
     choices: dict[str, dict[str, tuple[Any, ...]]] = {}
     shares: dict[str, dict[str, float]] = {}

@@ -79,9 +79,7 @@ class HuntFailure:
 
     @property
     def is_finding(self) -> bool:
-        """A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support. Nor is the
-        effect of too much load: genes overload servers.
-        """
+        """A refusal with a 4xx and the effect of too much load are none: genes may ask for both."""
         return self.attribution in COUNTED and not self.accepted and not self.refused
 
     @property

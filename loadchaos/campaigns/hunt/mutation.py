@@ -34,8 +34,6 @@ class Breeder:
     def __init__(self, pool: GenePool, weigh: Weigh = lambda _: 1.0) -> None:
         self._pool, self._weigh = pool, weigh
 
-    # --- drawn --------------------------------------------------------------------------------------------------------
-
     def drawn(self, rng: random.Random) -> Workload:
         traffic = tuple(self._genes("traffic", rng) for _ in range(rng.choice((1, 1, 2, 2, 3))))
         attacks: tuple[Genes, ...] = ()
@@ -69,12 +67,8 @@ class Breeder:
             return None  # every value of it leads to what is known already
         return rng.choices(choices, weights)[0]
 
-    # --- changed ------------------------------------------------------------------------------------------------------
-
     def changed(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> tuple[Workload, str]:
-        """Change a workload in one to three places. Returns it with the names of the changes. Genes that lead to a
-        known death are left out.
-        """
+        """Change a workload in one to three places, and name the changes. Genes of known deaths are left out."""
         child, names = parent, []
         for _ in range(rng.choice((1, 1, 2, 3))):
             name, change = rng.choices(list(_CHANGES), [share for _, share in _CHANGES.values()])[0], None
@@ -84,9 +78,7 @@ class Breeder:
         return self._without_deadly(child, rng), "+".join(names)
 
     def _without_deadly(self, child: Workload, rng: random.Random) -> Workload:
-        """Leave out optional genes that often led to a death. Genes are inherited, and each death costs a start of the
-        server.
-        """
+        """Leave out optional genes that often led to a death, which costs a start of the server."""
 
         def stays(group: str, name: str, value: Any) -> bool:
             weight = self._weigh(value_key(group, name, value))

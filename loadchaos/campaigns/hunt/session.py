@@ -57,9 +57,7 @@ class HuntSession:
         self._failed: LoadchaosError | None = None
 
     async def run(self) -> int:
-        """Hunt, replay and minimise. Returns the exit code. Raises LoadchaosError where the server cannot be tested at
-        all.
-        """
+        """Hunt, replay and minimise; returns the exit code. Raises LoadchaosError for a useless server."""
         with self._interrupts.handled_by(self._interrupted):
             return await self._hunt()
 
@@ -164,9 +162,7 @@ class HuntSession:
         return self._campaign.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
 
     def _fold(self, choice: WorkloadChoice, result: WorkloadResult, pool: GenePool) -> bool:
-        """Record the result of a workload, keep what is new, remove its run. Returns True if it proved or found
-        something.
-        """
+        """Record the result of a workload, keep what is new, remove its run. True if it proved or found something."""
         corpus = self._corpus
         assert corpus is not None
         run, known = Path(result.run), set(corpus.findings)
@@ -247,9 +243,7 @@ class HuntSession:
 
 
 def sent_of(rows: Sequence[WorkloadRow], first: int = 0) -> str:
-    """Describe the requests of workloads by purpose. `first`: requests that identified the server before the first
-    workload. Pages and tokenizer calls are not counted.
-    """
+    """Requests of workloads by purpose; `first` identified the server. Pages and tokenizer calls do not count."""
     questions = sum(r.questions for r in rows)
     discovery = first + sum(r.asked.get("discovery", 0) for r in rows)
     others = [plural(questions, "question")] if questions else []

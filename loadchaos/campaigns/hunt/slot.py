@@ -64,9 +64,7 @@ _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
 
 @dataclass(frozen=True)
 class SlotSettings:
-    """Settings of a slot: launch command, URL, how to reach the server. `most_load_s`: a workload that takes longer is
-    ended.
-    """
+    """Settings of a slot. `most_load_s`: a workload that takes longer is ended."""
 
     argv: tuple[str, ...]
     url: str
@@ -211,18 +209,14 @@ def _purpose(row: Row) -> str:
 
 
 def _refusal(row: Row) -> str:
-    """Begin of the text of a refusal; "" for any other answer. A refusal has a 4xx as its status, or as the code of an
-    error event in its stream.
-    """
+    """Begin of the text of an answer with a 4xx as status or as code of an error event; "" for any other."""
     code = row.get("status") if (row.get("status") or 0) >= 400 else row.get("error_code")
     text = str(row.get("error") or "")[:_REFUSAL_CHARS]
     return text if isinstance(code, int) and 400 <= code < 500 and len(text) >= _LEAST_REFUSAL_CHARS else ""
 
 
 def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> HuntFailure:
-    """Failure of a verdict, with the requests of the workload. `refused`: it is only the refusal of a request, as the
-    client or the log of the server has it.
-    """
+    """`refused`: it is only the refusal of a request, as the client or the log of the server has it."""
     line = failure.evidence.text or ""
     return HuntFailure(
         id=failure.id, frame=guilty_frame(failure), title=failure.title, severity=failure.severity,

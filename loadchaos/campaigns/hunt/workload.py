@@ -125,9 +125,7 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> Part:
 
 
 def _carried(payload: Genes, endpoint: str) -> Part:
-    """Payloads and options that a body of an endpoint can hold. A text stands in the place of a conversation, and a
-    short one in that of another payload that writes the prompt.
-    """
+    """What a body of an endpoint can hold; a text stands in for any other payload that writes the prompt."""
     spec, found = ENDPOINTS[endpoint], {}
     for name, options in payload.items():
         kept = {key: value for key, value in options.items() if f"{name}.{key}" not in spec.lacks}

@@ -139,9 +139,7 @@ def error_of(level: str, p: float, rounds: int) -> float:
 
 
 async def raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[Reduction, float] | None:
-    """Estimate how often the whole fails; repeat it where that is rare. Returns the candidate with its rounds and its
-    probability. None: it does not fail often enough, however often it is repeated.
-    """
+    """Estimate how often the whole fails; repeat it where that is rare. None: it never fails often enough."""
     rounds = whole.rounds
     while True:
         candidate = replace(whole, rounds=rounds)

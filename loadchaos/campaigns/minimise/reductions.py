@@ -64,9 +64,7 @@ async def windows(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out blocks of requests, then single ones. It ends after many vain tries in a row: simpler and shorter
-    requests are tried faster.
-    """
+    """Leave out blocks of requests, then single ones, until many tries in a row were in vain."""
     return await _without_requests(candidate, fails, _MOST_IN_VAIN)
 
 
@@ -92,9 +90,7 @@ async def _without_requests(candidate: Reduction, fails: Fails, most_in_vain: in
 
 
 def _contents(candidate: Reduction) -> tuple[str, ...]:
-    """Contents of all requests, where these are sent at once; else nothing. Of requests with equal contents one is as
-    good as the other.
-    """
+    """Contents of all requests where these are sent at once: equal ones are as good as each other."""
     sends = candidate.trace.sends
     if candidate.trace.aborts or any(s.after or s.at_s or s.body is None for s in sends):
         return ()
@@ -102,9 +98,7 @@ def _contents(candidate: Reduction) -> tuple[str, ...]:
 
 
 async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
-    """Send half as many requests with three times the text. A template has tokens of its own, so twice the text would
-    be less in all.
-    """
+    """Send half as many requests with three times the text, as a template has tokens of its own."""
     while candidate.requests > _MANY:
         half = only(candidate, [s.id for s in candidate.trace.sends][::2])
         sends = [rewritten(half.trace, s, rewrite.triple_text) for s in half.trace.sends]

@@ -105,9 +105,7 @@ def map_images(body: Body, change: Callable[[str], str]) -> Body:
 
 
 def plain_words(share: float) -> Rewrite:
-    """Make a rewrite that replaces each text by `share` as many equal words. The words of a recorded text may have more
-    tokens than these.
-    """
+    """Replace each text by `share` as many equal words; those of a recorded text may have more tokens."""
     return lambda body: map_text(body, lambda text: _plain(text, share))
 
 

@@ -44,9 +44,7 @@ class ScriptRuns:
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """One run of a script. `line` of the log: None where the failure did not come. `code`: None where it was stopped
-    after the limit. `other`: id of another failure in the log.
-    """
+    """`line` of the log: None without the failure. `code`: None after the limit. `other`: id of another failure."""
 
     line: str | None
     output: str

@@ -56,9 +56,7 @@ def result_line(reproduced: int, tries: int) -> str:
 
 
 def fixed_confidence(tries: int, before: Sequence[bool]) -> float:
-    """Confidence in a remedy, after `tries` tries without the failure. It is 1 minus the chance of these tries without
-    a remedy, given the tries before the change.
-    """
+    """1 minus the chance of `tries` tries without the failure and without a remedy, given those before."""
     return 1 - chance_of_no_success(tries, sum(before), len(before))
 
 

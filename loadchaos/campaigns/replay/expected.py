@@ -16,9 +16,7 @@ _LINE_NUMBER = re.compile(r":\d+")
 
 @dataclass(frozen=True)
 class ExpectedFailure:
-    """Failure by its id and its guilty frame. Line numbers of frames are left out, as they change between versions.
-    Without a frame the id alone counts.
-    """
+    """Failure by id and guilty frame without line numbers, which change; without a frame the id alone counts."""
 
     id: str
     frame: str = ""
@@ -51,9 +49,7 @@ class ExpectedFailure:
 
 
 def guilty_frame(failure: FailureResult) -> str:
-    """Guilty frame of a failure without its line number; "" without a stack. Older verdicts name no guilty frame: it is
-    the innermost one.
-    """
+    """Guilty frame without its line number; "" without a stack. Older verdicts have it as the innermost one."""
     frame = failure.frame
     if frame is None:
         frame = failure.frames[-1] if failure.frames else ""
@@ -63,9 +59,7 @@ def guilty_frame(failure: FailureResult) -> str:
 def choose(
     found: Iterable[FailureResult], wanted: str | None, source: str, *, any_death: bool = False
 ) -> ExpectedFailure:
-    """Choose the failure of those found that has to occur again. Raises OptionError without a failure, or where several
-    could be meant; the message lists them.
-    """
+    """Choose the failure that has to occur again. Raises OptionError without one, or for several, with a list."""
     failures = [f for f in found if not f.before_load]
     if wanted is not None:
         named = [f for f in failures if f.id == wanted]

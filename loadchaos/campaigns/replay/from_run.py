@@ -89,9 +89,7 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
 
 
 def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path | None) -> RequestTrace:
-    """Make the trace of a run that died of its first question. The question is the one before the load. Raises
-    OptionError for another run without requests.
-    """
+    """Trace of a run that died of the question before the load. Raises OptionError for another without requests."""
     verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else None)
     died = any(f.severity == "engine_death" for f in verdict.failures)
     if scratch is None or not died:

@@ -86,9 +86,7 @@ def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
 
 
 async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:
-    """Run one try. Its folder gets the trace and the run. Raises OptionError and TargetError for what would make every
-    further try fail too.
-    """
+    """Run one try in its folder. Raises OptionError and TargetError for what would make every try fail."""
     begin_s = time.monotonic()
     file = request_trace.write(bodies.with_aborts(trace), folder)
     with contextlib.suppress(FileExistsError):

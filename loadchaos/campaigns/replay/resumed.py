@@ -16,9 +16,7 @@ SHARED, FRESH = "shared by tries (--share-server)", "fresh for each try"
 
 
 def settings_of(plan: TryPlan) -> dict[str, str]:
-    """Settings on which the results of tries depend, beside their candidates. Values of variables that may be secrets
-    are replaced by hashes that are slow to guess.
-    """
+    """Settings on which tries depend, beside their candidates. Possible secrets are slow hashes."""
     launch = plan.server.launch
     variables = {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
     variables |= launch.env if launch is not None else {}

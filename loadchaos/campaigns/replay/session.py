@@ -26,9 +26,7 @@ _MOST_USELESS = 3
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Replay that the user asked for. `times`: number of tries; None: by a sequential test. `against`: other server, on
-    which the failure should not come any more.
-    """
+    """`times`: tries; None: by a sequential test. `against`: server on which the failure should not come any more."""
 
     plan: TryPlan
     times: int | None = None
@@ -76,9 +74,7 @@ class ReplaySession:
         """Set for tries that have to prove a cure: True if the failure ended the server."""
 
     async def run(self) -> int:
-        """Run the tries that are left. Returns the exit code. 0: reproduced (with `against`: fixed), 1: not reproduced
-        (still fails), 3: nothing was proved.
-        """
+        """Run the tries that are left. 0: reproduced (`against`: fixed), 1: not (still fails), 3: nothing was proved."""
         request = self._request
         before = await self._series(request.plan, self._tries, estimate.TryCount(request.times), "try")
         line = estimate.result_line(sum(before), len(before))

@@ -34,9 +34,7 @@ _MOONCAKE_UNIT_S = 0.001
 
 
 def read_source(path: Path, scratch: Path) -> RequestTrace:
-    """Read the trace of a run, an incident, a trace or a file of requests. Bodies that the source itself holds are
-    stored under `scratch`. Raises OptionError where there is nothing to replay.
-    """
+    """Read a trace; its own bodies are stored under `scratch`. Raises OptionError where there is nothing to replay."""
     if path.is_dir():
         return _of_folder(path, scratch)
     if not path.is_file():
@@ -96,9 +94,7 @@ def _of_incident(path: Path, scratch: Path) -> RequestTrace:
 
 
 def without_later(source: Path, trace: RequestTrace, failure: str) -> RequestTrace:
-    """Trace of a run without requests sent after its failure first came. Those cannot have caused it. Other sources,
-    and a failure without an incident, keep all requests.
-    """
+    """Trace of a run without requests after its failure first came; they cannot have caused it."""
     if trace.header.plan is None or not source.is_dir():
         return trace
     found = [json.loads(file.read_bytes()) for file in RunFolder(source).incidents.glob("*/incident.json")]
@@ -152,9 +148,7 @@ def _require_bodies(trace: RequestTrace, path: Path) -> None:
 
 
 def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of an OpenAI batch file, ShareGPT or AIPerf file. The file has no times: some requests are sent side by
-    side, in order.
-    """
+    """Trace of an OpenAI batch, ShareGPT or AIPerf file, without times: some are sent side by side, in order."""
     sends: list[TraceSend] = []
     for i, request in enumerate(requests_file.read(str(path))):
         stream = request.stream is not False
@@ -174,9 +168,7 @@ def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
 
 
 def _of_arrivals(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of recorded arrivals: times, lengths and shared blocks. Prompts are made of words; equal blocks have equal
-    words, so shared prefixes survive.
-    """
+    """Trace of recorded arrivals; equal blocks have equal words, so that shared prefixes survive."""
     sends = []
     for i, arrival in enumerate(arrivals.read(str(path))):
         text = _prompt(arrival.input_tokens, arrival.blocks, i)

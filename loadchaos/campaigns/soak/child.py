@@ -46,9 +46,7 @@ class SoakChild:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet. Returns its pid. Raises LedgerError
-        when it cannot be started.
-        """
+        """Start `loadchaos run ARGUMENTS`, when quiet with output to soak-run.log. Returns its pid."""
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
         try:
@@ -93,9 +91,7 @@ class SoakChild:
         return False
 
     def exit_code(self) -> int | None:
-        """Exit code of the child; None if unknown. Unknown while it runs, when it was killed, and when another soak
-        started it.
-        """
+        """Exit code; None while it runs, when it was killed, and when another soak started it."""
         if self._process is None or self._process.poll() is None or self._process.returncode < 0:
             return None
         return self._process.returncode
@@ -107,9 +103,7 @@ class SoakChild:
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder by pid, else by name and time; None where it made none. `known`: folders of earlier
-        runs.
-        """
+        """Find the run's folder by pid, else by name and time; None without one. `known`: those of earlier runs."""
         candidates = []
         for path in self._home.iterdir():
             if path.name in known or path.name.startswith(".") or not path.name.startswith(name):

@@ -42,10 +42,7 @@ class SoakClock:
 
 @dataclass(frozen=True)
 class Order:
-    """Settings of a soak: the profile as the user named it, its name and schedule, the folder of the soak, further
-    options of `loadchaos run`, and the duration among these. `has_seed`: the options or the environment set the seed of
-    every run.
-    """
+    """Settings of a soak; `options` are those of `loadchaos run`. `has_seed`: these set the seed of every run."""
 
     profile: str
     name: str
@@ -57,9 +54,7 @@ class Order:
 
 
 class Soak:
-    """The soak of one folder. Raises OptionError when another soak uses the folder, LedgerError when the state cannot
-    be written.
-    """
+    """The soak of one folder. Raises OptionError when another one uses it."""
 
     def __init__(self, order: Order, clock: SoakClock, child: SoakChild, campaign: Campaign) -> None:
         self._campaign, self._interrupts, self._print = campaign, campaign.interrupts, campaign.print_line
@@ -73,8 +68,6 @@ class Soak:
 
     def close(self) -> None:
         self._campaign.close()
-
-    # --- the two modes --------------------------------------------------------------------------------------------------
 
     def forever(self) -> int:
         self._print(f"{self._order.name}: {self._order.schedule.describe()}")
@@ -127,8 +120,6 @@ class Soak:
         if start is not None:
             self._start(start.planned, start.why, quiet=True)
         self._save()
-
-    # --- the current run ------------------------------------------------------------------------------------------------
 
     def _start(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
         """Record the start, then start the run. If the soak is killed in between, the next one finds the record."""

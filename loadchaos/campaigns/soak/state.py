@@ -78,9 +78,7 @@ def parse_time(text: str) -> datetime:
 
 
 def load(campaign: Campaign, profile: str, name: str, now: datetime) -> State:
-    """Load the state of a folder, or make one whose schedule begins now. Raises OptionError for an unreadable state and
-    for that of another profile.
-    """
+    """Load the state, or begin one now. Raises OptionError for an unreadable one and for another profile's."""
     path = campaign.folder / FILE
     try:
         state = from_json(State, saved(path, SCHEMA, "move it away to start over"))

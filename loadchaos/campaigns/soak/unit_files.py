@@ -89,9 +89,6 @@ def _skips(schedule: Schedule, who: str) -> str:
     )
 
 
-# --- systemd ------------------------------------------------------------------------------------------------------------
-
-
 def _systemd(job: Job) -> str:
     s = job.schedule
     times = "\n".join(f"OnCalendar={t}" for t in on_calendar(s))
@@ -146,9 +143,7 @@ def _unit_word(word: str) -> str:
 
 
 def on_calendar(schedule: Schedule) -> list[str]:
-    """Translate a cron line into OnCalendar lines. There are two where cron means "this day of the month or that
-    weekday".
-    """
+    """OnCalendar lines: two where cron means "this day of the month or that weekday"."""
     _plain(schedule, "systemd", "run `loadchaos soak` without --emit")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
     clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
@@ -192,9 +187,6 @@ def _weekdays(field: str) -> str:
     return "" if len(days) == 7 else ",".join(_DAYS[d] for d in days)
 
 
-# --- cron ---------------------------------------------------------------------------------------------------------------
-
-
 def _cron(job: Job) -> str:
     s = job.schedule
     _plain(s, "cron", "run `loadchaos soak` without --emit")
@@ -213,9 +205,6 @@ def _cron(job: Job) -> str:
     lines += [f"# Write {v}=... above the line: cron does not use the variables of your shell." for v in job.variables]
     lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
     return "\n".join(lines) + "\n"
-
-
-# --- Kubernetes ----------------------------------------------------------------------------------------------------------
 
 
 def _k8s(job: Job) -> str:

@@ -23,9 +23,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class SuiteChoice:
-    """Profiles that the user asked for. `only` empty: all but those of `skip`. `authorized` as in `--authorize`; None:
-    the server is our own.
-    """
+    """`only` empty: all but `skip`. `authorized` as in `--authorize`; None: the server is our own."""
 
     only: Collection[str] = ()
     skip: Collection[str] = ()

@@ -62,11 +62,7 @@ class SuiteRecord:
         self.write()
 
     def write(self, *, ended: bool = False) -> None:
-        """Write suite.json and suite.html.
-
-        Raises:
-            LedgerError: they cannot be written.
-        """
+        """Write suite.json and suite.html. Raises LedgerError."""
         result = self.result(ended=ended)
         self.campaign.write({"suite.json": result, "suite.html": suite_page.render(result)})
 

@@ -52,9 +52,7 @@ class WebSession:
         self._print, self._print_result = print_line, print_result
 
     async def serve(self, address: WebAddress) -> int:
-        """Serve the web UI until a signal. Returns the exit code of the last run. Raises LoadchaosError where an option
-        cannot be used, or the web UI does not start.
-        """
+        """Serve until a signal; returns the exit code of the last run. Raises LoadchaosError without a web UI."""
         options, profile = self._options, self._profile
         if options.master is not None:
             raise OptionError(

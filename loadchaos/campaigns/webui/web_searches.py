@@ -20,9 +20,7 @@ _MOST = 6
 
 
 class WebSearches:
-    """Follows the searches in `out`, and tells the web UI of changed ones. A search may run in another terminal at the
-    same time.
-    """
+    """Tells the web UI of changed searches in `out`, which may run in another terminal."""
 
     def __init__(self, out: Path, ui: WebUiProcess) -> None:
         self._out, self._ui, self._target = out, ui, ui.web.target
