@@ -79,7 +79,7 @@ class Campaign:
         try:
             return self.interrupts.run(work)
         finally:
-            if self.interrupts:
+            if self.interrupts and any(self.folder.glob("*.json")):  # without one there is nothing to continue
                 self.print_line(f"interrupted; continue with: {resume}")
 
 

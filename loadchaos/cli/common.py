@@ -281,11 +281,12 @@ def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | Non
     return found
 
 
-def resumed_command() -> str:
+def resumed_command(folder: Path | None = None) -> str:
     """The command line of this process with --resume, and without secrets."""
     import shlex
 
     from loadchaos.core.redact import Redactor
 
     words = Redactor.from_environment(os.environ).argv(sys.argv[1:])
-    return shlex.join(["loadchaos", *words, *(["--resume"] if "--resume" not in words else [])])
+    more = [] if "--resume" in words else ["--resume", *([str(folder)] if folder else [])]
+    return shlex.join(["loadchaos", *words, *more])

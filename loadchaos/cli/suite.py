@@ -18,6 +18,7 @@ from loadchaos.cli.common import (
     out_option,
     print_json,
     probed_server,
+    resumed_command,
     say,
     server_log_option,
     server_options,
@@ -34,7 +35,7 @@ from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
@@ -46,7 +47,7 @@ _EXIT_CODES = """\b
 Exit codes: the worst of the runs.
   0 every profile that fits passed, 1 one failed, 3 one proved nothing, or
   none fits, 2 a mistake in an option, 4 the server cannot be tested,
-  70 a bug of loadchaos, 130 Ctrl-C, 143 SIGTERM."""
+  70 a bug of loadchaos, 130 Ctrl-C, 143 SIGTERM; continue with --resume."""
 
 
 @click.command(epilog=_EXIT_CODES)
@@ -71,6 +72,12 @@ Exit codes: the worst of the runs.
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Continue the suite of this folder: profiles that had finished are not run again.",
+)
 @json_option("Print suite.json.")
 def suite(
     url: str | None, target_option: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
@@ -93,14 +100,26 @@ def suite(
     target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
-    campaign = Campaign(options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
-    found, code = campaign.interrupts.run(_suite(campaign, target, profiles, options))
+    before = _stored(options["resume"]) if options["resume"] else None
+    campaign = Campaign(options["resume"] or options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
+    work = _suite(campaign, target, profiles, {**options, "before": before})
+    found, code = campaign.run(work, resumed_command(campaign.folder))
     color_and_width = terminal()
     if as_json:
         print_json(to_json(found))
     else:
         echo(render(found, campaign.folder, width=color_and_width[1]))
     sys.exit(code)
+
+
+def _stored(folder: Path) -> SuiteResult:
+    from loadchaos.campaigns.campaign import saved
+    from loadchaos.report.suite_result import SuiteResult
+
+    try:
+        return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite"))
+    except FileNotFoundError:
+        raise OptionError(f"--resume {folder}: it has no suite.json; start a new suite") from None
 
 
 async def _suite(
@@ -117,6 +136,9 @@ async def _suite(
     record = SuiteRecord(campaign, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
+    campaign.lock("loadchaos suite")
+    if options["before"] is not None:
+        record.restore(options["before"])
     given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
     settings = run_options(given, None, {})
     session = SuiteSession(record, settings)

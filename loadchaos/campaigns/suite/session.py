@@ -11,7 +11,7 @@ from dataclasses import replace
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.campaigns.campaign import Campaign, counted, now_text, verdict_of
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.core.model import Facts
 from loadchaos.profile.profile import Profile
@@ -52,6 +52,17 @@ class SuiteRecord:
     def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
         state: State = "left out" if reasons else "waiting"
         self._rows[name] = ProfileRow(name=name, about=about, state=state, why=tuple(reasons))
+
+    def restore(self, before: SuiteResult) -> None:
+        """Keep what had finished in an earlier part of the suite. Raises OptionError for another server."""
+        if before.target != self._target:
+            raise OptionError(f"--resume: the suite was of {before.target}, not of {self._target}; start a new suite")
+        done = {row.name: row for row in before.in_state("finished") if row.exit_code not in exit_codes.BY_SIGNAL}
+        self._rows = {name: done.get(name, row) for name, row in self._rows.items()}
+        self._started = before.started
+
+    def is_finished(self, name: str) -> bool:
+        return self._rows[name].state == "finished"
 
     def begin(self, name: str) -> None:
         self._rows[name] = replace(self._rows[name], state="running")
@@ -97,6 +108,8 @@ class SuiteSession:
         """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
+            if self._record.is_finished(profile.name):
+                continue
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
