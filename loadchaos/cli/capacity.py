@@ -126,7 +126,7 @@ def capacity(
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
-    stored: dict[str, Any] = {}
+    stored: Given = {}
     if options["resume"] is not None:
         stored = files.read(options["resume"], "--resume")
         profile, overrides, options = _stored_call(ctx, stored, options)

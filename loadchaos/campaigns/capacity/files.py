@@ -18,6 +18,8 @@ from loadchaos.report.html import capacity_page
 RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
 STEPS, SERVER = "steps", "server"
 SCHEMA = 1
+SearchData = Mapping[str, Any]
+"""Contents of capacity.json; with `current` while a step runs."""
 _NEEDED = ("target", "server", "started", "seconds", "ended", "by", "goal", "slo_s", "answer", "steps", "failures")
 _COLUMNS = (
     "load", "status", "leans", "requests", "good", "goodput", "goodput_low", "goodput_high", "requests_per_s",
@@ -26,12 +28,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def contents(data: Mapping[str, Any]) -> dict[str, object]:
+def contents(data: SearchData) -> dict[str, object]:
     """The three files by name."""
     return {RESULT: data, TABLE: table(data), PAGE: capacity_page.render(CapacityResult.from_json(data))}
 
 
-def table(data: Mapping[str, Any]) -> str:
+def table(data: SearchData) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -40,7 +42,7 @@ def table(data: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def read(folder: Path, option: str = "") -> dict[str, Any]:
+def read(folder: Path, option: str = "") -> SearchData:
     """Read capacity.json of a search, whose folder `option` names. Raises OptionError where that cannot be used."""
     file, given = folder / RESULT, f"{option} {folder}".strip()
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from prometheus_client.core import Metric
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.campaigns.capacity.files import SearchData
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageCollector
 
@@ -24,7 +24,7 @@ class SearchMetrics:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._exporter.port}/metrics"
 
-    def publish(self, data: Mapping[str, Any]) -> None:
+    def publish(self, data: SearchData) -> None:
         """Take a new capacity.json, with `current` while a step runs."""
         with self._exporter.lock:
             self._data = CapacityResult.from_json(data)

@@ -68,7 +68,7 @@ class SearchOutput:
     """Receivers of progress as a line, once a second, and of capacity.json, with `current` while a step runs."""
 
     live: Callable[[str], None]
-    publish: Callable[[Mapping[str, Any]], None] = lambda _: None
+    publish: Callable[[files.SearchData], None] = lambda _: None
 
 
 class _LiveWatch:
@@ -95,7 +95,7 @@ class CapacitySession:
     ) -> None:
         self._campaign, self._profile, self._settings, self._options = campaign, profile, settings, options
         self._announce, self._live, self._output = campaign.print_line, output.live, output
-        self._data: dict[str, Any] = {}
+        self._data: files.SearchData = {}
         self._search = CapacitySearch(settings.search)
         self._started = now_text()
         self._server: SearchedServer | None = None
@@ -115,7 +115,7 @@ class CapacitySession:
     def spent_s(self) -> float:
         return self._campaign.at_s
 
-    def to_json(self, *, ended: bool) -> dict[str, Any]:
+    def to_json(self, *, ended: bool) -> files.SearchData:
         steps, settings, search = self._search.steps, self._settings, self._settings.search
         code = self._exit_code() if ended else None
         return {
@@ -149,7 +149,7 @@ class CapacitySession:
             return exit_codes.PASS if low is not None and low >= wanted else exit_codes.UNKNOWN
         return exit_codes.PASS if found.known else exit_codes.UNKNOWN
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> files.SearchData:
         """Run steps; returns capacity.json. Raises LoadchaosError without a server or a first step."""
         self._write(self.to_json(ended=False))
         launch = self._profile.target.launch
@@ -174,7 +174,7 @@ class CapacitySession:
         line = CommandLine(tuple(launch.command), dict(launch.env), parse_target(launch.url))
         return HeldServer(line, folder / f"{number:03}", limits=launch.limits.model_dump(exclude_none=True))
 
-    async def _steps(self) -> dict[str, Any]:
+    async def _steps(self) -> files.SearchData:
         while True:
             left_s = self._settings.budget_s - self.spent_s - _AFTER_S
             step = self._choose(left_s)
@@ -188,7 +188,7 @@ class CapacitySession:
             self._write(self.to_json(ended=False))
         data = self.to_json(ended=True)
         if self._interrupts:
-            data |= {"ended": False, "verdict": None}
+            data = {**data, "ended": False, "verdict": None}
         self._write(data)
         return data
 
@@ -204,7 +204,7 @@ class CapacitySession:
         )
         return proof if proof_s <= left_s < _SHORT_STEP_S + proof_s else step
 
-    def _write(self, data: dict[str, Any]) -> None:
+    def _write(self, data: files.SearchData) -> None:
         self._campaign.write(files.contents(data))
         self._data = data
         self._output.publish(data)
