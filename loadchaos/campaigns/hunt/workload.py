@@ -125,7 +125,7 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> Part:
 
 
 def _carried(payload: Genes, endpoint: str) -> Part:
-    """What a body of an endpoint can hold; a text stands in for any other payload that writes the prompt."""
+    """Payloads that a body of an endpoint can hold; a text stands in for any other payload that writes the prompt."""
     spec, found = ENDPOINTS[endpoint], {}
     for name, options in payload.items():
         kept = {key: value for key, value in options.items() if f"{name}.{key}" not in spec.lacks}

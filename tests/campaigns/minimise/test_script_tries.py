@@ -172,7 +172,7 @@ def test_script_that_does_not_end_is_stopped_and_its_server_is_not_used_again(tm
 
 def test_try_by_script_says_that_the_server_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"import sys; open({str(tmp_path / 'server.log')!r}, 'a').write({OOM_LINE!r}); sys.exit(1)"
-    monkeypatch.setattr("loadchaos.campaigns.minimise.script.write", lambda *_: script(tmp_path, text))
+    monkeypatch.setattr("loadchaos.campaigns.minimise.validate.write", lambda *_: script(tmp_path, text))
     found = asyncio.run(
         try_script(candidate(1), ScriptFacts("x", "serve", "u"), OOM, tmp_path, held(tmp_path, ""), 60.0)
     )
