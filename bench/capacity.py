@@ -19,6 +19,7 @@ from loadchaos.analysis.capacity.step_watch import StepWatch
 from loadchaos.campaigns.capacity.search import CapacitySearch, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core.histogram import bucket
+from loadchaos.core.typed_json import to_json
 from loadchaos.load import registry
 from loadchaos.profile import steps
 from loadchaos.profile.profile import Profile, from_mapping
@@ -186,7 +187,7 @@ def search(case: CapacityCase, seed: int, most_steps: int = 40) -> dict[str, Any
         watch.finish()
         spent_s += step.now_s + _STEP_OVERHEAD_S
         found.add(watch.to_json())
-    return {**answer(found, settings), "steps": list(found.steps), "seconds": spent_s}
+    return {**to_json(answer(found, settings)), "steps": list(found.steps), "seconds": spent_s}
 
 
 def truth(case: CapacityCase, around: float, hours: float = 0.5) -> float:

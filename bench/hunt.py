@@ -23,7 +23,9 @@ from bench.cost.contenders import Environments
 from bench.virtual_engine import VirtualServer
 from loadchaos.campaigns.hunt.corpus import Corpus
 from loadchaos.campaigns.hunt.genes import ServerLimits, pool_of
+from loadchaos.campaigns.hunt.journal import WorkloadRow
 from loadchaos.core import resources
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping, load
 from loadchaos.simulator.engine.types import EngineConfig
@@ -107,7 +109,8 @@ def measure(case: HuntCase, strategy: str, seed: int, budget: int) -> Measured:
                 "failures": [],
                 "at_s": seconds,
             }
-            corpus.fold({**choice.to_json(), **row})
+            chosen = {"n": choice.number, "workload": to_json(choice.workload), "parent": choice.parent}
+            corpus.fold(from_json(WorkloadRow, {**chosen, **row}))
     return Measured(budget, seconds, False)
 
 

@@ -36,10 +36,10 @@ from bench.cost.contenders import Environments
 from bench.hunt_tools import TOOLS, ToolRun
 from bench.record import free_port
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.campaigns.hunt.corpus import findings_of
+from loadchaos.campaigns.hunt.journal import read_settings, rows_of
 from loadchaos.campaigns.hunt.slot import summary
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.run.finalize import Result
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 
@@ -319,26 +319,25 @@ def _judged(folder: Path) -> tuple[int, float, str]:
         return 0, 0.0, ""
     data: dict[str, Any] = json.loads(verdict.read_text())
     made, begins = summary(Result(0, Verdict.from_json(data), RunFolder(run))), _begins(run)
-    found = sorted(findings_of(made), key=lambda f: int(f["after_requests"]))
+    found = sorted(made.findings, key=lambda f: f.after_requests)
     if not found or not begins:
         return len(begins), 0.0, ""
-    seen_ns = (f.get("first_seen_ns") for f in data["failures"] if f["id"] == found[0]["id"])
+    seen_ns = (f.get("first_seen_ns") for f in data["failures"] if f["id"] == found[0].id)
     first_ns = int(next(seen_ns) or max(begins))
-    ids = dict.fromkeys(str(f["id"]) for f in found)
-    return int(found[0]["after_requests"]), (first_ns - min(begins)) / 1e9, ", ".join(ids)
+    ids = dict.fromkeys(f.id for f in found)
+    return found[0].after_requests, (first_ns - min(begins)) / 1e9, ", ".join(ids)
 
 
 def _asked(folder: Path) -> tuple[int, int]:
     """Questions, and requests that identify the server, of a run or of a hunt until its first failure."""
     asked, discovery, hunts = 0, 0, [*folder.glob("*/workloads.jsonl")]
     for file in hunts:
-        stored = file.with_name("hunt.json")
-        settings: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
-        discovery += int((settings.get("identified_with") or {}).get("generations") or 0)
-    for row in (row for file in hunts for row in Tail(file).rows() if row.get("row") != "header"):
-        asked += int(row["questions"])
-        discovery += int((row.get("asked") or {}).get("discovery") or 0)
-        if findings_of(row):
+        if file.with_name("hunt.json").exists():
+            discovery += read_settings(file.parent).identified_with.get("generations", 0)
+    for hunted in (row for file in hunts for row in rows_of(file.parent)):
+        asked += hunted.questions
+        discovery += hunted.asked.get("discovery", 0)
+        if hunted.findings:
             return asked, discovery
     for row in (row for run in ([] if hunts else _runs(folder)) for row in Reader(RunFolder(run)).new(final=True)):
         asked += row.get("row") == "question"
@@ -354,15 +353,14 @@ def _posted(folder: Path) -> int:
 
 def _hunted(folder: Path) -> tuple[int, float, str]:
     """Requests, seconds and the first failure of the hunt in a folder."""
-    files = [*folder.glob("*/workloads.jsonl")]
-    rows = [row for file in files for row in Tail(file).rows() if row.get("row") != "header"]
+    rows = [row for file in folder.glob("*/workloads.jsonl") for row in rows_of(file.parent)]
     requests = 0
     for row in rows:
-        if found := findings_of(row):
-            first = min(found, key=lambda f: int(f.get("after_requests") or 0))
-            return requests + int(first.get("after_requests") or 0), float(row["at_s"]), str(first["id"])
-        requests += int(row["requests"])
-    return requests, float(rows[-1]["at_s"]) if rows else 0.0, ""
+        if found := row.findings:
+            first = min(found, key=lambda f: f.after_requests)
+            return requests + first.after_requests, row.at_s, first.id
+        requests += row.requests
+    return requests, rows[-1].at_s if rows else 0.0, ""
 
 
 def measure(strategy: str, seed: int, settings: RealSettings) -> RealResult:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import echo, positive_duration, resumed_command, run_interruptible, say
-from loadchaos.cli.replay import prepare, replay_folder, replayed_options
+from loadchaos.cli.common import Given, echo, resumed_command, rounds_option, say, time_option
+from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -17,8 +17,8 @@ from loadchaos.report.formatting import plural
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from loadchaos.campaigns.bisect.flag_session import FlagResult
-    from loadchaos.campaigns.bisect.version_session import VersionResult
+    from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.minimise.candidate_session import SearchResult
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.profile.request_trace import RequestTrace
 
@@ -63,10 +63,8 @@ Exit codes:
     metavar="FLAG",
     help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
 )
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Stop after this time (default: 2h).")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
-)
+@time_option("--budget", help="Stop after this time (default: 2h).", positive=True)
+@rounds_option
 @click.option(
     "--share-server",
     is_flag=True,
@@ -93,44 +91,42 @@ def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
         _bisect_flags(source, out, options)
 
 
-def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
+def _bisect_flags(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.flag_session import FlagSession
 
-    trace, plan, folder = _prepared(source, out, options)
+    campaign, trace, plan = _prepared(source, out, options)
     if plan.server.launch is None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
     say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, say)
-    _finish(session.run(options["changes"]), plan)
+    session = FlagSession(campaign, trace, plan, options["budget"] or _BUDGET_S)
+    _finish(campaign, session.run(options["changes"]))
 
 
-def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
+def _bisect_versions(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.installs import InstallPlan, releases_between
     from loadchaos.campaigns.bisect.version_session import VersionSession
 
     installs = InstallPlan(options["install"], options["launch"], options["package"], options["venvs"])
     installs.check()
     releases = releases_between(options["versions"], installs)
-    trace, plan, folder = _prepared(source, out, options)
+    campaign, trace, plan = _prepared(source, out, options)
     bad = options["bad"] or str(trace.header.server.get("version") or "") or None
     if options["bad"] and options["bad"] not in releases:
         raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
-    echo(
-        f"bisecting {plural(len(trace.sends), 'request')} of {source} over {len(releases)} releases of {installs.name()}",
-        err=True,
-    )
-    session = VersionSession(trace, plan, installs, folder)
-    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, say), plan)
+    requests = plural(len(trace.sends), "request")
+    say(f"bisecting {requests} of {source} over {len(releases)} releases of {installs.name()}")
+    session = VersionSession(campaign, trace, plan, options["budget"] or _BUDGET_S, installs)
+    _finish(campaign, session.run(releases, bad))
 
 
-def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[RequestTrace, TryPlan, Path]:
-    folder = replay_folder(out, "bisect", source, resume=options["resume"])
-    trace, plan = prepare(source, folder, options)
-    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
-    return trace, plan, folder
+def _prepared(source: Path, out: Path, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
+    campaign = replay_campaign(out, "bisect", source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
+    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
+    return campaign, trace, plan
 
 
-def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], plan: TryPlan) -> None:
-    found = run_interruptible(plan.interrupts, search, resumed_command())
+def _finish(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> None:
+    found = campaign.run(search, resumed_command())
     echo(found.text)
     sys.exit(found.exit_code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
-    duration,
+    Given,
+    authorize_option,
+    campaign_in,
     echo,
     exporter_port_option,
     free_exporter_port,
-    lock_folder,
-    positive_duration,
+    json_option,
+    out_option,
     print_json,
     profile_names,
-    run_interruptible,
+    server_log_option,
     server_options,
     server_settings,
+    shared_option,
     terminal,
+    time_option,
+    wait_ready_option,
 )
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.core.errors import OptionError
@@ -77,7 +82,7 @@ Exit codes:
     show_default=True,
     help="Search requests per second, or users that each wait for their answer.",
 )
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole search (default: 10m).")
+@time_option("--budget", help="Time for the whole search (default: 10m).", positive=True)
 @click.option("--start", type=click.FloatRange(min=0, min_open=True), help="Load of the first step.")
 @click.option("--max", "most", type=click.FloatRange(min=0, min_open=True), help="Highest load that is tried.")
 @click.option("--tolerance", default="3%", show_default=True, help="Width of the interval at which the search ends.")
@@ -93,19 +98,15 @@ Exit codes:
     help="Continue the search of this folder after its last finished step.",
 )
 @server_options
-@click.option(
-    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
-)
+@server_log_option
 @click.option("--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder.")
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow dangerous payloads. Repeatable.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@authorize_option("Allow dangerous payloads. Repeatable.")
+@shared_option
+@wait_ready_option
+@out_option("Folder for the result.")
 @click.option("--seed", type=int, help="Seed of the requests; default: a new one, as a server caches prompts.")
 @exporter_port_option
-@click.option("--json", "as_json", is_flag=True, help="Print capacity.json.")
+@json_option("Print capacity.json.")
 def capacity(
     ctx: click.Context, profile: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
 ) -> None:
@@ -122,11 +123,10 @@ def capacity(
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
-    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
-    stored: dict[str, Any] = {}
+    stored: Given = {}
     if options["resume"] is not None:
         stored = files.read(options["resume"], "--resume")
         profile, overrides, options = _stored_call(ctx, stored, options)
@@ -141,18 +141,17 @@ def capacity(
     searched, settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run_options = _run_options(options)
-    lock_folder(folder, "capacity")
+    lines = _Lines()
+    campaign = campaign_in(folder, "capacity", lines.print)
     if not stored:
-        (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
-    lines, metrics, interrupts = _Lines(), SearchMetrics(folder.resolve().name, port), Interrupts()
-    session = CapacitySession(
-        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish), interrupts
-    )
+        campaign.write({files.PROFILE: _recorded(loaded.to_yaml())})
+    metrics = SearchMetrics(folder.resolve().name, port)
+    session = CapacitySession(campaign, searched, settings, run_options, SearchOutput(lines.live, metrics.publish))
     if stored:
-        session.restore(stored)
+        session.restore(CapacityResult.from_json(stored), stored["steps"])
     try:
         lines.print(f"metrics: {metrics.url}")
-        data = run_interruptible(interrupts, session.run(), f"loadchaos capacity --resume {folder}")
+        data = campaign.run(session.run(), f"loadchaos capacity --resume {folder}")
     finally:
         lines.clear()
         metrics.close()
@@ -170,17 +169,14 @@ class _Lines:
         self._terminal = sys.stderr.isatty()
 
     def live(self, text: str) -> None:
-        """Replace the live line."""
         if self._terminal:
             click.echo(f"\r\x1b[K{text[: terminal()[1] - 1]}", err=True, nl=False)
 
     def print(self, text: str) -> None:
-        """Print a line that stays."""
         self.clear()
         echo(text, err=True)
 
     def clear(self) -> None:
-        """Remove the live line."""
         if self._terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
 
@@ -189,12 +185,9 @@ _STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "toleran
            "admin_url", "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
 
 
-def _stored_call(
-    ctx: click.Context, stored: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of the search that is continued.
-
-    Only options that do not change the search may be given again, and those whose value had a secret must be.
+def _stored_call(ctx: click.Context, stored: Given, options: Given) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Profile, overrides and options of the search that is continued. Only options that do not change the search may be
+    given again, and those whose value had a secret must be.
     """
     from loadchaos.run.resume import hidden
 
@@ -220,7 +213,6 @@ def _stored_call(
 
 
 def _option(name: str) -> str:
-    """Name of a parameter as users type it."""
     text = {"limits": "slo", "most": "max", "overrides": "set"}.get(name, name).replace("_", "-")
     return "a profile" if name == "profile" else f"--{text}"
 
@@ -238,10 +230,8 @@ def _recorded(value: Any, name: str = "") -> Any:
     return Redactor().text(value) if isinstance(value, str) else value
 
 
-def _settings(
-    whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
-) -> tuple[Profile, CapacitySettings]:
-    """Check the options; returns the profile to search, and the settings."""
+def _settings(whole: Profile, name: str, overrides: Sequence[str], options: Given) -> tuple[Profile, CapacitySettings]:
+    from loadchaos.analysis.capacity.result import SearchedPhase
     from loadchaos.campaigns.capacity.search import SearchSettings
     from loadchaos.campaigns.capacity.session import LEAST_BUDGET_S, CapacitySettings
     from loadchaos.campaigns.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
@@ -276,8 +266,6 @@ def _settings(
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
     return profile, CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
-        goal,
-        limits_s,
         options["budget"] or _BUDGET_S,
         wanted["target"] or url,
         options["at_least"],
@@ -286,12 +274,11 @@ def _settings(
             "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
             "overrides": _recorded(overrides),
         },
-        {"number": number, "of": len(whole.load), "traffic": profile.traffic_names()},
+        SearchedPhase(number=number, of=len(whole.load), traffic=tuple(profile.traffic_names())),
     )
 
 
 def _start(profile: Profile, by: str) -> float:
-    """Load of the first step: the profile's, where it has one of that kind."""
     phase = profile.load[0]
     if by == "rate":
         return phase.rate or 1.0
@@ -299,10 +286,6 @@ def _start(profile: Profile, by: str) -> float:
 
 
 def _limits(text: str | None, profile: Profile) -> dict[str, float]:
-    """Limits of --slo, else those of the profile.
-
-    Raises OptionError where neither has any.
-    """
     from loadchaos.profile.slo import parse_limits
 
     if text is None:
@@ -313,7 +296,6 @@ def _limits(text: str | None, profile: Profile) -> dict[str, float]:
 
 
 def _share(option: str, text: str, least: float, most: float) -> float:
-    """Parse a share, and check its bounds."""
     from loadchaos.core.units import share
 
     try:
@@ -326,8 +308,7 @@ def _share(option: str, text: str, least: float, most: float) -> float:
     return value
 
 
-def _run_options(options: Mapping[str, Any]) -> Any:
-    """The runner's options of every step."""
+def _run_options(options: Given) -> Any:
     from loadchaos.run.options import Options
 
     return Options(

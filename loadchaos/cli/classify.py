@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import print_json, text_width
+from loadchaos.cli.common import json_option, print_json, text_width
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.typed_json import from_json, to_json
 
@@ -43,12 +43,7 @@ _BODY_STARTS = ("{", "data:", "event:")
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the failures as JSON. With several files, each failure has its `file`.",
-)
+@json_option("Print the failures as JSON. With several files, each failure has its `file`.")
 def classify(files: tuple[str, ...], as_json: bool) -> None:
     """Find known failures in server logs and print their causes and remedies.
 
@@ -103,10 +98,7 @@ def classify_file(path: str, *, as_json: bool) -> list[LogFailure]:
 
 
 def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines until Ctrl-C.
-
-    Ctrl-C interrupts the wait for a line, never the work on one.
-    """
+    """Yield lines until Ctrl-C. Ctrl-C interrupts the wait for a line, never the work on one."""
     waiting, asked = True, False
 
     def end(_signal: int, _frame: object) -> None:
@@ -130,10 +122,7 @@ def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
-    """Find the failures of a log or of the body of one error response.
-
-    The text is an error body if it is a single line, JSON, a stream or an HTML page.
-    """
+    """Failures of a log, or of an error body: a single line, JSON, a stream or an HTML page."""
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.log_document import log_lines
     from loadchaos.analysis.classify.rejoin import rejoin
@@ -159,7 +148,6 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
 
 
 def _at_its_line(failure: Failure, lines: Sequence[WholeLine]) -> Failure:
-    """Give a failure the number of its line in the file."""
     at = failure.evidence.line or 1
     return replace(failure, evidence=replace(failure.evidence, line=lines[min(at, len(lines)) - 1].line_no))
 
@@ -173,7 +161,7 @@ def _unknown_error(text: str) -> list[Failure]:
 
 @click.command()
 @click.argument("signature_id", required=False, metavar="[ID]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def signatures(signature_id: str | None, as_json: bool) -> None:
     """List all known failures, one per line, or explain the one named ID.
 
@@ -212,5 +200,4 @@ def _print_signatures(found: Sequence[SignatureSummary], *, as_json: bool) -> No
 
 
 def _listed_title(title: str) -> str:
-    """Title without the frame and with other values in angle brackets."""
     return re.sub(r"\{(\w+)\}", r"<\1>", title.replace(" in {frame}", ""))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,9 +14,80 @@ from click.shell_completion import CompletionItem
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from loadchaos.run.interrupts import Interrupts
+    from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.profile.profile import Profile
+    from loadchaos.run.probe import ProbeResult
 
-T = TypeVar("T")
+Given = Mapping[str, Any]
+"""Values of the options of a command, by the names of its parameters."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parse a duration as `duration` does, and refuse 0."""
+    found = duration(context, parameter, value)
+    if found == 0:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
+    return found
+
+
+def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
+    from loadchaos.core.units import duration_s
+
+    if value is None:
+        return None
+    try:
+        return duration_s(f"{value}s" if value.isdigit() else value)
+    except ValueError as e:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+
+
+def time_option(*names: str, help: str, positive: bool = False) -> Decorator:  # noqa: A002 - as click has it
+    """An option with a time such as `30s`, in seconds."""
+    return click.option(*names, callback=positive_duration if positive else duration, metavar="TIME", help=help)
+
+
+def out_option(help: str, default: str = "runs") -> Decorator:  # noqa: A002
+    return click.option("--out", type=click.Path(path_type=Path), default=Path(default), show_default=True, help=help)
+
+
+def json_option(help: str = "Print the result as JSON.") -> Decorator:  # noqa: A002
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def authorize_option(help: str) -> Decorator:  # noqa: A002
+    return click.option("--authorize", multiple=True, metavar="HOST:PORT", help=help)
+
+
+def together(*options: Decorator) -> Decorator:
+    """Options of a command, in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+wait_ready_option = time_option("--wait-ready", help="Wait at most this long for a healthy server.")
+shared_option = click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
+server_log_option = click.option(
+    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
+)
+launch_option = click.option(
+    "--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'."
+)
+rounds_option = click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
+)
+ca_option = click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
+insecure_option = click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
+page_option = click.option(
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
+)
+no_live_option = click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
 _SERVER_OPTIONS = (
     click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
     click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
@@ -30,8 +101,8 @@ _SERVER_OPTIONS = (
         metavar="NAME=env:VAR",
         help="Extra header: NAME=env:VAR or NAME=text. Repeatable.",
     ),
-    click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's."),
-    click.option("-k", "--insecure", is_flag=True, help="Accept any certificate."),
+    ca_option,
+    insecure_option,
 )
 
 
@@ -42,18 +113,14 @@ exporter_port_option = click.option(
 )
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how to reach a server."""
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
+server_options = together(*_SERVER_OPTIONS)
+"""Options that say how to reach a server."""
+launched_server_options = together(*_SERVER_OPTIONS[1:])
+"""Options of a server that loadchaos starts: its launch command has the address."""
 
 
 def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument URL, and `--target` as in other commands.
-
-    The command reads both with `url_of`.
-    """
+    """Add the argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
     command = click.option("-H", "--target", "target_option", metavar="URL", help="The same as the argument URL.")(
         command
     )
@@ -61,52 +128,36 @@ def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def url_of(url: str | None, target_option: str | None) -> str | None:
-    """Return the URL of `url_argument`, None where neither is given.
-
-    Raises OptionError where they differ.
-    """
     if url is not None and target_option is not None and url != target_option:
         raise OptionError(f"two servers: {url} and --target {target_option}; give one")
     return url if target_option is None else target_option
 
 
-def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a server that loadchaos starts.
-
-    Its launch command has the address.
-    """
-    for option in reversed(_SERVER_OPTIONS[1:]):
-        command = option(command)
-    return command
-
-
-def free_exporter_port(port: int | None) -> int | Literal["default"]:
-    """Check that a port that was asked for is free."""
+def refuse_bound(host: str, port: int, option: str, instead: str) -> None:
+    """Raise OptionError where an address that an option names is in use."""
     import socket
 
-    if port is None:
-        return "default"
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            s.bind(("127.0.0.1", port))
+            s.bind((host, port))
         except OSError as e:
-            raise OptionError(
-                f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
-            ) from None
+            raise OptionError(f"{option} is in use ({e.strerror or e}); choose another{instead}") from None
+
+
+def free_exporter_port(port: int | None) -> int | Literal["default"]:
+    if port is None:
+        return "default"
+    refuse_bound("127.0.0.1", port, f"--exporter-port {port}", ", or 0 for a free port")
     return port
 
 
 def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
-    """Parse the values of --header."""
     return named_values("--header", texts, "NAME=env:VAR or NAME=text")
 
 
 def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, str]:
-    """Parse the values of a repeatable option such as `--flag NAME=VALUE`.
-
-    Raises OptionError that says what was expected.
-    """
+    """Parse a repeatable option such as `--flag NAME=VALUE`. Raises OptionError that says what was expected."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -116,8 +167,7 @@ def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, 
     return found
 
 
-def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the runner's Options that `server_options` give."""
+def server_settings(options: Given) -> dict[str, Any]:
     from loadchaos.core.tls import TlsSettings
 
     found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
@@ -125,27 +175,23 @@ def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
 
 
-def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse a duration as `duration` does, and refuse 0."""
-    found = duration(context, parameter, value)
-    if found == 0:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
-    return found
+async def probed_server(
+    url: str, profiles: Mapping[str, Profile], options: Given, *, lengths: bool = False
+) -> ProbeResult:
+    """Find out what the server of `server_options` is, and which profiles fit it."""
+    import httpx
 
+    from loadchaos.run import probe
+    from loadchaos.run.asker import HttpAsker
+    from loadchaos.run.options import Options, headers_of_options
+    from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 
-def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse an option such as `30s` into seconds.
-
-    Plain digits are seconds, as in Locust's --run-time.
-    """
-    from loadchaos.core.units import duration_s
-
-    if value is None:
-        return None
-    try:
-        return duration_s(f"{value}s" if value.isdigit() else value)
-    except ValueError as e:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+    base, settings = parse_target(url), Options(**server_settings(options))
+    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
+    headers, tls = headers_of_options(settings), settings.tls.context()
+    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
+        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
+        return await probe.probe(DiscoveryClient(HttpAsker(http), base, admin), request, profiles, lengths=lengths)
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:
@@ -175,7 +221,6 @@ allow_path_option = click.option(
 
 
 def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the names of shipped profiles, else file names."""
     from loadchaos.core import resources
 
     names = [CompletionItem(name) for name in resources.profiles() if name.startswith(typed)]
@@ -183,10 +228,7 @@ def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line, and ignore a closed pipe or terminal.
-
-    The exit code still counts then.
-    """
+    """Print a line, and ignore a closed pipe or terminal. The exit code still counts then."""
     try:
         click.echo(text, err=err)
     except OSError:
@@ -199,14 +241,12 @@ def say(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
     import orjson
 
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write the page of --html, or raise OptionError."""
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as e:
@@ -214,10 +254,7 @@ def write_page(path: Path, html: str) -> None:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal, or None for a pipe or a file.
-
-    Programs read pipes and files and need whole lines.
-    """
+    """Columns of the terminal, or None for a pipe or a file. Programs read pipes and files and need whole lines."""
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
@@ -231,39 +268,25 @@ def text_width() -> int:
 
 
 def terminal() -> tuple[bool, int]:
-    """Color support and text width of the terminal."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
 
 
-def run_interruptible(interrupts: Interrupts, work: Coroutine[Any, Any, T], resume: str) -> T:
-    """Run a campaign; after a signal, print the command that continues it.
+def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | None = None) -> Campaign:
+    """Campaign of a command, which locks its folder until it ends. Raises OptionError when another process has it."""
+    from loadchaos.campaigns.campaign import Campaign
 
-    Raises StoppedBySignalError where the campaign was cancelled.
-    """
-    try:
-        return interrupts.run(work)
-    finally:
-        if interrupts:
-            echo(f"interrupted; continue with: {resume}", err=True)
+    found = Campaign(folder, print_line or say)
+    found.lock(f"loadchaos {what}")
+    click.get_current_context().call_on_close(found.close)
+    return found
 
 
-def resumed_command() -> str:
+def resumed_command(folder: Path | None = None) -> str:
     """The command line of this process with --resume, and without secrets."""
     import shlex
 
     from loadchaos.core.redact import Redactor
 
     words = Redactor.from_environment(os.environ).argv(sys.argv[1:])
-    return shlex.join(["loadchaos", *words, *(["--resume"] if "--resume" not in words else [])])
-
-
-def lock_folder(folder: Path, what: str) -> Path:
-    """Lock a folder of results until the command ends.
-
-    Raises OptionError when another process has it.
-    """
-    from loadchaos.core.folder_lock import FolderLock
-
-    lock = FolderLock(folder, f"loadchaos {what}")
-    click.get_current_context().call_on_close(lock.close)
-    return folder
+    more = [] if "--resume" in words else ["--resume", *([str(folder)] if folder else [])]
+    return shlex.join(["loadchaos", *words, *more])

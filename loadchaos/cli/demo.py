@@ -14,7 +14,6 @@ _RUNS = Path("runs")
 
 
 def main() -> int:
-    """Run the demo. Returns 0 only if the planted bug was found."""
     before = set(_RUNS.glob("mtp_mm-*"))
     print("$ loadchaos run profiles/mtp_mm.yaml", flush=True)
     code = subprocess.run([sys.executable, "-m", "loadchaos", "run", "profiles/mtp_mm.yaml", "--embedded"], check=False)

@@ -1,6 +1,5 @@
-"""Options from the environment: LOADCHAOS_* and OPENAI_* variables.
-
-`LOADCHAOS_RUN_TARGET` is `loadchaos run --target`. A key is used only for the host that it belongs to.
+"""Options from the environment: LOADCHAOS_* and OPENAI_* variables. `LOADCHAOS_RUN_TARGET` is `loadchaos run --target`.
+A key is used only for the host that it belongs to.
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def openai_target() -> str | None:
-    """URL of OPENAI_BASE_URL, which OpenAI clients send to."""
     return os.environ.get(BASE_URL) or None
 
 
 def key_variable(url: str | None, headers: Iterable[str]) -> str | None:
-    """Name of the variable with the key for a server; None: there is none.
-
-    OPENAI_API_KEY belongs to the host of OPENAI_BASE_URL, and without that to api.openai.com. A header of the user goes
-    before it.
+    """Name of the variable with the key for a server; None: there is none. OPENAI_API_KEY belongs to the host of
+    OPENAI_BASE_URL, and without that to api.openai.com. A header of the user goes before it.
     """
     has_header = any(text.partition("=")[0].strip().lower() == "authorization" for text in headers)
     if url is None or has_header or not os.environ.get(API_KEY):
@@ -45,12 +41,8 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
 
 
 def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replicas: Iterable[str] = ()) -> None:
-    """Set target and key of a command where it was given neither.
-
-    Args:
-        options: of the command; target and api_key_env are set in it.
-        needs_target: true where the profile has no server of its own.
-        replicas: URLs of the profile that get the headers too.
+    """Set target and key in the options of a command that was given neither. `needs_target`: the profile has no server
+    of its own. `replicas`: URLs of the profile that get the headers too.
     """
     if needs_target and options["target"] is None and (url := openai_target()) is not None:
         options["target"] = url
@@ -69,10 +61,7 @@ def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replica
 
 
 def name_variables(command: click.Command) -> None:
-    """Set the variables of options by their long names.
-
-    click itself takes the name of the parameter, which is not what users type: `--set` is `overrides`.
-    """
+    """Name variables by the long names of options; click takes the parameter's, which users do not type."""
     for option in command.params:
         if isinstance(option, click.Option) and option.envvar is None:
             long = [text[2:] for text in option.opts if text.startswith("--")]
@@ -80,10 +69,7 @@ def name_variables(command: click.Command) -> None:
 
 
 def words_from_environment(ctx: click.Context) -> list[str]:
-    """Options of a command that variables gave, as words of a command line.
-
-    The record of a run has them, so that it can be resumed and repeated.
-    """
+    """Options that variables gave, as words of the command line, which the record of a run has."""
     words: list[str] = []
     for parameter in ctx.command.params:
         name = str(parameter.name)

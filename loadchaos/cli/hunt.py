@@ -5,31 +5,49 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from loadchaos.cli.common import (
-    duration,
+    Given,
+    campaign_in,
     echo,
+    launch_option,
     launched_server_options,
-    lock_folder,
-    positive_duration,
-    run_interruptible,
+    out_option,
+    parse_header_options,
     say,
+    time_option,
+    wait_ready_option,
 )
-from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.hunt.journal import HuntSettings
     from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.server.process.launcher import CommandLine
 
 _BUDGET_S, _WORKLOAD_S = 7200.0, 60.0
+_SCHEDULE = ("seed", "requests", "no_feedback")
+"""Options that the schedule of workloads depends on: a resumed hunt must have the same."""
+_REPLACEABLE = (
+    "findings",
+    "parallel",
+    "workload_time",
+    "wait_ready",
+    "model",
+    "api_key_env",
+    "headers",
+    "ca",
+    "insecure",
+)
+"""Options that a resumed hunt takes from the stored hunt unless they are given again."""
 _EXIT_CODES = """\b
 Exit codes:
   0 nothing was found; the last lines say what that is worth
@@ -41,8 +59,8 @@ Exit codes:
 
 
 @click.command(epilog=_EXIT_CODES)
-@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
-@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole hunt (default: 2h).")
+@launch_option
+@time_option("--budget", help="Time for the whole hunt (default: 2h).", positive=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of workloads.")
 @click.option(
     "--genes", metavar="FILE", type=click.Path(path_type=Path), help="YAML file of genes to use or leave out."
@@ -58,16 +76,12 @@ Exit codes:
     show_default=True,
     help="Requests of the largest workload.",
 )
-@click.option(
-    "--workload-time", callback=positive_duration, metavar="TIME", help="End a workload after this time (default: 60s)."
-)
+@time_option("--workload-time", help="End a workload after this time (default: 60s).", positive=True)
 @click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
 @click.option("--resume", is_flag=True, help="Continue the newest hunt in --out, with its options.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@wait_ready_option
 @launched_server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the hunt."
-)
+@out_option("Folder for the hunt.")
 @click.pass_context
 def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     """Find failures that no profile describes.
@@ -79,65 +93,51 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
 
     from loadchaos.campaigns.hunt import gene_file
     from loadchaos.campaigns.hunt.findings import Reproduction
-    from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings
-    from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
+    from loadchaos.campaigns.hunt.journal import SETTINGS, HuntSettings, read_settings
+    from loadchaos.campaigns.hunt.session import HuntSession
     from loadchaos.campaigns.hunt.workers import SlotProcess
-    from loadchaos.core.whole_file import write_json
-    from loadchaos.run.interrupts import Interrupts
+    from loadchaos.core.ledger.recorder import create_folder
 
     create_privately()
     folder = newest_hunt(out) if options["resume"] else None
-    stored = read_settings(folder) if folder is not None else {}
-    options = with_stored(context, options, stored)
-    line, shown = _launch(options["launch"], stored)
-    chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.get("genes")
-    if stored and orjson.dumps(chosen) != orjson.dumps(stored.get("genes")):
+    stored = HuntSettings() if folder is None else read_settings(folder)
+    options = options if folder is None else with_stored(context, options, stored)
+    line, shown = _launch(options["launch"], stored.launch)
+    chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.genes
+    if folder is not None and orjson.dumps(chosen) != orjson.dumps(stored.genes):
         raise OptionError("--genes differs from those of the hunt; start a new hunt")
-    budget_s = float(options["budget"] or stored.get("budget_s") or _BUDGET_S)
-    settings = HuntSettings(
-        options["seed"], budget_s, options["requests"], options["findings"], not options["no_feedback"], chosen
-    )
+    budget_s = options["budget"] or stored.budget_s or _BUDGET_S
+    settings = replace(stored, launch=shown, budget_s=budget_s, genes=chosen, **stored_form(options))
     slots = _slots(line, options, folder or Path())
     if folder is None:
-        from loadchaos.core.ledger.recorder import create_folder
-
         folder = create_folder(out, "hunt").path
         slots = _slots(line, options, folder)
-    lock_folder(folder, "hunt")
-    write_json(
-        folder / SETTINGS,
-        {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},
-    )
+    campaign = campaign_in(folder, "hunt")
+    campaign.write({SETTINGS: settings})
     command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
     say(f"hunting on {shown}; files are in {folder}")
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
-    reproduction = Reproduction(folder, command, _passed_on(options), say)
-    interrupts = Interrupts()
-    session = HuntSession(settings, folder, runners, reproduction, interrupts, say)
-    code = run_interruptible(interrupts, session.run(), f"loadchaos hunt --resume --out {out}")
+    session = HuntSession(settings, campaign, runners, Reproduction(campaign, command, _passed_on(options)))
+    code = campaign.run(session.run(), f"loadchaos hunt --resume --out {out}")
     echo(f"report: {folder / 'report.html'}")
     sys.exit(code)
 
 
 def newest_hunt(out: Path) -> Path:
-    """Folder of the newest hunt.
-
-    A hunt without workloads, whose server did not start, is the last choice.
-    """
-    from loadchaos.campaigns.hunt.journal import SETTINGS, count_of_workloads
+    """Folder of the newest hunt. A hunt without workloads, whose server did not start, is the last choice."""
+    from loadchaos.campaigns.hunt.journal import SETTINGS, rows_of
 
     found = [file.parent for file in out.glob("hunt-*/hunt.json")]
     if not found:
         raise OptionError(f"--resume: {out} has no hunt; start one without --resume")
-    return max(found, key=lambda p: (count_of_workloads(p) > 0, (p / SETTINGS).stat().st_mtime))
+    return max(found, key=lambda p: (any(rows_of(p)), (p / SETTINGS).stat().st_mtime))
 
 
-def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine, str]:
-    """Launch command, and its text without secrets."""
-    from loadchaos.core.redact import REDACTED, Redactor
+def _launch(command: str | None, stored: str) -> tuple[CommandLine, str]:
+    from loadchaos.core.redact import Redactor
     from loadchaos.server.process.launcher import parse_command_line
 
-    text = command or stored.get("launch")
+    text = command or stored
     if not text:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     if command is None and REDACTED in text:
@@ -146,13 +146,12 @@ def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine
     redactor = Redactor.from_environment(os.environ)
     env = redactor.mapping(dict(line.env))
     shown = shlex.join([*(f"{k}={v}" for k, v in env.items()), *redactor.argv(list(line.argv))])
-    if command is not None and stored.get("launch") not in (None, shown):
-        raise OptionError(f"--launch differs from that of the hunt ({stored['launch']}); start a new hunt")
+    if command is not None and stored not in ("", shown):
+        raise OptionError(f"--launch differs from that of the hunt ({stored}); start a new hunt")
     return line, shown
 
 
-def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[SlotSettings]:
-    """Settings of each server: successive ports, checked to be free."""
+def _slots(line: CommandLine, options: Given, folder: Path) -> list[SlotSettings]:
     from loadchaos.server.process.launcher import refuse_taken_port
 
     first = slot_settings(line, options, folder / "servers" / "1")
@@ -167,7 +166,6 @@ def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[
 
 
 def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
-    """Arguments and URL of the same server on another port."""
     names, argv, found = ("--port", "--server-port"), list(line.argv), False
     for i, word in enumerate(argv):
         name, sign, _ = word.partition("=")
@@ -182,11 +180,56 @@ def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
     return tuple(argv), f"{line.url.rpartition(':')[0]}:{port}"
 
 
-def _passed_on(options: Mapping[str, Any]) -> list[str]:
-    """Options that replay and minimise get, too."""
+def _passed_on(options: Given) -> list[str]:
     found = []
     for name, option in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [option, str(options[name])] if options[name] else []
     found += [word for text in options["headers"] for word in ("--header", text)]
     found += ["--insecure"] if options["insecure"] else []
     return found
+
+
+def stored_form(options: Given) -> dict[str, Any]:
+    """Options as they are stored. The value of a header is stored only if it names an environment variable."""
+    stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
+    stored["headers"] = tuple(
+        text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
+        for text in options["headers"]
+    )
+    return stored
+
+
+def with_stored(context: click.Context, options: Given, stored: HuntSettings) -> dict[str, Any]:
+    """Complete the options of a resumed hunt from those that were stored; `context` knows those that were typed.
+
+    Raises OptionError where an option of the schedule differs, or the value of a header was not stored.
+    """
+    found = dict(options)
+    for name in (*_SCHEDULE, *_REPLACEABLE):
+        before = getattr(stored, name)
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            found[name] = before
+        elif name in _SCHEDULE and found[name] != before:
+            raise OptionError(f"--{name.replace('_', '-')} differs from that of the hunt ({before}); start a new hunt")
+    for text in found["headers"]:
+        name, _, value = text.partition("=")
+        if value == REDACTED:
+            raise OptionError(
+                f"the value of the header {name} is not stored: give it again with --header {name}=env:VAR"
+            )
+    return found
+
+
+def slot_settings(line: CommandLine, options: Given, folder: Path) -> SlotSettings:
+    """Settings of one server of a hunt. Raises OptionError where a variable for a header is missing."""
+    from loadchaos.campaigns.hunt.slot import SlotSettings
+    from loadchaos.run.options import Options, headers_of_options
+
+    headers = parse_header_options(options["headers"])
+    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
+    return SlotSettings(
+        line.argv, line.url, str(folder), dict(line.env),
+        **({"ready_within_s": options["wait_ready"]} if options["wait_ready"] else {}),
+        model=options["model"], api_key_env=options["api_key_env"], headers=headers, ca=options["ca"],
+        insecure=options["insecure"],
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo
+from loadchaos.cli.common import ca_option, echo, insecure_option, out_option, time_option
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
 
@@ -16,15 +16,11 @@ from loadchaos.core.private import create_privately
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 @click.option("--url", metavar="URL", help="Address of the server (default: read from its --host and --port).")
-@click.option(
-    "--ready-within", callback=duration, metavar="TIME", help="Maximum time until the server is ready (default: 20m)."
-)
+@time_option("--ready-within", help="Maximum time until the server is ready (default: 20m).")
 @click.option("--check", is_flag=True, help="Stop the server as soon as it is ready.")
-@click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
-@click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("launches"), show_default=True, help="Folder for the log."
-)
+@ca_option
+@insecure_option
+@out_option("Folder for the log.", "launches")
 def launch(
     command: tuple[str, ...], url: str | None, ready_within: float | None, check: bool, out: Path, **tls: Any
 ) -> None:
@@ -67,7 +63,6 @@ def launch(
 
 
 def _classify(log: Path) -> None:
-    """Print the failures of the server's log, as `loadchaos classify` does."""
     from loadchaos.cli.classify import classify_file
     from loadchaos.cli.logfiles import UnreadableError
 

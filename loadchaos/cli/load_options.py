@@ -1,17 +1,17 @@
-"""Options of `loadchaos run` that describe a load without a profile.
-
-They have the names of `vllm bench serve`. profile/made.py makes the profile.
+"""Options of `loadchaos run` that describe a load without a profile. They have the names of `vllm bench serve`.
+profile/made.py makes the profile.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli.common import Given, together
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
 from loadchaos.core.errors import OptionError
 
@@ -31,15 +31,7 @@ _BACKENDS = {
 }
 """Endpoint of each --backend of vllm bench."""
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _INSTEAD = {
     "rate": "load.0.rate={}/s",
     "num_prompts": "load.0.requests={}",
@@ -155,11 +147,7 @@ goodput_option = click.option(
 )
 
 
-def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a load without a profile."""
-    for option in reversed(_LOAD_OPTIONS):
-        command = option(command)
-    return command
+load_options = together(*_LOAD_OPTIONS)
 
 
 class ManyGoodputWords(click.Command):
@@ -181,7 +169,6 @@ class ManyGoodputWords(click.Command):
 
 
 def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
-    """Refuse two names of one option with different values."""
     options = {
         name: option
         for option in command.params
@@ -206,15 +193,13 @@ def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
 
 
 def load_option_names() -> list[str]:
-    """Names of the parameters of `load_options`."""
-
     @load_options
     def command() -> None: ...
 
     return [str(p.name) for p in reversed(getattr(command, "__click_params__", []))]
 
 
-def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
+def made_from(options: Given) -> LoadOptions | None:
     """The load that options of the command line describe; None: none does."""
     given = given_names(options)
     if not given and options["users"] is None:
@@ -243,13 +228,12 @@ def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
     )
 
 
-def given_names(options: Mapping[str, Any]) -> list[str]:
+def given_names(options: Given) -> list[str]:
     """Options of a load without a profile that were given."""
     return [name for name in load_option_names() if options.get(name) is not None]
 
 
-def refuse_with_profile(options: Mapping[str, Any], profile: str) -> None:
-    """Refuse options that describe a load beside a profile that has one."""
+def refuse_with_profile(options: Given, profile: str) -> None:
     for name in given_names(options):
         if name == "backend":
             continue
@@ -279,7 +263,7 @@ def endpoint_of(endpoint: str | None, backend: str | None) -> str | None:
     return _BACKENDS[backend]
 
 
-def _ramp(options: Mapping[str, Any]) -> tuple[float, float] | None:
+def _ramp(options: Given) -> tuple[float, float] | None:
     strategy, first, last = (options[f"ramp_up_{name}"] for name in ("strategy", "start_rps", "end_rps"))
     if strategy is None and first is None and last is None:
         return None
@@ -294,10 +278,6 @@ def _ramp(options: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def made_profile(options: LoadOptions, overrides: Sequence[str]) -> Profile:
-    """Make and check the profile of options.
-
-    Raises OptionError or ProfileError.
-    """
     from loadchaos.load import registry
     from loadchaos.profile.made import profile_data
     from loadchaos.profile.profile import from_mapping

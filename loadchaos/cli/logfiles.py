@@ -1,6 +1,5 @@
-"""Read lines of log files: plain, gzip, bzip2, xz, UTF-16 or stdin.
-
-Lines are cut at 1 MB, so that a file without line ends needs little memory. The start of a line identifies a failure.
+"""Read lines of log files: plain, gzip, bzip2, xz, UTF-16 or stdin. Lines are cut at 1 MB, so that a file without line
+ends needs little memory. The start of a line identifies a failure.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ class UnreadableError(LoadchaosError):
 
 
 def lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file (`-`: stdin) without line ends.
-
-    Raises UnreadableError, also in the middle of a file.
-    """
+    """Yield the lines of a file (`-`: stdin) without line ends. Raises UnreadableError, also in the middle of a file."""
     try:
         if path == "-":
             stdin = sys.stdin.buffer
@@ -68,9 +64,8 @@ def _decoded(name: str, raw: Any) -> Iterator[str]:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Detect a binary file by its first bytes.
-
-    NULs alone do not make a file binary: a log that was truncated while it was written has a hole of NULs.
+    """Detect a binary file by its first bytes. NULs alone do not make a file binary: a log that was truncated while it
+    was written has a hole of NULs.
     """
     content = head.replace(b"\0", b"")
     odd = sum((byte < 32 and byte not in _TEXT_CONTROLS) or byte == 127 for byte in content)

@@ -1,6 +1,5 @@
-"""The `loadchaos` command: group of all commands, help and exit codes.
-
-Each command is in a file of its own and imports what it needs when it runs, so that `loadchaos --help` starts fast.
+"""The `loadchaos` command: group of all commands, help and exit codes. Each command is in a file of its own and imports
+what it needs when it runs, so that `loadchaos --help` starts fast.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ Exit codes of a run:
 
 
 class _Commands(click.Group):
-    """Command group that prints loadchaos' own errors as one message.
-
-    Any other exception is a bug of loadchaos: it shows its traceback and ends with code 70.
+    """Command group that prints loadchaos' own errors as one message. Any other exception is a bug of loadchaos: it
+    shows its traceback and ends with code 70.
     """
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -74,10 +72,7 @@ class _Commands(click.Group):
             ctx.exit(e.exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List each command with its whole first sentence.
-
-        click would truncate it.
-        """
+        """List each command with its whole first sentence. click would truncate it."""
         with formatter.section("Commands"):
             formatter.write_dl([(n, self.commands[n].get_short_help_str(500)) for n in self.list_commands(ctx)])
 

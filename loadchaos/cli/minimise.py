@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible, say
-from loadchaos.cli.replay import prepare, replay_folder, replayed_options
+from loadchaos.cli.common import echo, launch_option, resumed_command, rounds_option, say, time_option
+from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -27,11 +26,9 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
-@click.option("--budget", callback=duration, metavar="TIME", help="Stop reducing after this time (default: 1h).")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
-)
+@launch_option
+@time_option("--budget", help="Stop reducing after this time (default: 1h).")
+@rounds_option
 @replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
     """Find the fewest requests and launch flags that still cause a failure.
@@ -42,14 +39,13 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     from loadchaos.campaigns.minimise.session import MinimiseSession, summary
 
     create_privately()
-    folder = replay_folder(out, "minimise", source, resume=options["resume"])
-    trace, plan = prepare(source, folder, options)
+    campaign = replay_campaign(out, "minimise", source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
     if plan.server.launch is None:
         raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
     say(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
-    begin_s = time.monotonic()
-    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, say)
-    found = run_interruptible(plan.interrupts, session.run(), resumed_command())
-    echo(summary(found, time.monotonic() - begin_s))
+    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
+    session = MinimiseSession(campaign, trace, plan, budget or _BUDGET_S)
+    found = campaign.run(session.run(), resumed_command())
+    echo(summary(found, campaign.at_s))
     sys.exit(found.exit_code)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration
+from loadchaos.cli.common import time_option
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import DEFAULT_EXPECT
@@ -25,7 +25,7 @@ _KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_re
 @load_options
 @goodput_option
 @click.option("-u", "--users", "--concurrency", "--max-concurrency", "users", type=click.IntRange(min=1), help="Users.")
-@click.option("-t", "--duration", "duration", callback=duration, metavar="TIME", help="Length of the load.")
+@time_option("-t", "--duration", "duration", help="Length of the load.")
 @click.option("--endpoint", metavar="NAME", help="Endpoint of the requests: chat, completions and others.")
 @click.option("--expect", multiple=True, metavar="RULE", help="Expectation such as 'ttft_p99 <= 2s'. Repeatable.")
 @click.option("--ask", is_flag=True, help="Ask for the load, also where the input is no terminal.")
@@ -55,7 +55,6 @@ def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
 
 
 def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
-    """Text of the profile, after a check of all its parts."""
     from dataclasses import replace
 
     from loadchaos.profile.made import phase_takes_duration, profile_data
@@ -73,7 +72,6 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
 
 
 def _answers() -> LoadOptions:
-    """Ask for the load on the terminal."""
     from loadchaos.profile.made import LoadOptions
 
     kind = click.prompt("Requests", type=click.Choice(list(_KINDS)), default="text")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from loadchaos.cli.common import print_json
+from loadchaos.cli.common import json_option, print_json
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def oracles(as_json: bool) -> None:
     """List the oracles that find wrong answers, and their false alarm rules."""
     from loadchaos.analysis.oracles import ORACLES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import allow_path_option, print_json, profile_names
+from loadchaos.cli.common import allow_path_option, json_option, print_json, profile_names
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ set_option = click.option(
     metavar="PATH=VALUE",
     help="Override a value of the profile, e.g. load.0.users=20. Repeatable.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def profile_of(name: str, overrides: Sequence[str]) -> Profile:
@@ -40,7 +39,7 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @_profile_argument
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first steps that are listed.")
-@_json
+@json_option()
 def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Explain in plain words what a profile does and how much load it makes."""
     from loadchaos.profile.explain import explain as explain_profile
@@ -57,7 +56,7 @@ def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) 
 
 @click.command()
 @_profile_argument
-@_json
+@json_option()
 def check(profile: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a profile and list every mistake with file, line and column."""
     loaded = profile_of(profile, overrides)
@@ -68,7 +67,7 @@ def check(profile: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@_json
+@json_option()
 def profiles(as_json: bool) -> None:
     """List the shipped profiles, one per line."""
     from loadchaos.core import resources

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from loadchaos.cli.common import say
+from loadchaos.cli.common import ca_option, insecure_option, say
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Parse error-rate>X."""
     from loadchaos.core.units import share
 
     if text is None:
@@ -73,8 +72,8 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
     metavar="'error-rate>X'",
     help="Keep the recording when a larger share of requests fails.",
 )
-@click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
-@click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
+@ca_option
+@insecure_option
 def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     """Record the newest requests of a production server, as a proxy.
 
@@ -107,7 +106,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, str]:
-    """Address of --upstream, and its URL for messages and the recording."""
     from loadchaos.core.tls import TlsSettings
     from loadchaos.recorder.proxy import Upstream
 

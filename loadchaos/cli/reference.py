@@ -1,6 +1,5 @@
-"""Generate docs/cli.md: every command with its options.
-
-`python -m loadchaos.cli.reference` prints it; `make docs` writes it.
+"""Generate docs/cli.md: every command with its options. `python -m loadchaos.cli.reference` prints it; `make docs`
+writes it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from loadchaos.cli.main import main
 
 
 def page() -> str:
-    """Return the text of docs/cli.md."""
     head = [
         "# Commands",
         "",

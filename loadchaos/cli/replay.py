@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
-    duration,
+    Decorator,
+    Given,
+    authorize_option,
+    campaign_in,
     echo,
-    lock_folder,
+    out_option,
     resumed_command,
-    run_interruptible,
     say,
     server_options,
     server_settings,
+    together,
+    wait_ready_option,
 )
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -26,6 +29,7 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.campaigns.replay.expected import ExpectedFailure
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import ServerChoice
@@ -48,31 +52,15 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     return int(value)
 
 
-def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of a command that looks for the failure of recorded requests."""
-    options = (
+def replayed_options(what: str) -> Decorator:
+    return together(
         click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
         click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
         click.option("--resume", is_flag=True, help=f"Continue the newest {what} of SOURCE in --out."),
-        click.option(
-            "--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server."
-        ),
+        wait_ready_option,
         server_options,
-        click.option(
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("runs"),
-            show_default=True,
-            help="Folder for the result.",
-        ),
+        out_option("Folder for the result."),
     )
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @click.command(epilog=_EXIT_CODES)
@@ -96,7 +84,7 @@ def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
     "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
 )
 @click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow recorded attacks on --target. Repeatable.")
+@authorize_option("Allow recorded attacks on --target. Repeatable.")
 @replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.
@@ -112,29 +100,27 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         return
     if options["launch"] and options["target"]:
         raise OptionError("--launch and --target exclude each other: give one of them")
-    folder = replay_folder(out, "replay", source, resume=options["resume"])
-    trace, plan = prepare(source, folder, options)
+    campaign = replay_campaign(out, "replay", source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
     against = None
     if options["against"]:
         from loadchaos.campaigns.replay.servers import from_launch
 
         against = from_launch(options["against"])
-    request = ReplayRequest(plan, folder, options["times"], against, trace.dialect)
+    request = ReplayRequest(plan, options["times"], against, trace.dialect)
     say(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    say(f"looking for {plan.expected.describe()}; tries are in {folder}")
-    session = ReplaySession(trace, request, say, echo)
-    sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
+    say(f"looking for {plan.expected.describe()}; tries are in {campaign.folder}")
+    sys.exit(campaign.run(ReplaySession(campaign, trace, request, echo).run(), resumed_command()))
 
 
-def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
-    """Read and store the trace, find its failure and its server."""
+def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTrace, TryPlan]:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
     from loadchaos.run.options import Options
 
-    found = read_source(source, folder)
+    found = read_source(source, campaign.folder)
     expected = expected_failure(source, found, options)
     server = _server(found, options)
     whole = len(found.sends)
@@ -144,26 +130,19 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:
-        echo(
-            f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB",
-            err=True,
-        )
+        say(f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB")
     run_options = Options(
         **server_settings(options), wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
         authorize=options.get("authorize") or (), argv=sys.argv,
     )  # fmt: skip
     plan = TryPlan(
         server, expected, run_options, recorded_parts(found), options.get("rounds") or 1,
-        share=bool(options.get("share_server")),
+        share=bool(options.get("share_server")), interrupts=campaign.interrupts,
     )  # fmt: skip
-    return bodies.stored(found, folder), plan
+    return bodies.stored(found, campaign.folder), plan
 
 
-def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, Any]) -> ExpectedFailure:
-    """Failure that has to come again.
-
-    Raises OptionError where it is not clear.
-    """
+def expected_failure(source: Path, trace: RequestTrace, options: Given) -> ExpectedFailure:
     from loadchaos.analysis.verdict.model import FailureResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
@@ -188,34 +167,34 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
     raise OptionError(f"{source}: the trace names no failure: give its id with --failure ID, or use --any-death")
 
 
-def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
+def _server(trace: RequestTrace, options: Given) -> ServerChoice:
     from loadchaos.campaigns.replay import servers
+    from loadchaos.server.discovery.client import parse_target
 
     if options["launch"]:
         found = servers.from_launch(options["launch"])
     elif options.get("target"):
-        found = servers.from_target(options["target"])
+        found = servers.ServerChoice(url=parse_target(options["target"]))
     else:
         found = servers.of_source(trace, takes_target="target" in options)
     waits_s = options.get("wait_ready")
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
 
 
-def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
-    """Lock the folder of a new replay, or the newest of the same source."""
+def replay_campaign(out: Path, what: str, source: Path, *, resume: bool) -> Campaign:
+    """A new replay, or the newest of the same source."""
     from loadchaos.core.ledger.recorder import create_folder
 
     name = f"{what}-{source.resolve().stem}"
     if not resume:
-        return lock_folder(create_folder(out, name).path, what)
+        return campaign_in(create_folder(out, name).path, what)
     earlier = sorted(out.glob(f"{name}-*/{what}.json"), key=lambda p: p.stat().st_mtime)
     if not earlier:
         raise OptionError(f"--resume: {out} has no {what} of {source}; start one without --resume")
-    return lock_folder(earlier[-1].parent, what)
+    return campaign_in(earlier[-1].parent, what)
 
 
-def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
-    """Write the trace with its bodies, and the failure that it led to."""
+def _export(source: Path, folder: Path, options: Given) -> None:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.sources import read_source
     from loadchaos.profile import request_trace

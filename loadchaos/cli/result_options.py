@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import named_values
+from loadchaos.cli.common import Given, named_values, together
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -28,18 +27,11 @@ _RESULT_OPTIONS = (
 )
 
 
-def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the result."""
-    for option in reversed(_RESULT_OPTIONS):
-        command = option(command)
-    return command
+result_options = together(*_RESULT_OPTIONS)
 
 
-def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
-    """The figures that are asked for; None: none are.
-
-    Raises OptionError for options that have no effect.
-    """
+def figures_of(options: Given) -> BenchFigures | None:
+    """The figures that are asked for; None: none are. Raises OptionError for options that have no effect."""
     if not options["save_result"] and (useless := [name for name in _WITH_FILE if options[name]]):
         raise OptionError(f"--{useless[0].replace('_', '-')} has no effect without --save-result: give that, too")
     _metadata(options)
@@ -52,14 +44,12 @@ def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
     )
 
 
-def _metadata(options: Mapping[str, Any]) -> dict[str, str]:
-    """More keys of the result, from --metadata."""
+def _metadata(options: Given) -> dict[str, str]:
     given = named_values("--metadata", options["metadata"], "KEY=VALUE")
     return {key: value.strip() for key, value in given.items()}
 
 
-def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any]) -> str:
-    """Write the result as asked for; returns the text to print."""
+def show(result: Result, figures: BenchFigures | None, options: Given) -> str:
     if figures is None or result.verdict is None:
         return ""
     from loadchaos.report.export import vllm_bench

@@ -22,9 +22,8 @@ _MIN_REMAINING_S = 1.0
 
 
 def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of an interrupted run.
-
-    Options given now replace its own. There are no overrides: the run's recorded profile contains them.
+    """Profile, overrides and options of an interrupted run. Options given now replace its own. There are no overrides:
+    the run's recorded profile contains them.
     """
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.resume import hidden
@@ -52,10 +51,7 @@ def _given(ctx: click.Context) -> dict[str, Any]:
 
 
 def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
-    """Options of a run from its ledger.
-
-    A run that was itself resumed has those of the run before it, unless given again.
-    """
+    """Options of a run from its ledger, with those of the run that it resumed."""
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.resume import arguments, begin_row
 
@@ -68,10 +64,7 @@ def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
 
 
 def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | None, loaded_s: float) -> float | None:
-    """Seconds left of the time that -t gave the run.
-
-    A -t given now counts as a whole. Raises OptionError if no time is left.
-    """
+    """Seconds left of the run's -t; one that is given now counts as a whole. Raises OptionError for none."""
     if duration_s is None or ctx.get_parameter_source("duration") is ParameterSource.COMMANDLINE:
         return duration_s
     if loaded_s > duration_s - _MIN_REMAINING_S:
@@ -82,7 +75,6 @@ def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | Non
 
 
 def resume_point(folder: Path, profile: Profile, seed: int) -> ResumePoint:
-    """The step of the plan at which the run continues."""
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.resume import point
 

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    Given,
     allow_path_option,
-    duration,
+    authorize_option,
     echo,
     exporter_port_option,
     free_exporter_port,
-    positive_duration,
+    no_live_option,
+    out_option,
     process_count,
     profile_names,
     say,
     server_options,
     server_settings,
+    shared_option,
     terminal,
+    time_option,
+    wait_ready_option,
 )
 from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
 from loadchaos.cli.load_options import (
@@ -80,21 +85,11 @@ if TYPE_CHECKING:
     metavar="SOURCE",
     help="Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for run folders."
-)
+@out_option("Folder for run folders.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="The same profile and seed give the same requests."
 )
-@click.option(
-    "-t",
-    "--duration",
-    "--run-time",
-    "duration",
-    callback=positive_duration,
-    metavar="TIME",
-    help="End the load after this time.",
-)
+@time_option("-t", "--duration", "--run-time", "duration", help="End the load after this time.", positive=True)
 @click.option(
     "-u",
     "--users",
@@ -113,10 +108,10 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
 )
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
+@authorize_option("Allow attacks on this server. Repeatable.")
 @click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@shared_option
+@wait_ready_option
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
 @exporter_port_option
 @click.option(
@@ -132,10 +127,8 @@ if TYPE_CHECKING:
     "--expect-workers", type=click.IntRange(min=1), metavar="N", help="Start the load when N workers are connected."
 )
 @bind_options
-@click.option(
-    "--wait-workers", callback=duration, metavar="TIME", help="Wait at most this long for workers (default: 5m)."
-)
-@click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
+@time_option("--wait-workers", help="Wait at most this long for workers (default: 5m).")
+@no_live_option
 @click.option("--web", is_flag=True, help="Start Locust's web UI. Each Start...Stop in it is a run.")
 @click.option(
     "--web-port", type=click.IntRange(0, 65535), help="Port of the web UI (default: 8089). 0 selects a free port."
@@ -193,15 +186,13 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     sys.exit(_run(loaded, profile, options, resumed))
 
 
-def _server_of(options: Mapping[str, Any]) -> str | None:
-    """URL of --target; None where the profile has the server."""
+def _server_of(options: Given) -> str | None:
     from loadchaos.server.discovery.client import parse_target
 
     return None if options["target"] is None else parse_target(options["target"])
 
 
-def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
-    """Choose the number of load processes for a profile, and tell it."""
+def _processes_for(loaded: Profile, options: Given) -> int:
     from loadchaos.core.cores import usable_cores
     from loadchaos.profile.cpu_estimate import choose_processes, estimate
 
@@ -214,7 +205,6 @@ def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
 
 
 def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:
-    """The profile with the options that change it, or one made from options."""
     if profile is None:
         from loadchaos.profile.made import phase_takes_duration
         from loadchaos.profile.target import Target
@@ -246,10 +236,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
 
 
 def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
-    """The profile with all traffic at one endpoint.
-
-    Raises ProfileError that names the traffic that cannot be sent there.
-    """
+    """The profile with all traffic at one endpoint. Raises ProfileError that names what cannot be sent there."""
     moves = [f"traffic.{number}.endpoint={endpoint}" for number in range(traffics)]
     try:
         return profile_of(profile, [*changes, *moves])
@@ -259,8 +246,7 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
         ) from None
 
 
-def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
-    """Run the profile, or every run of the web UI. Returns the exit code."""
+def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePoint | None) -> int:
     from loadchaos.report.export import notify, otlp
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
@@ -288,8 +274,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     return result.exit_code
 
 
-def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
-    """The runner's options from the command line's."""
+def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     from loadchaos.run.options import Options
 
     return Options(
@@ -328,7 +313,7 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _web_address(options: Mapping[str, Any]) -> WebAddress:
+def _web_address(options: Given) -> WebAddress:
     from loadchaos.campaigns.webui.web_runs import WebAddress
 
     standard = WebAddress()
@@ -337,7 +322,6 @@ def _web_address(options: Mapping[str, Any]) -> WebAddress:
 
 
 def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:
-    """Print the report and send it to GitHub and the notification URLs."""
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
 
@@ -378,10 +362,7 @@ def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
 
 
 def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:
-    """Command line without notification URLs.
-
-    Anybody who has a webhook's URL can post to it.
-    """
+    """Command line without notification URLs. Anybody who has a webhook's URL can post to it."""
     for text in secrets:
         if not text.startswith("env:"):
             argv = [part.replace(text, REDACTED) for part in argv]

@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, print_json, terminal, terminal_width, write_page
+from loadchaos.cli.common import (
+    duration,
+    json_option,
+    no_live_option,
+    page_option,
+    print_json,
+    terminal,
+    terminal_width,
+    write_page,
+)
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.private import create_privately
 
@@ -27,7 +36,7 @@ def _run_folder(path: Path) -> Any:
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print verdict.json, not the text report.")
+@json_option("Print verdict.json, not the text report.")
 def judge(run_folder: Path, as_json: bool) -> None:
     """Compute the verdict of a finished or killed run from its folder.
 
@@ -73,10 +82,8 @@ def report(run_folder: Path) -> None:
 @click.command()
 @click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
 @click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, in seconds and shares.")
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
-)
+@json_option("Print the result as JSON, in seconds and shares.")
+@page_option
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
     """Compare two runs: latencies and failure rates.
 
@@ -102,7 +109,6 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
-    """Compare the answers of two capacity searches."""
     from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
@@ -122,7 +128,7 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs in FOLDER (default: runs/) with their verdicts.
 
@@ -140,7 +146,6 @@ def runs(folder: Path, as_json: bool) -> None:
 
 
 def _send_spans(folder: Any, given: str) -> bool:
-    """Send the spans of a run. Raises OptionError where that fails."""
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import otlp
 
@@ -203,7 +208,6 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
 
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
-    """Export a capacity search as OpenMetrics."""
     from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
@@ -225,7 +229,7 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: no exporter).")
-@click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
+@no_live_option
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Watch a run in progress: live view, incidents, /metrics for Prometheus."""
     from loadchaos.run.follower import FollowerOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import echo, print_json, profile_names, write_page
+from loadchaos.cli.common import echo, json_option, page_option, print_json, profile_names, write_page
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -58,10 +58,7 @@ def _echo_now(text: str) -> None:
 
 
 def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profile, Order]:
-    """Profile and schedule of a soak.
-
-    Options of `run` are checked now, not when the first run starts.
-    """
+    """Profile and schedule of a soak. Options of `run` are checked now, not when the first run starts."""
     from loadchaos.campaigns.soak.daemon import Order
     from loadchaos.cli.profiles import profile_of
     from loadchaos.cli.run import has_parameter, run_parameters
@@ -149,10 +146,8 @@ def _emitted(order: Order, kind: str) -> str:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--profile", metavar="NAME", help="Name of the profile to show (default: the one that ran last).")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, in seconds and rates.")
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
-)
+@json_option("Print the result as JSON, in seconds and rates.")
+@page_option
 def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool) -> None:
     """Show how the figures of a profile change from run to run.
 

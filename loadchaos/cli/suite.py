@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
-    duration,
+    Given,
+    authorize_option,
     echo,
-    positive_duration,
+    json_option,
+    out_option,
     print_json,
+    probed_server,
+    resumed_command,
     say,
+    server_log_option,
     server_options,
-    server_settings,
+    shared_option,
     terminal,
+    time_option,
     url_argument,
     url_of,
+    wait_ready_option,
 )
 from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
@@ -28,19 +35,19 @@ from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.profile.profile import Profile
     from loadchaos.report.suite_result import SuiteResult
-    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.probe import ProbeResult
 
 _EXIT_CODES = """\b
 Exit codes: the worst of the runs.
   0 every profile that fits passed, 1 one failed, 3 one proved nothing, or
   none fits, 2 a mistake in an option, 4 the server cannot be tested,
-  70 a bug of loadchaos, 130 Ctrl-C, 143 SIGTERM."""
+  70 a bug of loadchaos, 130 Ctrl-C, 143 SIGTERM; continue with --resume."""
 
 
 @click.command(epilog=_EXIT_CODES)
@@ -56,22 +63,22 @@ Exit codes: the worst of the runs.
     help="Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
 )
 @server_options
-@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
-@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-@click.option(
-    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
-)
-@click.option(
-    "-t", "--duration", "duration", callback=positive_duration, metavar="TIME", help="End each load after this time."
-)
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@authorize_option("Allow attacks on this server. Repeatable.")
+@shared_option
+@server_log_option
+@time_option("-t", "--duration", "duration", help="End each load after this time.", positive=True)
+@wait_ready_option
+@out_option("Folder for the result.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print suite.json.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Continue the suite of this folder: profiles that had finished are not run again.",
+)
+@json_option("Print suite.json.")
 def suite(
     url: str | None, target_option: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
 ) -> None:
@@ -80,9 +87,9 @@ def suite(
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
     runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
     """
+    from loadchaos.campaigns.campaign import Campaign
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
-    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     given = _overrides(overrides, resources.profiles())
@@ -93,38 +100,48 @@ def suite(
     target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
-    folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    interrupts = Interrupts()
-    found, code = interrupts.run(_suite(target, profiles, folder, options, interrupts))
+    before = _stored(options["resume"]) if options["resume"] else None
+    campaign = Campaign(options["resume"] or options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
+    work = _suite(campaign, target, profiles, {**options, "before": before})
+    found, code = campaign.run(work, resumed_command(campaign.folder))
     color_and_width = terminal()
     if as_json:
         print_json(to_json(found))
     else:
-        echo(render(found, folder, width=color_and_width[1]))
+        echo(render(found, campaign.folder, width=color_and_width[1]))
     sys.exit(code)
 
 
-async def _suite(
-    target: str | None,
-    profiles: Mapping[str, Profile],
-    folder: Path,
-    options: Mapping[str, Any],
-    interrupts: Interrupts,
-) -> tuple[SuiteResult, int]:
-    """Probe, select, run. Returns the suite and the exit code."""
-    from loadchaos.campaigns.suite.record import SuiteRecord
-    from loadchaos.campaigns.suite.selection import SuiteChoice, select
-    from loadchaos.campaigns.suite.session import SuiteSession
+def _stored(folder: Path) -> SuiteResult:
+    from loadchaos.campaigns.campaign import saved
+    from loadchaos.report.suite_result import SuiteResult
 
-    probed = await (_probe(target, profiles, options) if target else _probe_launched(profiles, folder, options))
+    try:
+        return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite"))
+    except FileNotFoundError:
+        raise OptionError(f"--resume {folder}: it has no suite.json; start a new suite") from None
+
+
+async def _suite(
+    campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Given
+) -> tuple[SuiteResult, int]:
+    from loadchaos.campaigns.suite.selection import SuiteChoice, select
+    from loadchaos.campaigns.suite.session import SuiteRecord, SuiteSession
+
+    probed = await (
+        _probe(target, profiles, options) if target else _probe_launched(profiles, campaign.folder, options)
+    )
     choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
     selected = select(profiles, probed.fits, choice, probed.facts.base_url)
-    record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
+    record = SuiteRecord(campaign, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
+    campaign.lock("loadchaos suite")
+    if options["before"] is not None:
+        record.restore(options["before"])
     given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
     settings = run_options(given, None, {})
-    session = SuiteSession(record, settings, interrupts, lambda text: say(f"  {text}"), say)
+    session = SuiteSession(record, settings)
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
@@ -132,7 +149,6 @@ async def _suite(
 
 
 def _shown(command: str) -> str:
-    """The launch command without its environment and without secrets."""
     import os
 
     from loadchaos.core.redact import Redactor
@@ -152,10 +168,6 @@ def _profile(name: str, overrides: Sequence[str]) -> Profile:
 
 
 def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:
-    """The values of --set by profile.
-
-    Raises OptionError where a text names no profile.
-    """
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _, override = text.partition(":")
@@ -165,32 +177,16 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
     return found
 
 
-async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
-    """Find out which profiles fit the server.
-
-    Raises TargetError if it does not answer.
-    """
-    import httpx
-
+async def _probe(url: str, profiles: Mapping[str, Profile], options: Given) -> ProbeResult:
     from loadchaos.core.errors import TargetError
-    from loadchaos.run import probe as server_probe
-    from loadchaos.run.asker import HttpAsker
-    from loadchaos.run.options import Options, headers_of_options
-    from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 
-    base = parse_target(url)
-    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
-    settings = Options(**server_settings(options))
-    headers, tls = headers_of_options(settings), settings.tls.context()
-    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
-        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
-        probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
+    probed = await probed_server(url, profiles, options)
     if probed.trouble:
         raise TargetError(probed.trouble)
     return probed
 
 
-async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]) -> ProbeResult:
+async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Given) -> ProbeResult:
     """Start the server once to find out which profiles fit it."""
     from loadchaos.run.held_server import HeldServer
     from loadchaos.server.process.launcher import parse_command_line

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo
+from loadchaos.cli.common import Given, duration, echo, out_option, refuse_bound
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -20,7 +20,6 @@ _WAIT_WORKERS_S = 300.0
 
 
 def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the port at which workers join."""
     port = click.IntRange(1, 65535)
     command = click.option(
         "--master-bind-port", type=port, default=5557, show_default=True, help="Port for worker connections."
@@ -30,7 +29,7 @@ def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def master(options: Mapping[str, Any]) -> Master | None:
+def master(options: Given) -> Master | None:
     """The master's options of `loadchaos run`. None without --master."""
     from loadchaos.run.options import Master
 
@@ -40,42 +39,19 @@ def master(options: Mapping[str, Any]) -> Master | None:
         return None
     if options["expect_workers"] is None:
         raise OptionError("--master needs --expect-workers N, the number of workers that share the load")
-    _check_free(options["master_bind_host"], options["master_bind_port"])
+    host, port = options["master_bind_host"], options["master_bind_port"]
+    named = f"--master-bind-host {host} --master-bind-port {port}"
+    refuse_bound("" if host == "*" else host, port, named, " address")
     wait_s = _WAIT_WORKERS_S if options["wait_workers"] is None else options["wait_workers"]
-    return Master(options["expect_workers"], options["master_bind_host"], options["master_bind_port"], wait_s)
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raise OptionError where the address for workers is in use."""
-    import socket
-
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("" if host == "*" else host, port))
-        except OSError as e:
-            raise OptionError(
-                f"--master-bind-host {host} --master-bind-port {port}: {e.strerror or e}; choose another address"
-            ) from None
+    return Master(options["expect_workers"], host, port, wait_s)
 
 
 @click.command()
-@click.option(
-    "--master-host",
-    required=True,
-    metavar="HOST",
-    help="Machine that runs `loadchaos run --master`.",
-)
+@click.option("--master-host", required=True, metavar="HOST", help="Machine that runs `loadchaos run --master`.")
 @click.option(
     "--master-port", type=click.IntRange(1, 65535), default=5557, show_default=True, help="Its port for workers."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("worker-runs"),
-    show_default=True,
-    help="Folder for this worker's files.",
-)
+@out_option("Folder for this worker's files.", "worker-runs")
 @click.option(
     "--wait", callback=duration, default="10m", show_default=True, help="Maximum time to wait for the master."
 )

@@ -116,7 +116,7 @@ def test_first_finding_of_a_hunt_counts_the_workloads_before_it(tmp_path: Path) 
     rows[1]["asked"] = {"before": 59, "last": 1, "discovery": 2}
     rows[2]["asked"] = {"last": 1, "discovery": 1}
     (folder / "workloads.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "hunt.json").write_text(json.dumps({"identified_with": {"reads": 20, "generations": 3}}))
+    (folder / "hunt.json").write_text(json.dumps({"schema": 1, "identified_with": {"reads": 20, "generations": 3}}))
     log = folder / "servers" / "1" / "001" / "server.log"
     log.parent.mkdir(parents=True)
     lines = [

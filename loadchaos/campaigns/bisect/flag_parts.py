@@ -18,7 +18,6 @@ _NUMBERED = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])[ =](\d+(?:\.\d+)?)(?![\
 
 
 def _value(flag: Flag) -> tuple[Flag, str]:
-    """Split a flag into the words before its value, and its value."""
     if len(flag) == 2:
         return flag[:1], flag[1]
     name, separator, value = flag[0].partition("=")
@@ -44,7 +43,6 @@ def keys(flag: Flag) -> list[str]:
 
 
 def with_keys(flag: Flag, kept: Sequence[str]) -> Flag:
-    """Return a flag whose value has these keys alone."""
     head, value = _value(flag)
     if (found := _json_object(value)) is not None:
         shorter = json.dumps({k: v for k, v in found.items() if k in kept}, separators=(",", ":"))
@@ -54,7 +52,6 @@ def with_keys(flag: Flag, kept: Sequence[str]) -> Flag:
 
 
 def parse_change(text: str) -> Flag:
-    """Parse one flag with its value, as a launch command has it."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as e:
@@ -65,12 +62,10 @@ def parse_change(text: str) -> Flag:
 
 
 def is_embedded(command: Sequence[str]) -> bool:
-    """True for a command that starts the embedded server."""
     return "loadchaos.simulator.server" in command or "sim" in command
 
 
 def for_embedded(change: Flag) -> Flag:
-    """Return a server's own flag in the form of the embedded server's command."""
     if change[0] == "--flag":
         return change
     name, _, value = change[0].lstrip("-").partition("=")
@@ -83,13 +78,11 @@ def _switched(name: str) -> str:
 
 
 def name_of(flag: Flag) -> str:
-    """Name of the setting of a flag; that of `--no-x` is x."""
     words = flag[1] if flag[0] == "--flag" and len(flag) > 1 else flag[0]
     return words.split("=", 1)[0].lstrip("-").replace("_", "-").removeprefix("no-")
 
 
 def name_word(flag: Flag) -> str:
-    """Return the name of a flag as the command has it, without its value."""
     if flag[0] == "--flag" and len(flag) > 1:
         return f"--flag {flag[1].split('=', 1)[0]}"
     if flag[0] == "--defect":
@@ -112,5 +105,4 @@ def flags_of_remedy(text: str) -> list[str]:
 
 
 def text_of(flag: Flag) -> str:
-    """Write a flag as in a shell."""
     return shlex.join(flag)

@@ -16,26 +16,19 @@ from loadchaos.campaigns.replay.estimate import FIXED_CONFIDENCE, tries_for_conf
 
 @dataclass(frozen=True)
 class NeededPart:
-    """A flag, or a key of its value, that cannot be left out.
-
-    `decision` is that of the smallest set without it.
-    """
+    """A flag, or a key of its value, that cannot be left out. `decision` is that of the smallest set without it."""
 
     flag: Flag
     key: str | None
     decision: Decision
 
     def describe(self) -> str:
-        """Name the part in a few words."""
         return f"key {self.key} of {flag_parts.name_word(self.flag)}" if self.key else flag_parts.text_of(self.flag)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change of the whole command, and the tries with it.
-
-    `confidence` is 1 minus the chance of these tries without a remedy.
-    """
+    """One change of the whole command. `confidence`: 1 minus the chance of its tries without a remedy."""
 
     change: str
     decision: Decision
@@ -49,9 +42,8 @@ class Remedy:
 
 @dataclass
 class FlagFindings:
-    """Result of a search. The smallest set fails in `successes` of `tries`.
-
-    `before` has the same two numbers for all flags. `out_of_time`: the budget was spent before the end.
+    """Result of a search. The smallest set fails in `successes` of `tries`. `before` has the same two numbers for all
+    flags. `out_of_time`: the budget was spent before the end.
     """
 
     whole: Reduction
@@ -65,9 +57,8 @@ class FlagFindings:
 
 
 class FlagSearch:
-    """Search over the flags of one launch command.
-
-    `left` is the number of candidates that are still to be tried, about; `reducing` while flags are left out for good.
+    """Search over the flags of one launch command. `left` is the number of candidates that are still to be tried,
+    about; `reducing` while flags are left out for good.
     """
 
     def __init__(self, whole: Reduction, decider: Decider, changes: Sequence[Flag] = ()) -> None:
@@ -81,7 +72,6 @@ class FlagSearch:
         self._kept = [whole]
 
     async def run(self) -> FlagFindings | None:
-        """Search. Returns None where the whole does not fail often enough."""
         self._decider.step = "all flags"
         try:
             found = await raised(self._whole, self._decider, MOST_ROUNDS)
@@ -123,7 +113,6 @@ class FlagSearch:
             await self._reduce_keys(flag)
 
     async def _reduce_keys(self, flag: Flag) -> None:
-        """Leave out keys of one flag's value."""
         names = flag_parts.keys(flag)
         flags = self.smallest.flags
 
@@ -170,7 +159,6 @@ class FlagSearch:
                     self._without[flag, None] = self._decider.steps[-1]
 
     def _needed(self) -> list[NeededPart]:
-        """Parts of the smallest set that were tested."""
         found = []
         for (flag, key), decision in self._without.items():
             now = self._form.get(flag, flag)
@@ -179,7 +167,6 @@ class FlagSearch:
         return found
 
     def _single_changes(self, needed: Sequence[NeededPart]) -> Iterator[tuple[str, Reduction]]:
-        """Changes of the whole command that may cure the failure."""
         whole = self._whole
         for part in needed:
             if part.decision.untriable:

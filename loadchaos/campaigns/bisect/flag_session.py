@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.campaigns.bisect.result_files import STATE, short_reason, write_result
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
-from loadchaos.campaigns.minimise.decider import Decider, Decision
-from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.campaign import Campaign
+from loadchaos.campaigns.minimise.candidate import Reduction, may_go, whole_of
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
+from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
-from loadchaos.campaigns.replay.resumed import settings_of
-from loadchaos.campaigns.replay.servers import redacted_command, result_redactor
+from loadchaos.campaigns.replay.servers import redacted_command
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
@@ -25,35 +21,17 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.server.dialects import DIALECTS
 
 
-@dataclass(frozen=True)
-class FlagResult:
-    """Result of a bisection; no `findings`: the failure did not come."""
+class FlagSession(CandidateSession):
+    """One bisection over flags, with its result files."""
 
-    exit_code: int
-    findings: FlagFindings | None
-    text: str
-
-
-class FlagSession:
-    """Tries, decisions and result files of one bisection over flags."""
-
-    def __init__(
-        self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
-    ) -> None:
-        assert plan.server.launch is not None
-        self._plan, self._folder, self._print = plan, folder, print_line
-        self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
-        self._trials = Trials(replace(plan, name="bisect"), folder, trace.dialect, print_line)
+    def __init__(self, campaign: Campaign, trace: RequestTrace, plan: TryPlan, budget_s: float) -> None:
+        super().__init__(campaign, trace, replace(plan, name="bisect"), budget_s)
+        self._whole = whole_of(trace, plan.server, plan.rounds)
         self._trials.strict = True
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
-        self._hide = result_redactor(plan.server)
-        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
-        self._decider.hide = self._hide.text
         self._search = FlagSearch(self._whole, self._decider)
-        self._begin_s = time.monotonic()
 
-    async def run(self, changes: Sequence[str] = ()) -> FlagResult:
-        """Search, write the results and describe them; `changes` are tried first."""
+    async def run(self, changes: Sequence[str] = ()) -> SearchResult:
         argv = self._whole.command + tuple(word for flag in self._whole.flags for word in flag)
         self._search = FlagSearch(self._whole, self._decider, likely_changes(argv, changes, self._plan.expected.remedy))
         try:
@@ -61,23 +39,18 @@ class FlagSession:
         finally:
             await self._trials.stop()
         if findings is None and self._search.out_of_time:
-            return FlagResult(exit_codes.UNKNOWN, None, "UNKNOWN: the budget was spent before the failure came again")
+            return SearchResult(exit_codes.UNKNOWN, "UNKNOWN: the budget was spent before the failure came again")
         if findings is None:
             why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
             text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
-            return FlagResult(exit_codes.FAIL, None, text)
-        folder = self._folder / "bisect"
-        seconds = time.monotonic() - self._begin_s
-        text = f"{summary(findings)}\n{self._decider.tries} tries, {spent_time(seconds)}: {folder}"
-        hide = self._hide
-        write_result(folder, hide.text(self._readme(findings)), hide.data(self._data(findings)))
-        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
+            return SearchResult(exit_codes.FAIL, text)
+        self._write_result(self._readme(findings), self._data(findings))
+        text = self._redactor.text(f"{summary(findings)}\n{self._worth(self._decider.tries)}")
+        return SearchResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, text)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         self._trials.fresh = self._decider.counting and not self._plan.share
-        found = await self._trials.attempt(candidate)
-        self._decider.why = self._trials.why
-        return found
+        return await super()._attempt(candidate)
 
     def _report(self, decision: Decision) -> None:
         kept, left = len(_loose(self._search.smallest)), self._search.left
@@ -87,7 +60,7 @@ class FlagSession:
         eta = f", at most {left} more candidates, {spent_time(left * mean_s)}" if left else ""
         self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(_loose(self._whole))} flags kept{eta}")
 
-    def _data(self, found: FlagFindings) -> dict[str, Any]:
+    def _data(self, found: FlagFindings) -> dict[str, object]:
         assert self._plan.server.launch is not None
         env = self._plan.server.launch.env
         return {
@@ -115,7 +88,6 @@ class FlagSession:
         }  # fmt: skip
 
     def _readme(self, found: FlagFindings) -> str:
-        """Text of bisect/README.md."""
         expected, version = self._plan.expected, self._trials.version
         needed = "".join(
             f"| `{table_cell(p.describe())}` | {table_cell(outcome(p.decision))} |\n" for p in found.needed
@@ -148,9 +120,6 @@ The smallest set with which it still fails, {share(found.successes, found.tries)
 
 
 def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> list[Flag]:
-    """List the changes to try.
-
-    The user's, those that the failure's remedy names, the server's switches."""
     embedded = flag_parts.is_embedded(argv)
     server = argv[argv.index("--dialect") + 1] if "--dialect" in argv[:-1] else None
     dialect = next(
@@ -163,27 +132,23 @@ def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> l
 
 
 def outcome(decision: Decision) -> str:
-    """Describe the decision about one candidate."""
     if decision.untriable:
         return short_reason(decision.why) or "it cannot be tried"
     return f"{'still fails' if decision.fails else 'fails less often'} ({decision.successes} of {decision.tries})"
 
 
 def share(failed: int, tries: int) -> str:
-    """Describe how often something failed, with its interval."""
     low, high = wilson(failed, tries)
     return f"{failed} of {tries} (p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f})"
 
 
 def remedy_name(remedy: Remedy) -> str:
-    """Name the result of a change."""
     if remedy.proved:
         return "CURED"
     return "not a remedy" if remedy.decision.fails else "not proved"
 
 
 def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
-    """Describe what a change did."""
     decision = remedy.decision
     if decision.untriable:
         return short_reason(decision.why) or "it cannot be tried"
@@ -195,7 +160,6 @@ def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
 
 
 def summary(found: FlagFindings) -> str:
-    """Describe the result in a few lines."""
     whole, kept = _loose(found.whole), _loose(found.smallest)
     lines = [f"NEEDED {len(kept)} of {len(whole)} flags; with these it fails {share(found.successes, found.tries)}"]
     lines += [f"  {part.describe()}: without it {outcome(part.decision)}" for part in found.needed]
@@ -213,5 +177,4 @@ def _loose(candidate: Reduction) -> list[Flag]:
 
 
 def table_cell(text: str) -> str:
-    """Write a text so that it fits into a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")

@@ -33,10 +33,8 @@ _PRE_RELEASE = re.compile(r"\d(a|b|rc|\.dev)\d")
 
 @dataclass(frozen=True)
 class InstallPlan:
-    """Commands that install and start a release.
-
-    Both have the placeholders {version} and {venv}; `venvs` is the folder of the installed
-    releases; None: one of the cache, named by the command.
+    """Commands that install and start a release. Both have the placeholders {version} and {venv}; `venvs` is the folder
+    of the installed releases; None: one of the cache, named by the command.
     """
 
     install: str
@@ -45,7 +43,6 @@ class InstallPlan:
     venvs: Path | None = None
 
     def check(self) -> None:
-        """Raise OptionError where a placeholder or the package is missing."""
         if "{version}" not in self.install:
             raise OptionError(
                 f"--install {self.install!r}: the placeholder {{version}} was expected, such as "
@@ -59,7 +56,6 @@ class InstallPlan:
         self.name()
 
     def name(self) -> str:
-        """Return the package whose releases are listed."""
         match = _NAME.search(self.install)
         if self.package is not None:
             return self.package
@@ -70,7 +66,6 @@ class InstallPlan:
         return match[1]
 
     def folder(self) -> Path:
-        """Folder of the installed releases."""
         if self.venvs is not None:
             return self.venvs.absolute()
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -78,7 +73,6 @@ class InstallPlan:
         return root / "loadchaos" / "releases" / f"{self.name()}-{known}"
 
     def filled(self, command: str, version: str) -> str:
-        """Return a command with its placeholders filled in."""
         venv = str(self.folder() / version)
         return command.replace("{version}", version).replace("{venv}", venv)
 
@@ -95,10 +89,7 @@ def index_options(install: str) -> list[str]:
 
 
 def available(plan: InstallPlan, *, pre: bool = False) -> list[str]:
-    """List the releases that pip has for this Python, oldest first.
-
-    Raises OptionError where pip has none.
-    """
+    """List the releases that pip has for this Python, oldest first. Raises OptionError where pip has none."""
     if importlib.util.find_spec("pip") is None:
         raise OptionError(f"{sys.executable} has no pip, which lists the releases: run `python -m ensurepip`")
     argv = [sys.executable, "-m", "pip", "index", "versions", plan.name(), *index_options(plan.install)]
@@ -122,10 +113,7 @@ def available(plan: InstallPlan, *, pre: bool = False) -> list[str]:
 
 
 def releases_between(text: str, plan: InstallPlan) -> list[str]:
-    """List the releases of a range `A..B`, oldest first.
-
-    Raises OptionError for a range that pip does not have.
-    """
+    """List the releases of a range `A..B`, oldest first. Raises OptionError for a range that pip does not have."""
     oldest, newest = _ends(text)
     return range_of(oldest, newest, available(plan, pre=bool(_PRE_RELEASE.search(text))), plan.name())
 
@@ -138,7 +126,6 @@ def _ends(text: str) -> tuple[str, str]:
 
 
 def range_of(oldest: str, newest: str, every: Sequence[str], name: str) -> list[str]:
-    """Select a range of all releases, which are sorted from the oldest."""
     first, last = (_place(version, every, name) for version in (oldest, newest))
     if first >= last:
         raise OptionError(
@@ -163,10 +150,9 @@ def _plain(version: str) -> str:
 
 
 class ReleaseInstaller:
-    """Installs releases, each once. Logs are beside the installed releases.
-
-    Each release has a lock. A bisection that uses a release has it shared, one that installs it has it alone. The
-    processes of an install command hold it too: those of a killed bisection may still write.
+    """Installs releases, each once. Logs are beside the installed releases. Each release has a lock. A bisection that
+    uses a release has it shared, one that installs it has it alone. The processes of an install command hold it too:
+    those of a killed bisection may still write.
     """
 
     def __init__(self, plan: InstallPlan, print_line: Callable[[str], None]) -> None:
@@ -196,17 +182,13 @@ class ReleaseInstaller:
         self._locks.clear()
 
     def _is_installed(self, version: str) -> bool:
-        """True if this install command has installed the release."""
         return _read(self._marker(version)) == _known(self._plan.install) and (self._folder / version).is_dir()
 
     def _marker(self, version: str) -> Path:
         return self._folder / f"{version}.installed"
 
     async def _lock_alone(self, version: str, lock: int) -> str:
-        """Wait until nobody else uses a release.
-
-        Returns why that is in vain, or "".
-        """
+        """Wait until nobody else uses a release. Returns why that is in vain, or ""."""
         told = False
         while not _locked(lock, fcntl.LOCK_EX):
             other = _read(self._marker(version))
@@ -241,7 +223,6 @@ class ReleaseInstaller:
 
 
 def _locked(lock: int, kind: int) -> bool:
-    """Lock a file without waiting. Returns False where another process has it."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -255,7 +236,6 @@ def _known(install: str) -> str:
 
 
 def _read(marker: Path) -> str | None:
-    """Hash of the command that installed a release. None where it is not installed."""
     try:
         return marker.read_text("utf-8").removesuffix("\n")
     except FileNotFoundError:

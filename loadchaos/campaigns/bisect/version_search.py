@@ -17,13 +17,8 @@ _EACH_GOOD = 0.99
 
 @dataclass(frozen=True)
 class ReleaseResult:
-    """Result of one release.
-
-    Attributes:
-        state: BAD, GOOD or SKIPPED.
-        confidence: 1 for a bad release, as the same failure came. For a good one 1 minus the chance of its tries with the
-            failure.
-        why: Reason why the release was skipped.
+    """Result of one release. `state`: BAD, GOOD or SKIPPED (`why`). `confidence`: 1 for a bad release, as the same
+    failure came; for a good one 1 minus the chance of its tries with the failure.
     """
 
     version: str
@@ -35,10 +30,7 @@ class ReleaseResult:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two releases between which the failure came or went.
-
-    `untested` are the skipped ones between them.
-    """
+    """Two releases between which the failure came or went. `untested` are the skipped ones between them."""
 
     good: str
     bad: str
@@ -48,12 +40,8 @@ class Boundary:
 
 @dataclass
 class VersionFindings:
-    """Result of a search.
-
-    Attributes:
-        first_bad: Boundary to the first bad release; None if all older ones of the range are bad, or were skipped.
-        first_good: Boundary to the first good release; None if all newer ones of the range are bad, or were skipped.
-        anchor: Release whose failures gave the probability.
+    """Result of a search. A boundary is None if all releases on that side are bad, or were skipped. `anchor`: the
+    release whose failures gave the probability.
     """
 
     anchor: str = ""
@@ -67,10 +55,8 @@ _TOO_RARE = f"it fails too rarely to tell releases apart, also when its requests
 
 
 class VersionSearch:
-    """Search over the releases of a range, oldest first.
-
-    `prepare` installs a release and returns why it cannot; `candidate` is its server. `left` is the number of releases that
-    are still to be tried, at most.
+    """Search over the releases of a range, oldest first. `prepare` installs a release and returns why it cannot;
+    `candidate` is its server. `left` is the number of releases that are still to be tried, at most.
     """
 
     def __init__(
@@ -99,10 +85,7 @@ class VersionSearch:
         return findings
 
     async def _anchor(self) -> int | None:
-        """Find a release that fails: the known one, the newest, the oldest.
-
-        The ends are those of the releases that can be tried.
-        """
+        """Find a release that fails: the known one, the newest, the oldest that can be tried."""
         newest = len(self._versions) - 1
         known = self._versions.index(self._known_bad) if self._known_bad in self._versions else None
         for places in ((known,) if known is not None else (), range(newest, -1, -1), range(newest)):
@@ -117,7 +100,6 @@ class VersionSearch:
         return None
 
     async def _fails(self, index: int, *, raise_at_zero: bool) -> bool:
-        """Estimate how often a release fails; repeat rare failures."""
         version = self._versions[index]
         if index in self._results:
             return False
@@ -146,7 +128,6 @@ class VersionSearch:
         return bool(failed)
 
     async def _boundary(self, end: int, bad: int) -> Boundary | None:
-        """Find the boundary between a bad release and an end of the range."""
         step = 1 if end < bad else -1
         for good in range(end, bad, step):
             self.left = self._steps(good, bad)
@@ -178,7 +159,6 @@ class VersionSearch:
         return self._results[index].state != SKIPPED
 
     async def _test(self, index: int) -> str:
-        """Try a release until it fails or has survived often enough."""
         known = self._results.get(index)
         if known is None:
             known = self._results[index] = await self._tried(self._versions[index])

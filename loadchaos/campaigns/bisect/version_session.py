@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from loadchaos.campaigns.bisect.flag_session import share, table_cell
 from loadchaos.campaigns.bisect.installs import InstallPlan, ReleaseInstaller
-from loadchaos.campaigns.bisect.result_files import STATE, short_reason, write_result
 from loadchaos.campaigns.bisect.version_search import (
     BAD,
     SKIPPED,
@@ -20,98 +16,68 @@ from loadchaos.campaigns.bisect.version_search import (
     VersionFindings,
     VersionSearch,
 )
-from loadchaos.campaigns.minimise.candidate import Reduction, split_command
-from loadchaos.campaigns.minimise.decider import Decider, Decision
-from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.campaign import Campaign
+from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
+from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
-from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, from_launch, redacted_command, result_redactor
 from loadchaos.core import exit_codes
-from loadchaos.core.redact import Redactor
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 
 
-@dataclass(frozen=True)
-class VersionResult:
-    """Result of a bisection over releases."""
+class VersionSession(CandidateSession):
+    """One bisection over releases, with its installations and result files."""
 
-    exit_code: int
-    findings: VersionFindings
-    text: str
-
-
-class VersionSession:
-    """Installations, tries and result files of one bisection over releases."""
-
-    def __init__(self, trace: RequestTrace, plan: TryPlan, installs: InstallPlan, folder: Path) -> None:
-        self._trace, self._installs, self._folder = trace, installs, folder
+    def __init__(
+        self, campaign: Campaign, trace: RequestTrace, plan: TryPlan, budget_s: float, installs: InstallPlan
+    ) -> None:
+        server = replace(from_launch(installs.launch), ready_within_s=plan.server.ready_within_s)
         # Frames move between releases: the failure is known by its id alone.
         expected = replace(plan.expected, frame="")
-        self._plan = replace(plan, expected=expected, name="bisect")
+        redactor = result_redactor(server)
+        redactor.argv(shlex.split(installs.install))
+        plan = replace(plan, server=server, expected=expected, name="bisect")
+        super().__init__(campaign, trace, plan, budget_s, {"command of --install": redactor.text(installs.install)})
+        self._redactor.argv(shlex.split(installs.install))
+        self._installs = installs
         self._servers: dict[str, ServerChoice] = {}
         self._said: dict[str, str] = {}
-        self._begin_s = time.monotonic()
+        self._left: Callable[[], int] = lambda: 0
+        self._trials.strict, self._trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
-    async def run(
-        self, versions: Sequence[str], known_bad: str | None, budget_s: float, print_line: Callable[[str], None]
-    ) -> VersionResult:
-        """Search, write the results and describe them."""
-        trials = Trials(self._plan, self._folder, self._trace.dialect, print_line)
-        trials.strict, trials.server_of = True, lambda candidate: self._servers[candidate.release]
-
-        async def attempt(candidate: Reduction) -> bool | None:
-            trials.fresh = not self._plan.share
-            found = await trials.attempt(candidate)
-            decider.why = trials.why
-            if found is not None:
-                self._said[decider.step] = trials.version
-            return found
-
-        def report(decision: Decision) -> None:
-            seconds = (time.monotonic() - self._begin_s) / len(decider.steps)
-            eta = spent_time(search.left * seconds)
-            print_line(f"{decision.step}: {_outcome(decision)}; at most {search.left} more releases, {eta}")
-
-        decider = Decider(attempt, self._folder / STATE, report, budget_s, self._settings())
-        installer = ReleaseInstaller(self._installs, print_line)
-        search = VersionSearch(versions, decider, self._candidate, installer.prepare, known_bad)
+    async def run(self, versions: Sequence[str], known_bad: str | None) -> SearchResult:
+        installer = ReleaseInstaller(self._installs, self._print)
+        search = VersionSearch(versions, self._decider, self._candidate, installer.prepare, known_bad)
+        self._left = lambda: search.left
         try:
-            findings = await search.run()
+            found = await search.run()
         finally:
-            await trials.stop()
+            await self._trials.stop()
             installer.close()
-        return self._result(findings, versions, decider.tries)
+        self._write_result(self._readme(found, versions), self._data(found, versions))
+        text = f"{summary(found, versions)}\n{self._worth(self._decider.tries)}"
+        return SearchResult(_exit_code(found), self._redactor.text(text))
 
-    def _settings(self) -> dict[str, str]:
-        """Settings of saved decisions; the environment is that of --launch."""
-        server = from_launch(self._installs.launch)
-        install = self._redactor().text(self._installs.install)
-        return settings_of(replace(self._plan, server=server)) | {"command of --install": install}
+    async def _attempt(self, candidate: Reduction) -> bool | None:
+        self._trials.fresh = not self._plan.share
+        found = await super()._attempt(candidate)
+        if found is not None:
+            self._said[self._decider.step] = self._trials.version
+        return found
 
-    def _redactor(self) -> Redactor:
-        hide = result_redactor(from_launch(self._installs.launch))
-        hide.argv(shlex.split(self._installs.install))
-        return hide
+    def _report(self, decision: Decision) -> None:
+        left = self._left()
+        eta = spent_time(left * self._campaign.at_s / len(self._decider.steps))
+        self._print(f"{decision.step}: {_outcome(decision)}; at most {left} more releases, {eta}")
 
     def _candidate(self, version: str) -> Reduction:
         server = from_launch(self._installs.filled(self._installs.launch, version))
-        assert server.launch is not None
-        command, flags = split_command(server.launch.argv)
-        candidate = Reduction(self._trace, command, flags, rounds=self._plan.rounds, release=version)
         self._servers[version] = replace(server, ready_within_s=self._plan.server.ready_within_s)
-        return candidate
+        return whole_of(self._trace, server, self._plan.rounds, version)
 
-    def _result(self, found: VersionFindings, versions: Sequence[str], tries: int) -> VersionResult:
-        code = _exit_code(found)
-        folder = self._folder / "bisect"
-        seconds = spent_time(time.monotonic() - self._begin_s)
-        text = f"{summary(found, versions)}\n{tries} tries, {seconds}: {folder}"
-        hide = self._redactor()
-        write_result(folder, hide.text(self._readme(found, versions)), hide.data(self._data(found, versions)))
-        return VersionResult(code, found, hide.text(text))
-
-    def _data(self, found: VersionFindings, versions: Sequence[str]) -> dict[str, Any]:
+    def _data(self, found: VersionFindings, versions: Sequence[str]) -> dict[str, object]:
         return {
             "schema": 1, "failure": self._plan.expected.describe(), "finished": not found.out_of_time,
             "package": self._installs.name(), "versions": list(versions), "anchor": found.anchor or None,
@@ -127,7 +93,6 @@ class VersionSession:
         }  # fmt: skip
 
     def _readme(self, found: VersionFindings, versions: Sequence[str]) -> str:
-        """Text of bisect/README.md."""
         rows = "".join(
             f"| {r.version} | {r.state} | {table_cell(_release(r))} | {self._said.get(r.version) or ''} |\n"
             for r in found.releases
@@ -156,7 +121,7 @@ def _exit_code(found: VersionFindings) -> int:
     return exit_codes.FAIL if started else exit_codes.TARGET_ERROR
 
 
-def _boundary_data(boundary: Boundary | None) -> dict[str, Any] | None:
+def _boundary_data(boundary: Boundary | None) -> dict[str, object] | None:
     if boundary is None:
         return None
     return {
@@ -180,7 +145,6 @@ def _release(result: ReleaseResult) -> str:
 
 
 def summary(found: VersionFindings, versions: Sequence[str]) -> str:
-    """Describe the result in a few lines."""
     lines = []
     if not found.anchor and not found.out_of_time:
         lines.append("NOT REPRODUCED: no release that was tried fails; name one that does with --bad VERSION")

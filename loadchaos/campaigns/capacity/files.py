@@ -1,6 +1,5 @@
-"""Files of a capacity search: capacity.json, capacity.csv, report.html.
-
-They are replaced in one step after each finished step, so that SIGKILL loses only the step in progress.
+"""Files of a capacity search: capacity.json, capacity.csv, report.html. They are replaced in one step after each
+finished step, so that SIGKILL loses only the step in progress.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loadchaos.analysis.capacity.result import CapacityResult
-from loadchaos.core.errors import LedgerError, OptionError, next_step
-from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.campaigns.campaign import saved
+from loadchaos.core.errors import OptionError
 from loadchaos.report.html import capacity_page
 
 RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
 STEPS, SERVER = "steps", "server"
 SCHEMA = 1
+SearchData = Mapping[str, Any]
+"""Contents of capacity.json; with `current` while a step runs."""
 _NEEDED = ("target", "server", "started", "seconds", "ended", "by", "goal", "slo_s", "answer", "steps", "failures")
 _COLUMNS = (
     "load", "status", "leans", "requests", "good", "goodput", "goodput_low", "goodput_high", "requests_per_s",
@@ -29,22 +28,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write(folder: Path, data: Mapping[str, Any]) -> None:
-    """Write the three files.
-
-    Raises:
-        LedgerError: they cannot be written.
-    """
-    try:
-        write_json(folder / RESULT, data)
-        write_whole(folder / TABLE, table(data))
-        write_whole(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)))
-    except OSError as e:
-        raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
+def contents(data: SearchData) -> dict[str, object]:
+    """The three files by name."""
+    return {RESULT: data, TABLE: table(data), PAGE: capacity_page.render(CapacityResult.from_json(data))}
 
 
-def table(data: Mapping[str, Any]) -> str:
-    """The steps as CSV, in the order of their load."""
+def table(data: SearchData) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -53,19 +42,13 @@ def table(data: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def read(folder: Path, option: str = "") -> dict[str, Any]:
-    """Read capacity.json of a search, whose folder `option` names.
-
-    Raises:
-        OptionError: it cannot be read, or another version wrote it.
-    """
+def read(folder: Path, option: str = "") -> SearchData:
+    """Read capacity.json of a search, whose folder `option` names. Raises OptionError where that cannot be used."""
     file, given = folder / RESULT, f"{option} {folder}".strip()
     try:
-        found: dict[str, Any] = orjson.loads(file.read_bytes())
-    except (OSError, ValueError) as e:
+        found = saved(file, SCHEMA, "start a new search")
+    except FileNotFoundError as e:
         raise OptionError(f"{given}: {RESULT} cannot be read ({e}); start a new search") from e
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise OptionError(f"{given}: schema {SCHEMA} was expected in {RESULT}; start a new search")
     if missing := [key for key in _NEEDED if key not in found]:
         raise OptionError(f"{given}: {RESULT} has no {missing[0]}; start a new search")
     return found

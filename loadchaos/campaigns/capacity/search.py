@@ -1,7 +1,6 @@
-"""Choose the load of the next capacity step: growth, then bisection.
-
-Growth and wide brackets use short steps, which show a direction and prove nothing. Near the answer each step is long enough
-to prove that its load meets the goal, or does not.
+"""Choose the load of the next capacity step: growth, then bisection. Growth and wide brackets use short steps, which
+show a direction and prove nothing. Near the answer each step is long enough to prove that its load meets the goal, or
+does not.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from loadchaos.analysis.capacity.findings import Step
 from loadchaos.analysis.capacity.queue_model import QueueModel
-from loadchaos.analysis.capacity.result import Unit
+from loadchaos.analysis.capacity.result import CapacityAnswer, Unit
 from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0
@@ -32,16 +31,9 @@ _MODEL_ERROR = 0.03
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of a search.
-
-    Attributes:
-        by: `rate` or `concurrency`.
-        start: Load of the first step.
-        most: Highest load that is tried.
-        tolerance: Ratio of the two ends of the interval that is narrow enough, minus 1.
-        goal: Share of good requests.
-        limits_s: Limits of a good request.
-        arrivals: Variance to mean ratio of the arrivals of a rate.
+    """Settings of a search, with loads from `start` to `most`. `tolerance`: ratio of the two ends of the interval that
+    is narrow enough, minus 1. `goal`: share of requests within `limits_s`. `arrivals`: variance to mean ratio of the
+    arrivals of a rate.
     """
 
     by: Unit
@@ -66,20 +58,16 @@ class CapacitySearch:
 
     def __init__(self, settings: SearchSettings) -> None:
         self._settings = settings
-        self.steps: list[Mapping[str, Any]] = []
+        self.steps: list[Step] = []
 
-    def add(self, step: Mapping[str, Any]) -> None:
-        """Fold the result of a step, as capacity.json has it.
-
-        A step that met the goal proves nothing where the queue of its load would be too long in the long run, at what
-        overloaded steps have completed.
+    def add(self, step: Step) -> None:
+        """Fold the result of a step, as capacity.json has it. A step that met the goal proves nothing where the queue
+        of its load would be too long in the long run, at what overloaded steps have completed.
         """
         settings = self._settings
         raw = [{**s, **s["measured"]} if "measured" in s else dict(s) for s in (*self.steps, step)]
         model = QueueModel.of(raw, settings.limits_s, settings.arrivals) if settings.by == "rate" else None
         self.steps = [s if model is None else _in_the_long_run(s, model, settings.goal) for s in raw]
-
-    # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def low(self) -> float | None:
@@ -113,10 +101,7 @@ class CapacitySearch:
         found = [*self._loads("met"), *self._leaning(True)]
         return max((load for load in found if ceiling is None or load < ceiling), default=None)
 
-    # --- the next step ------------------------------------------------------------------------------------------------
-
     def next(self) -> NextStep | None:
-        """Choose the next step; None where the search is done."""
         ceiling = self._ceiling()
         base = self._base(ceiling)
         if not self.steps:
@@ -137,17 +122,13 @@ class CapacitySearch:
         return self._prove_ceiling(ceiling)
 
     def proof(self) -> NextStep | None:
-        """Choose the step that is most likely to prove a first load.
-
-        None without a load that seems to meet the goal, and once a load is proved.
-        """
+        """Choose the step that is most likely to prove a first load; None without one, and once a load is proved."""
         ceiling = self._ceiling()
         safe = [load for load in self._leaning(True) if ceiling is None or load <= _SAFE * ceiling]
         load = max(safe, default=self._base(ceiling))
         return None if load is None or self.low is not None or self._tried(load) else NextStep(load, scout=False)
 
     def _grow(self, base: float | None) -> NextStep | None:
-        """Raise the load until a step fails."""
         settings = self._settings
         top = max(float(s["load"]) for s in self.steps)
         if base is None or top >= settings.most:
@@ -158,7 +139,6 @@ class CapacitySearch:
         return NextStep(self._whole(min(top * factor, settings.most)), scout=True)
 
     def _shrink(self, ceiling: float) -> NextStep | None:
-        """Lower the load until a step does not fail."""
         if len(self.steps) >= _MOST_HALVINGS or (self._settings.by == "concurrency" and ceiling <= 1):
             return None
         return NextStep(self._whole(ceiling / _GROWTH), scout=True)
@@ -172,7 +152,6 @@ class CapacitySearch:
         return None if undecided >= _MOST_UNDECIDED or self._tried(load) else NextStep(load, scout=False)
 
     def _prove_ceiling(self, ceiling: float) -> NextStep | None:
-        """Prove that the load above the answer fails, where that is open."""
         known = [load for load in (self.high, self.client_limit) if load is not None]
         if ceiling in known:
             return None
@@ -207,7 +186,6 @@ class CapacitySearch:
         return max(found, default=None)
 
     def _whole(self, load: float, above: float = 0.0) -> float:
-        """Round a load to three digits, or to whole users."""
         if self._settings.by == "concurrency":
             return float(max(1, math.floor(above) + 1, round(load)))
         return float(f"{load:.3g}")
@@ -217,13 +195,11 @@ class CapacitySearch:
         return len(medians) > 1 and medians[-1] > _LOADED * medians[0]
 
     def _tried(self, load: float) -> int:
-        """Number of full steps at a load."""
         return sum(1 for s in self.steps if math.isclose(s["load"], load) and not s.get("scout"))
 
 
-def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> dict[str, Any]:
-    """A step, undecided where its queue would be too long in the long run."""
-    step.pop("measured", None)
+def _in_the_long_run(step: Step, model: QueueModel, goal: float) -> Step:
+    step = {name: value for name, value in step.items() if name != "measured"}
     share = model.share_in_time(float(step["load"]))
     if share >= goal or step["status"] == "not_met" or not step.get("leans"):
         return step
@@ -234,40 +210,37 @@ def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> di
     return {**step, "status": status, "leans": False, "why": why, "measured": before}
 
 
-def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
-    """Summarise a search: the interval, and if the answer is known."""
+def answer(search: CapacitySearch, settings: SearchSettings) -> CapacityAnswer:
     low, high, client = search.low, search.high, search.client_limit
-    found: dict[str, Any] = {"capacity": low, "low": low, "high": high, "client_limit": client}
-    if low is not None:
-        found["known"] = True
-        limited = high is None and client is not None
-        found["at_least"] = high is None
-        found["why"] = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
+    limited = high is None and client is not None
+    if low is None:
+        why = _unknown(search, high, client)
     else:
-        found |= {"known": False, "at_least": False, "why": _unknown(search, high, client)}
-    found["interval"] = _interval(search, settings)
-    found["narrow"] = low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9
-    return found
+        why = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
+    return CapacityAnswer(
+        capacity=low, low=low, high=high, client_limit=client, known=low is not None,
+        at_least=low is not None and high is None, why=why, interval=_interval(search, settings),
+        narrow=low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9,
+    )  # fmt: skip
 
 
-def _interval(search: CapacitySearch, settings: SearchSettings) -> list[float | None]:
-    """Interval of the long-run capacity; an end is None where it is open.
-
-    Random arrivals of a short step come faster or slower than its load says: its ends are the rates that were offered.
+def _interval(search: CapacitySearch, settings: SearchSettings) -> tuple[float | None, float | None]:
+    """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
+    or slower than its load says: its ends are the rates that were offered.
     """
     low, high = search.low, search.high
     if settings.by == "concurrency":
-        return [low, high]
+        return low, high
     offered = [(s, _offered(s)) for s in search.steps]
     lows = [rate for s, rate in offered if s["load"] == low and s["status"] == "met"]
     highs = [rate for s, rate in offered if s["load"] == high and s["status"] == "not_met"]
-    return [
+    return (
         None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
         None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
-    ]
+    )
 
 
-def _offered(step: Mapping[str, Any]) -> float:
+def _offered(step: Step) -> float:
     """Requests per second that were due in the measured time of a step."""
     seconds = float(step.get("measured_s") or 0.0)
     return float(step["requests"]) / seconds if seconds else float(step["load"])

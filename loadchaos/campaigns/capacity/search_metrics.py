@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from prometheus_client.core import Metric
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.campaigns.capacity.files import SearchData
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageCollector
 
 
 class SearchMetrics:
-    """Serves the newest capacity.json as metrics; `name` labels them.
-
-    Raises:
-        OptionError: the port is in use.
-    """
+    """Serves the newest capacity.json as metrics, with the label `name`. Raises OptionError: the port is in use."""
 
     def __init__(self, name: str, port: int | Literal["default"]) -> None:
         self._name = name
@@ -26,10 +22,9 @@ class SearchMetrics:
 
     @property
     def url(self) -> str:
-        """URL of the page."""
         return f"http://127.0.0.1:{self._exporter.port}/metrics"
 
-    def publish(self, data: Mapping[str, Any]) -> None:
+    def publish(self, data: SearchData) -> None:
         """Take a new capacity.json, with `current` while a step runs."""
         with self._exporter.lock:
             self._data = CapacityResult.from_json(data)

@@ -37,9 +37,8 @@ _ANOTHER_LOAD = (
 def step_plan(
     by: str, step: NextStep, goal: float, limits_s: Mapping[str, float], most_s: float = float("inf")
 ) -> StepPlan:
-    """Make the plan of a step: how long it is measured.
-
-    The first look comes when enough requests for a proof have been sent. `most_s` is the time that is left.
+    """Make the plan of a step: how long it is measured. The first look comes when enough requests for a proof have been
+    sent. `most_s` is the time that is left.
     """
     needed_s = _MARGIN * rule.least_requests(goal) / step.load if by == "rate" else 0.0
     look_s = max(_LEAST_LOOK_S, needed_s)
@@ -48,10 +47,7 @@ def step_plan(
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
-    """Make the profile of a step: the same traffic with another load.
-
-    A death of the server ends the search, so it ends the step, too.
-    """
+    """The same traffic with another load. A death of the server ends the search, so it ends the step, too."""
     data = profile.to_json()
     data["target"] = {**data.get("target", {}), "on_death": "stop"}
     for name in ("abort_when", "exposure", "requires", "schedule", "correctness"):
@@ -82,11 +78,7 @@ def arrivals_of(profile: Profile) -> float:
 
 
 def searched_phase(profile: Profile, wanted: int | None) -> int:
-    """Number of the phase to search: `wanted`, else the last constant one.
-
-    Raises:
-        OptionError: `wanted` is no such phase, no phase is, or it is open which traffic is meant.
-    """
+    """Number of the phase to search: `wanted`, else the last constant one. Raises OptionError for no such phase."""
     if wanted is not None:
         if wanted >= len(profile.load):
             raise OptionError(f"--phase {wanted}: a number from 0 to {len(profile.load) - 1} was expected")
@@ -102,7 +94,6 @@ def searched_phase(profile: Profile, wanted: int | None) -> int:
 
 
 def with_one_phase(profile: Profile, number: int) -> Profile:
-    """The profile with one of its phases, and the traffic of this."""
     phase = profile.load[number]
     return profile.model_copy(update={"load": (phase,), "traffic": tuple(_sent(profile, phase))})
 
@@ -116,11 +107,7 @@ def _traffic_text(profile: Profile, phase: Phase) -> str:
 
 
 def refuse_unfit(profile: Profile, number: int, limits_s: Mapping[str, float]) -> None:
-    """Refuse a profile whose phase `number` cannot be searched.
-
-    Raises:
-        OptionError: with the key, what is wrong and what to do.
-    """
+    """Raise OptionError for a profile whose phase `number` cannot be searched."""
     if profile.attacks:
         raise OptionError(
             f"attacks: the profile attacks the server ({profile.attacks[0].operation}), and a capacity search does not; "
@@ -140,7 +127,6 @@ def refuse_unfit(profile: Profile, number: int, limits_s: Mapping[str, float]) -
 
 
 def _refuse_figures(place: str, limits_s: Mapping[str, float], *, streams: bool, generates: bool) -> None:
-    """Refuse limits on figures that the answers of a traffic do not have."""
     for name in limits_s:
         if not generates and name.startswith(_NEEDS_TOKENS):
             raise OptionError(f"{place}: its answers have no tokens, so {name} cannot be measured; use --slo e2e=...")
@@ -149,7 +135,6 @@ def _refuse_figures(place: str, limits_s: Mapping[str, float], *, streams: bool,
 
 
 def _unfit(phase: Phase) -> str | None:
-    """Reason why a phase has no constant load; None where it has one."""
     if phase.replay is not None or phase.trace is not None:
         return f"a {'replay' if phase.replay is not None else 'trace'} has its own times"
     if phase.burst is not None:

@@ -1,20 +1,19 @@
-"""Corpus of a hunt: workloads that gave feedback; choice of the next one.
-
-`fold` takes the result of one workload, a row of workloads.jsonl. Everything follows from the seed and the folded rows, so a
-hunt that is continued chooses what it would have chosen. No clock, no disk.
+"""Corpus of a hunt: workloads that gave feedback; choice of the next one. `fold` takes the result of one workload, a
+row of workloads.jsonl. Everything follows from the seed and the folded rows, so a hunt that is continued chooses what
+it would have chosen. No clock, no disk.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
 
 from loadchaos.analysis.log_templates import TemplateMiner
+from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.hunt.genes import GenePool
+from loadchaos.campaigns.hunt.journal import WorkloadRow
 from loadchaos.campaigns.hunt.mutation import Breeder
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.rng import hash64
@@ -38,26 +37,6 @@ _KIND_WEIGHTS = {"failure": 8.0, "state": 4.0, "log": 3.0, "pair": 2.0}
 _LED_TO_KNOWN = 0.2
 """Factor for the energy of an entry that ended in a known failure: its children end there, too."""
 _SHARPNESS = 2
-DEADLY = ("engine_death", "startup", "hang")
-COUNTED = ("server", "self-inflicted")
-"""Attributions of failures that are findings."""
-
-
-def finding_key(failure: Mapping[str, Any]) -> str:
-    """Key of equal failures: id and guilty frame. The title counts too where the id does not say enough."""
-    frame = str(failure.get("frame") or "")
-    loose = str(failure.get("id", "")).startswith(("unexplained_", "unknown_", "unexpected_", "error_in_"))
-    return "|".join([str(failure.get("id")), frame, *([str(failure.get("title"))] if loose and not frame else [])])
-
-
-def findings_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Failures of a row that count as findings.
-
-    A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support. Nor is the effect
-    of too much load: genes overload servers.
-    """
-    found = [f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED]
-    return [f for f in found if not f.get("accepted") and not f.get("refused")]
 
 
 @dataclass
@@ -82,13 +61,6 @@ class WorkloadChoice:
     change: str
     parent: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Fields of the workload's row."""
-        return {
-            "n": self.number, "workload": self.workload.to_json(), "seed": self.seed, "change": self.change,
-            "parent": self.parent,
-        }  # fmt: skip
-
 
 @dataclass
 class _Tried:
@@ -100,10 +72,7 @@ class _Tried:
 
 @dataclass
 class Corpus:
-    """Entries, counts of features and values, and the findings so far.
-
-    Without `feedback` every workload is drawn at random (the baseline of bench/hunt.py).
-    """
+    """Entries, counts of features and values, findings. Without `feedback` every workload is drawn at random."""
 
     seed: int
     pool: GenePool
@@ -118,36 +87,31 @@ class Corpus:
     _pairs: set[tuple[str, str]] = field(default_factory=set)
     _templates: TemplateMiner = field(default_factory=TemplateMiner)
 
-    def fold(self, row: Mapping[str, Any]) -> bool:
+    def fold(self, row: WorkloadRow) -> bool:
         """Fold the result of a workload. Returns True if it became an entry."""
         self.workloads += 1
-        self.chosen = max(self.chosen, int(row["n"]))
-        if row.get("parent") is not None:
-            parent = next((e for e in self.entries if e.number == row["parent"]), None)
-            if parent is not None:
-                parent.chosen += 1
-        for line in row.get("idle_lines") or ():
+        self.chosen = max(self.chosen, row.n)
+        for entry in self.entries:
+            entry.chosen += row.parent is not None and entry.number == row.parent
+        for line in row.idle_lines:
             self.hits[f"log:{self._templates.add(line)}"] += 1
-        found = findings_of(row)
-        features = frozenset(row.get("features") or ()) | {
-            f"log:{self._templates.add(t)}" for t in row.get("lines") or ()
-        }
-        features |= {f"failure:{finding_key(f)}" for f in found}
+        found = row.findings
+        features = {*row.features, *(f"log:{self._templates.add(t)}" for t in row.lines)}
+        features |= {f"failure:{f.key}" for f in found}
         self.news_of_last = news = frozenset(f for f in features if not self.hits[f])
         self.hits.update(features)
-        known = any(finding_key(f) in self.findings for f in found)
+        known = any(f.key in self.findings for f in found)
         for failure in found:
-            self.findings.setdefault(finding_key(failure), int(row["n"]))
-        workload = Workload.from_json(row["workload"])
-        died = any(f.get("severity") in DEADLY for f in found)
-        self._pairs.update(combinations(sorted(workload.values()), 2))
-        for value in workload.values():
+            self.findings.setdefault(failure.key, row.n)
+        died = any(f.severity in DEADLY for f in found)
+        self._pairs.update(combinations(sorted(row.workload.values()), 2))
+        for value in row.workload.values():
             tried = self._tried.setdefault(value, _Tried())
             tried.runs += 1
             tried.known += died
         if not news:
             return False
-        self.entries.append(Entry(int(row["n"]), workload, features, news, known_failure=known or died))
+        self.entries.append(Entry(row.n, row.workload, frozenset(features), news, known_failure=known or died))
         return True
 
     def weigh(self, value: str) -> float:
@@ -164,22 +128,17 @@ class Corpus:
         return rare * (_LED_TO_KNOWN if entry.known_failure else 1.0) / (1 + entry.chosen)
 
     def _untried(self, workload: Workload) -> int:
-        """Count the pairs of values that no workload has had."""
         values = sorted(v for v in workload.values() if self.weigh(v) >= _DEADLY_WEIGHT)
         return sum(pair not in self._pairs for pair in combinations(values, 2))
 
     def _asking(self, number: int, drawn: Workload) -> Workload:
-        """Move the questions of the first workloads to the one after.
-
-        They stay as drawn where the user's file has the gene.
-        """
+        """Move the questions of the first workloads to the one after, unless the user's file has the gene."""
         if number > FIRST_ASKING or not self.pool.choices["load"]["questions"] or "questions" in self.pool.named:
             return drawn
         load = {name: value for name, value in drawn.load.items() if name != "questions"}
         return replace(drawn, load=load if number < FIRST_ASKING else {**load, "questions": True})
 
     def choose(self) -> WorkloadChoice:
-        """Choose the next workload."""
         self.chosen += 1
         number, seed = self.chosen, hash64(self.seed, self.chosen)
         rng = random.Random(seed)

@@ -1,7 +1,5 @@
-"""Findings of a hunt, each with its run, replay and reproducer.
-
-The replay and the minimiser are the commands `loadchaos replay` and `loadchaos minimise`, each a process of its own with a
-time limit.
+"""Findings of a hunt, each with its run, replay and reproducer. The replay and the minimiser are the commands
+`loadchaos replay` and `loadchaos minimise`, each a process of its own with a time limit.
 """
 
 from __future__ import annotations
@@ -15,16 +13,17 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadchaos.campaigns.hunt.corpus import DEADLY, finding_key, findings_of
-from loadchaos.campaigns.hunt.journal import FINDINGS
+from loadchaos.campaigns.campaign import DEADLY, Campaign
+from loadchaos.campaigns.hunt.journal import FINDINGS, HuntFailure, WorkloadRow
 from loadchaos.campaigns.replay.estimate import result_line
+from loadchaos.campaigns.replay.session import ReplayState, proved
 from loadchaos.core.stats import wilson
-from loadchaos.core.whole_file import write_json
+from loadchaos.core.typed_json import IF_KNOWN, from_json, only_with
 from loadchaos.report.formatting import plural
 
 FILE = "finding.json"
@@ -36,117 +35,104 @@ _END_S = 30.0
 _NO_TIME = "the budget was spent"
 
 
+@dataclass(frozen=True)
+class FindingReplay:
+    """Result of a replay: `reproduced` of `tries`; nothing where it was not replayed."""
+
+    reproduced: int = field(default=0, metadata=only_with("line"))
+    tries: int = field(default=0, metadata=only_with("line"))
+    line: str | None = field(default=None, metadata=IF_KNOWN)
+
+
 @dataclass
 class HuntFinding:
-    """A failure by id and guilty frame, and the workloads that showed it.
-
-    Attributes:
-        after_requests: requests of the load of the hunt before it showed first.
-        after_others: questions, and requests that identified the server, until the end of its workload.
-        at_s: time of the hunt when it showed first.
-        workloads: numbers of all workloads that showed it.
-        replay: result of the replay: `reproduced`, `tries`, `line`; empty: not replayed, and `note` says why.
-        repro: folder of the reproducer; empty: none.
-        out_of_time: the budget was spent before it could be replayed or minimised; a resumed hunt has time again.
+    """A failure by id and guilty frame. `after_requests` of the load and `after_others` (questions, requests that
+    identified the server) it showed first, after `at_s` of the hunt, in `workload`; `workloads` are all that showed it.
+    `repro`: folder of the reproducer. `note`: why it was not replayed. `out_of_time`: the budget was spent before it
+    could be replayed or minimised; a resumed hunt has time again.
     """
 
     key: str
     number: int
-    failure: Mapping[str, Any]
+    failure: HuntFailure
     workload: int
     at_s: float
     after_requests: int
     folder: str
-    workloads: list[int] = field(default_factory=list)
-    replay: dict[str, Any] = field(default_factory=dict)
+    workloads: tuple[int, ...] = ()
+    replay: FindingReplay = FindingReplay()
     minimised: str = ""
     repro: str = ""
     note: str = ""
     after_others: int = 0
     out_of_time: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
-        return dict(self.__dict__)
-
     def describe(self) -> str:
-        """Describe the finding in one line."""
         failure, replay = self.failure, self.replay
-        frame = f" in {failure['frame']}" if failure.get("frame") else ""
+        frame = f" in {failure.frame}" if failure.frame else ""
         shown = f"{len(self.workloads)} of the workloads" if len(self.workloads) > 1 else f"workload {self.workload}"
         after = f"after {plural(self.after_requests, 'request')}"
         after += f" and {self.after_others:,} beside the load" if self.after_others else ""
-        parts = [f"{failure['id']}{frame}: {failure['title']} ({shown}, first {after})"]
-        if replay.get("tries"):
-            low, high = wilson(replay["reproduced"], replay["tries"])
-            p = replay["reproduced"] / replay["tries"]
+        parts = [f"{failure.id}{frame}: {failure.title} ({shown}, first {after})"]
+        if replay.tries:
+            low, high = wilson(replay.reproduced, replay.tries)
+            p = replay.reproduced / replay.tries
             interval = f"p = {p:.2f}, 95 % CI {low:.2f} to {high:.2f}"
-            parts.append(f"replay: {replay['reproduced']} of {replay['tries']} ({interval})")
-        parts += [self.minimised] if self.minimised else []
-        parts += [self.note] if self.note else []
-        return "; ".join(parts)
+            parts.append(f"replay: {replay.reproduced} of {replay.tries} ({interval})")
+        return "; ".join([*parts, *filter(None, (self.minimised, self.note))])
 
 
-def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding]:
-    """Group the failures of all rows by id and guilty frame."""
+def collect(rows: Sequence[WorkloadRow], folder: Path) -> list[HuntFinding]:
+    """Group the failures of all rows by id and guilty frame, with what replay and minimiser have found before."""
     found: dict[str, HuntFinding] = {}
     requests = others = 0
     for row in rows:
-        for failure in findings_of(row):
-            key = finding_key(failure)
-            if key not in found:
+        for failure in row.findings:
+            if failure.key not in found:
                 number = len(found) + 1
-                name = re.sub(r"[^A-Za-z0-9_]+", "-", str(failure["id"]))
-                found[key] = HuntFinding(
-                    key, number, failure, int(row["n"]), float(row["at_s"]),
-                    requests + int(failure.get("after_requests") or 0), f"{FINDINGS}/{number:02}-{name}",
-                    after_others=others + others_of(row),
-                )  # fmt: skip
-            if int(row["n"]) not in found[key].workloads:
-                found[key].workloads.append(int(row["n"]))
-        requests += int(row.get("requests") or 0)
-        others += others_of(row)
+                place = f"{FINDINGS}/{number:02}-{re.sub(r'[^A-Za-z0-9_]+', '-', failure.id)}"
+                new = HuntFinding(
+                    failure.key, number, failure, row.n, row.at_s, requests + failure.after_requests, place
+                )
+                new.after_others = others + row.others
+                found[failure.key] = new
+            if row.n not in found[failure.key].workloads:
+                found[failure.key].workloads += (row.n,)
+        requests += row.requests
+        others += row.others
     for finding in found.values():
         _read_back(finding, folder)
     return list(found.values())
 
 
-def others_of(row: Mapping[str, Any]) -> int:
-    """Count the requests of a workload that are not of its load.
-
-    They are questions, and those that identify the server.
-    """
-    return int(row.get("questions") or 0) + int((row.get("asked") or {}).get("discovery") or 0)
-
-
 def _read_back(finding: HuntFinding, folder: Path) -> None:
-    """Add what replay and minimiser have found before."""
     with contextlib.suppress(OSError, ValueError):
-        data = json.loads((folder / finding.folder / FILE).read_bytes())
-        finding.replay, finding.minimised = dict(data["replay"]), str(data["minimised"])
-        finding.repro, finding.note = str(data["repro"]), str(data["note"])
+        before = from_json(HuntFinding, json.loads((folder / finding.folder / FILE).read_bytes()))
+        finding.replay, finding.minimised = before.replay, before.minimised
+        finding.repro, finding.note = before.repro, before.note
         # Older files have the reason as a text alone.
-        finding.out_of_time = bool(data.get("out_of_time", finding.note.startswith(_NO_TIME)))
+        finding.out_of_time = before.out_of_time or before.note.startswith(_NO_TIME)
 
 
-def keep_run(finding: HuntFinding, folder: Path, run: Path) -> None:
+def keep_run(finding: HuntFinding, campaign: Campaign, run: Path) -> None:
     """Move the run of a finding into its folder, with its incident beside it."""
-    into = folder / finding.folder
+    into = campaign.folder / finding.folder
     into.mkdir(parents=True, exist_ok=True)
     kept = into / "run"
     if run.is_dir() and not kept.exists():
         shutil.copytree(run, kept, symlinks=True)
-    incident = kept / "incidents" / str(finding.failure.get("incident") or "")
+    incident = kept / "incidents" / (finding.failure.incident or "")
     if (incident / "incident.md").is_file():
         shutil.copyfile(incident / "incident.md", into / "incident.md")
-    write_json(into / FILE, finding.to_json())
+    campaign.write({f"{finding.folder}/{FILE}": finding})
 
 
 class Reproduction:
     """Replays and minimises findings within a time limit."""
 
-    def __init__(self, folder: Path, launch: str, extra: Sequence[str], print_line: Callable[[str], None]) -> None:
-        self._folder, self._launch, self._extra, self._print = folder, launch, tuple(extra), print_line
+    def __init__(self, campaign: Campaign, launch: str, extra: Sequence[str]) -> None:
+        self._campaign, self._launch, self._extra = campaign, launch, tuple(extra)
+        self._folder, self._print = campaign.folder, campaign.print_line
         self._process: asyncio.subprocess.Process | None = None
         self._stopped = False
 
@@ -157,17 +143,16 @@ class Reproduction:
             self._process.send_signal(signal.SIGINT)
 
     async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        """Replay each finding, then minimise those that came again. Deaths go first."""
-        order = sorted(findings, key=lambda f: (f.failure.get("severity") not in DEADLY, f.number))
+        order = sorted(findings, key=lambda f: (f.failure.severity not in DEADLY, f.number))
         deadline_s = time.monotonic() + budget_s
         for finding in order:
             if finding.out_of_time:
                 finding.note, finding.out_of_time = "", False
-        waiting = [f for f in order if not f.replay and not f.note]
+        waiting = [f for f in order if not f.replay.tries and not f.note]
         for i, finding in enumerate(waiting):
             share_s = (deadline_s - time.monotonic()) / (2 * (len(waiting) - i))
             await self._step(finding, self._replay, share_s)
-        waiting = [f for f in order if f.replay.get("reproduced") and not f.minimised]
+        waiting = [f for f in order if f.replay.reproduced and not f.minimised]
         for i, finding in enumerate(waiting):
             share_s = (deadline_s - time.monotonic()) / (len(waiting) - i)
             await self._step(finding, self._minimise, share_s)
@@ -175,31 +160,31 @@ class Reproduction:
     async def _step(self, finding: HuntFinding, step: Callable[..., Any], share_s: float) -> None:
         if share_s < _LEAST_S:
             if not finding.note:
-                missing = "minimised" if finding.replay else "replayed"
+                missing = "minimised" if finding.replay.tries else "replayed"
                 finding.note, finding.out_of_time = f"{_NO_TIME} before it could be {missing}", True
         elif not self._stopped:
             await step(finding, share_s)
         if not self._stopped:
-            write_json(self._folder / finding.folder / FILE, finding.to_json())
+            self._campaign.write({f"{finding.folder}/{FILE}": finding})
             self._print(finding.describe())
 
     async def _replay(self, finding: HuntFinding, share_s: float) -> None:
         failure, into = finding.failure, self._folder / finding.folder
-        if failure.get("before_load"):
+        if failure.before_load:
             finding.note = "it showed before the load, so no request of the load can be replayed"
             return
-        argv = ["replay", str(into / "run"), "--times", str(REPLAY_TRIES), "--failure", str(failure["id"])]
+        argv = ["replay", str(into / "run"), "--times", str(REPLAY_TRIES), "--failure", failure.id]
         last = await self._command(argv, into, share_s)
-        results = [t["reproduced"] for t in _tries(into) if t["reproduced"] is not None]
+        results = _tries(into)
         if results:
             line = result_line(sum(results), len(results))
-            finding.replay = {"reproduced": sum(results), "tries": len(results), "line": line}
+            finding.replay = FindingReplay(sum(results), len(results), line)
         else:
             finding.note = f"the replay proved nothing: {last}"
 
     async def _minimise(self, finding: HuntFinding, share_s: float) -> None:
         into = self._folder / finding.folder
-        argv = ["minimise", str(into / "run"), "--failure", str(finding.failure["id"])]
+        argv = ["minimise", str(into / "run"), "--failure", finding.failure.id]
         argv += ["--budget", f"{max(1, round(share_s - _LEAST_S))}s"]
         last = await self._command(argv, into, share_s + 4 * _END_S)
         repro = next(iter(sorted(into.glob("minimise-*/repro/repro.py"))), None)
@@ -228,9 +213,6 @@ class Reproduction:
         return lines[-1].strip() if lines else ""
 
 
-def _tries(into: Path) -> list[Mapping[str, Any]]:
-    """Tries of the newest replay of a finding."""
+def _tries(into: Path) -> list[bool]:
     files = sorted(into.glob("replay-*/replay.json"))
-    if not files:
-        return []
-    return list(json.loads(files[-1].read_bytes())["tries"])
+    return proved(from_json(ReplayState, json.loads(files[-1].read_bytes())).tries) if files else []

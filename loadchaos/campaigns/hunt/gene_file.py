@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GENES, GenePool, ServerLimits, has_no_zero, plain_values, pool_of
-from loadchaos.campaigns.hunt.workload import Workload
+from loadchaos.campaigns.hunt.workload import Genes, Part, Workload
 from loadchaos.core.errors import LoadchaosError, ProfileError
 from loadchaos.core.model import Facts
 from loadchaos.load import registry
@@ -24,8 +24,8 @@ from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.source import Document, Mistake
 from loadchaos.run.endpoint_check import ENDPOINTS_BESIDE_CHAT
 
-Chosen = Mapping[str, Mapping[str, Any]]
-_NEEDED: Mapping[str, Mapping[str, Any]] = {
+Chosen = Mapping[str, Genes]
+_NEEDED: Mapping[str, Genes] = {
     "traffic": {"tokens": 64, "output": 8},
     "load": {"users": 1, "requests": 8, "form": "steady"},
 }
@@ -33,10 +33,7 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
 
 
 def read(file: Path) -> Chosen:
-    """Read the file.
-
-    Raises ProfileError with line, key and expected value of each mistake.
-    """
+    """Read the file. Raises ProfileError with line, key and expected value of each mistake."""
     document = Document(source.read(file, expected="genes such as `traffic: {images: false}`"), str(file), {})
     data = source.plain(document.node)
     mistakes: list[Mistake] = []
@@ -76,7 +73,7 @@ def _refusal(group: str, name: str, value: Any) -> str:
     """Say why a value makes no valid profile; "" if it does."""
     if not value and has_no_zero(group, name):
         return f"(got {value!r}); a gene that is not used is false"
-    genes: dict[str, dict[str, Any]] = {g: dict(_NEEDED.get(g, {})) for g in GENES}
+    genes: dict[str, Part] = {g: dict(_NEEDED.get(g, {})) for g in GENES}
     genes["attacks"] = {"admin": "reset_prefix_cache", "every": "1s"}
     genes[group][name] = value
     if name in ("image_size", "unique", "reuse_distance", "near_duplicates", "uuid"):

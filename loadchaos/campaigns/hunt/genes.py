@@ -1,7 +1,5 @@
-"""Genes of a workload, and the values that a server's facts allow.
-
-To add a gene of traffic: a `Gene` in `TRAFFIC_GENES` and its lines in `workload.traffic_entry`. A value None means that the
-gene is absent.
+"""Genes of a workload, and the values that a server's facts allow. To add a gene of traffic: a `Gene` in
+`TRAFFIC_GENES` and its lines in `workload.traffic_entry`. A value None means that the gene is absent.
 """
 
 from __future__ import annotations
@@ -32,14 +30,7 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Facts that genes depend on.
-
-    Attributes:
-        settings: settings that the server reports, by our names.
-        models: names of all served models.
-        requests: requests of the largest workload.
-        endpoints: names of the endpoints beside chat that the server has.
-    """
+    """Facts that genes depend on: settings by our names, models, most requests, endpoints beside chat."""
 
     facts: Facts
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -49,17 +40,14 @@ class ServerLimits:
 
     @property
     def block(self) -> int:
-        """Tokens of a block of the KV cache."""
         return self.facts.kv_block_size or _BLOCK
 
     @property
     def chunk(self) -> int:
-        """Tokens of a step."""
         return int(self.settings.get("max_num_batched_tokens") or _CHUNK)
 
     @property
     def longest(self) -> int:
-        """Longest prompt, one token of answer left."""
         facts = self.facts
         known = [n for n in (facts.max_model_len, facts.input_limit, facts.capacity_tokens) if n]
         return min(known, default=_CONTEXT) - 1
@@ -67,10 +55,7 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class Gene:
-    """One gene: the values it may have, and how often it is present.
-
-    `values` gives none where the server has not what the gene needs.
-    """
+    """A gene: how often it is present, and its values; none where the server has not what it needs."""
 
     name: str
     values: Callable[[ServerLimits], Sequence[Any]]
@@ -200,11 +185,10 @@ def value_key(group: str, name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class GenePool:
-    """Values of every gene for one server, by group and name.
-
-    `choices` of genes that the server or the user's file does not allow are empty; `keys` are the same as texts. `block` and
-    `longest` bound small changes of lengths. `most_requests`: requests of the largest load, which follow from the users;
-    None where the user's file has the gene `requests`. `named`: genes of the load that the user's file has.
+    """Values of every gene for one server, by group and name. `choices` of genes that the server or the user's file
+    does not allow are empty; `keys` are the same as texts. `block` and `longest` bound small changes of lengths.
+    `most_requests`: requests of the largest load, which follow from the users; None where the user's file has the gene
+    `requests`. `named`: genes of the load that the user's file has.
     """
 
     choices: Mapping[str, Mapping[str, tuple[Any, ...]]]
@@ -218,15 +202,11 @@ class GenePool:
 
     @property
     def attacks(self) -> bool:
-        """True if any attack is allowed."""
         return bool(self.choices["attacks"]["admin"])
 
 
 def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None = None) -> GenePool:
-    """Pool for a server, with the values that the user's file chooses.
-
-    In `chosen` a gene has a list of values, or False where it must be absent.
-    """
+    """Pool for a server. In `chosen` a gene has a list of values, or False where it must be absent."""
     chosen = chosen or {}
     choices: dict[str, dict[str, tuple[Any, ...]]] = {}
     shares: dict[str, dict[str, float]] = {}
@@ -263,7 +243,6 @@ def has_no_zero(group: str, name: str) -> bool:
 
 
 def _all_values(group: str, name: str) -> Sequence[Any]:
-    """Values of a gene for a server with everything."""
     gene = next(g for g in GENES[group] if g.name == name)
     facts = Facts("", "", "vllm", max_model_len=_CONTEXT, images=True, development_endpoints=True)
     return gene.values(ServerLimits(facts, models=("a", "b"), endpoints=ENDPOINTS_BESIDE_CHAT))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GENES, LEAST_TOKENS, GenePool, value_key
-from loadchaos.campaigns.hunt.workload import Genes, Workload
+from loadchaos.campaigns.hunt.workload import Genes, Part, Workload
 
 Weigh = Callable[[str], float]
 """Weight of a gene with its value, by its key; 1 for one that nothing is known of."""
@@ -34,17 +34,14 @@ class Breeder:
     def __init__(self, pool: GenePool, weigh: Weigh = lambda _: 1.0) -> None:
         self._pool, self._weigh = pool, weigh
 
-    # --- drawn --------------------------------------------------------------------------------------------------------
-
     def drawn(self, rng: random.Random) -> Workload:
-        """Draw a workload."""
         traffic = tuple(self._genes("traffic", rng) for _ in range(rng.choice((1, 1, 2, 2, 3))))
         attacks: tuple[Genes, ...] = ()
         if self._pool.attacks and rng.random() < _ATTACK_SHARE:
             attacks = (self._genes("attacks", rng),)
         return Workload(self._sized(self._genes("load", rng)), traffic, attacks)
 
-    def _sized(self, load: dict[str, Any]) -> dict[str, Any]:
+    def _sized(self, load: Part) -> Part:
         """Give a load as many requests as its users; waves get twice as many."""
         most = self._pool.most_requests
         if most is None:
@@ -52,7 +49,7 @@ class Breeder:
         users = int(load["users"]) * (2 if load["form"] == "waves" else 1)
         return {**load, "requests": max(most // 4, min(most, most * users // _MANY_USERS))}
 
-    def _genes(self, group: str, rng: random.Random) -> dict[str, Any]:
+    def _genes(self, group: str, rng: random.Random) -> Part:
         found = {}
         for gene in GENES[group]:
             if rng.random() < self._pool.shares[group][gene.name]:
@@ -70,13 +67,8 @@ class Breeder:
             return None  # every value of it leads to what is known already
         return rng.choices(choices, weights)[0]
 
-    # --- changed ------------------------------------------------------------------------------------------------------
-
     def changed(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> tuple[Workload, str]:
-        """Change a workload in one to three places.
-
-        Returns it with the names of the changes. Genes that lead to a known death are left out.
-        """
+        """Change a workload in one to three places, and name the changes. Genes of known deaths are left out."""
         child, names = parent, []
         for _ in range(rng.choice((1, 1, 2, 3))):
             name, change = rng.choices(list(_CHANGES), [share for _, share in _CHANGES.values()])[0], None
@@ -86,10 +78,7 @@ class Breeder:
         return self._without_deadly(child, rng), "+".join(names)
 
     def _without_deadly(self, child: Workload, rng: random.Random) -> Workload:
-        """Leave out optional genes that often led to a death.
-
-        Genes are inherited, and each death costs a start of the server.
-        """
+        """Leave out optional genes that often led to a death, which costs a start of the server."""
 
         def stays(group: str, name: str, value: Any) -> bool:
             weight = self._weigh(value_key(group, name, value))
@@ -103,7 +92,6 @@ class Breeder:
         return Workload(child.load, traffic, tuple(a for a in child.attacks if stays("attacks", "admin", a["admin"])))
 
     def _gene(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Draw some genes of one traffic again."""
         i = rng.randrange(len(parent.traffic))
         genes = dict(parent.traffic[i])
         for gene in rng.sample(GENES["traffic"], rng.choice((1, 2, 4, 8))):
@@ -130,7 +118,6 @@ class Breeder:
         return _replaced(parent, i, {**parent.traffic[i], "tokens": length})
 
     def _load(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Draw some genes of the load again."""
         load, drawn = dict(parent.load), self._genes("load", rng)
         for gene in rng.sample(GENES["load"], rng.choice((1, 2, len(GENES["load"])))):
             load.pop(gene.name, None)
@@ -139,14 +126,12 @@ class Breeder:
         return Workload(self._sized(load), parent.traffic, parent.attacks)
 
     def _add_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Add a drawn traffic, in place of another one where there are many."""
         traffic = [*parent.traffic, self._genes("traffic", rng)]
         if len(traffic) > _MOST_TRAFFIC:
             del traffic[rng.randrange(_MOST_TRAFFIC)]
         return Workload(parent.load, tuple(traffic), parent.attacks)
 
     def _drop_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Leave out a traffic or the attacks."""
         if len(parent.traffic) < 2:
             return Workload(parent.load, parent.traffic, ())
         kept = list(parent.traffic)
@@ -154,7 +139,6 @@ class Breeder:
         return Workload(parent.load, tuple(kept), parent.attacks)
 
     def _splice(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> Workload:
-        """Take a traffic, the load or the attacks from another workload."""
         if not others:
             return self._gene(parent, others, rng)
         other = rng.choice(others)
@@ -169,7 +153,6 @@ class Breeder:
         return Workload(parent.load, parent.traffic, other.attacks)
 
     def _attack(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        """Add an attack, or change one."""
         if not self._pool.attacks:
             return self._gene(parent, (), rng)
         attacks = [*parent.attacks, self._genes("attacks", rng)]
@@ -178,14 +161,13 @@ class Breeder:
         return Workload(parent.load, parent.traffic, tuple(attacks))
 
 
-def _pruned(genes: dict[str, Any]) -> dict[str, Any]:
+def _pruned(genes: Part) -> Part:
     """Leave out genes that mean nothing without another one."""
     idle = {name for owner, names in _BELONG_TO.items() if owner not in genes for name in names}
     return {name: value for name, value in genes.items() if name not in idle}
 
 
-def _required(genes: Genes) -> dict[str, Any]:
-    """Genes that every traffic has."""
+def _required(genes: Genes) -> Part:
     return {name: genes[name] for name in ("tokens", "output", "weight")}
 
 

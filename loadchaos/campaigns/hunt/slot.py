@@ -18,16 +18,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import orjson
 
 from loadchaos.analysis.coverage import WorkloadCoverage
 from loadchaos.analysis.verdict.model import FailureResult
-from loadchaos.campaigns.hunt.corpus import DEADLY
+from loadchaos.campaigns.campaign import DEADLY
+from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core import exit_codes
@@ -35,8 +35,10 @@ from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalEr
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
+from loadchaos.core.model import Row
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
@@ -62,10 +64,7 @@ _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
 
 @dataclass(frozen=True)
 class SlotSettings:
-    """Settings of a slot: launch command, URL, how to reach the server.
-
-    `most_load_s`: a workload that takes longer is ended.
-    """
+    """Settings of a slot. `most_load_s`: a workload that takes longer is ended."""
 
     argv: tuple[str, ...]
     url: str
@@ -79,22 +78,37 @@ class SlotSettings:
     ca: str | None = None
     insecure: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
-        return asdict(self)
-
     def server(self) -> ServerChoice:
-        """Server that the slot launches."""
         return ServerChoice(CommandLine(tuple(self.argv), dict(self.env), self.url), ready_within_s=self.ready_within_s)
 
     def options(self) -> Options:
-        """Options of each of its runs."""
         netloc = self.url.partition("://")[2]
         return Options(
             model=self.model, api_key_env=self.api_key_env, headers=self.headers,
             tls=TlsSettings(self.ca, self.insecure), authorize=(netloc,), live=False, replay=True,
             duration_s=self.most_load_s, argv=["loadchaos", "hunt"],
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedSlot:
+    """Facts of a server, its `settings` by our names, and the requests `asked` that identified it, of each kind."""
+
+    facts: Mapping[str, object] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+    trouble: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    endpoints: tuple[str, ...] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkloadOrder:
+    """A workload to run: its profile without a target, its seed and the folder for its run."""
+
+    profile: Mapping[str, object]
+    seed: int
+    folder: str
 
 
 class ServerSlot:
@@ -104,20 +118,15 @@ class ServerSlot:
         self._settings, self._choice, self._interrupts = settings, settings.server(), interrupts
         self._pool = ServerPool(self._choice, Path(settings.folder), ServerMemory())
 
-    async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what an order says."""
+    async def answer(self, order: Mapping[str, object]) -> object:
         if order["do"] == "probe":
             return await self._probe()
-        if order["do"] == "release":
-            await self.stop()
-            return {}
-        return await self._run(order)
+        return await self._run(from_json(WorkloadOrder, order))
 
     async def stop(self) -> None:
-        """Stop the server."""
         await self._pool.stop()
 
-    async def _probe(self) -> dict[str, Any]:
+    async def _probe(self) -> ProbedSlot:
         held, settings = await self._server(), self._settings
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
@@ -132,11 +141,11 @@ class ServerSlot:
             raise TargetError(
                 f"the server died of the requests that identify it ({probed.trouble}); its log {held.log} says why"
             )
-        return {
-            "facts": probed.facts.to_json(), "models": list(probed.models), "trouble": probed.trouble,
-            "settings": {name: value for name, (value, _) in probed.configured.items()},
-            "endpoints": endpoints, "asked": {"reads": client.reads, "generations": client.generations},
-        }  # fmt: skip
+        return ProbedSlot(
+            facts=probed.facts.to_json(), models=tuple(probed.models), trouble=probed.trouble,
+            settings={name: value for name, (value, _) in probed.configured.items()}, endpoints=tuple(endpoints),
+            asked={"reads": client.reads, "generations": client.generations},
+        )  # fmt: skip
 
     async def _server(self) -> HeldServer:
         """Healthy server. The port may be in use for a moment after the one before."""
@@ -149,36 +158,28 @@ class ServerSlot:
                     raise
                 await asyncio.sleep(0.5)
 
-    async def _run(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    async def _run(self, order: WorkloadOrder) -> WorkloadResult:
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._server()
-        profile = from_mapping({**order["profile"], "target": self._choice.target()}, registry.full_registry())
-        options = self._settings.options()
-        lines: list[str] = []
-        out = Path(order["folder"])
+        profile = from_mapping({**order.profile, "target": self._choice.target()}, registry.full_registry())
+        out = Path(order.folder)
         shutil.rmtree(out, ignore_errors=True)  # of a workload that was killed
-        result = await run_quietly(
-            profile,
-            replace(options, out=out, held=held, seed=order["seed"]),
-            self._interrupts,
-            lines.append,
-        )
-        found = summary(result)
-        found["restarted"] = self._pool.started != started
-        if found["died"]:
+        options = replace(self._settings.options(), out=out, held=held, seed=order.seed)
+        found = summary(await run_quietly(profile, options, self._interrupts, lambda _: None))
+        restarted = self._pool.started != started
+        if found.died:
             await self._pool.stop()
-        found["seconds"] = round(time.monotonic() - begin_s, 3)
-        return found
+        return replace(found, restarted=restarted, seconds=round(time.monotonic() - begin_s, 3))
 
 
-def summary(result: Result) -> dict[str, Any]:
+def summary(result: Result) -> WorkloadResult:
     """Result of a run as a hunt needs it: coverage, failures, requests."""
-    coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
+    coverage, begins, asked = WorkloadCoverage(), 0, Counter[str]()
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder, fits_its_kind).new(final=True):
         coverage.fold(row)
         if row.get("row") == "begin":
-            begins.append(int(row["at_ns"]))
+            begins += 1
         elif purpose := _purpose(row):
             asked[purpose] += 1
         elif row.get("row") == "discovery":
@@ -188,20 +189,18 @@ def summary(result: Result) -> dict[str, Any]:
             state = str(row["to"])
         elif row.get("row") == "end" and (text := _refusal(row)):
             refusals.add(text)
-    failures = [_failure(f, len(begins), refusals) for f in result.failures]
-    why = _unproved(result, len(begins))
-    return {
-        "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
-        "failures": failures, "requests": len(begins), "questions": sum(asked[name] for name in QUESTIONS),
-        "asked": dict(asked), "proved": not why, "why": why,
-        "outcomes": dict(result.outcomes),
-        "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
-        "stopped": result.exit_code in exit_codes.BY_SIGNAL, "run": str(result.folder.path),
-    }  # fmt: skip
+    failures = tuple(_failure(f, begins, refusals) for f in result.failures)
+    why = _unproved(result, begins)
+    return WorkloadResult(
+        features=tuple(sorted(coverage.features)), lines=tuple(coverage.lines), idle_lines=tuple(coverage.idle_lines),
+        failures=failures, requests=begins, questions=sum(asked[name] for name in QUESTIONS), asked=dict(asked),
+        proved=not why, why=why, outcomes=dict(result.outcomes),
+        died=state != "healthy" or any(f.severity in DEADLY or f.id in _LEAKS for f in failures),
+        stopped=result.exit_code in exit_codes.BY_SIGNAL, run=str(result.folder.path),
+    )  # fmt: skip
 
 
-def _purpose(row: Mapping[str, Any]) -> str:
-    """Purpose of a question that was sent; "" for any other row."""
+def _purpose(row: Row) -> str:
     if row.get("row") == "last_question" and row.get("what") == "ask":
         return "last"
     if row.get("row") != "question" or row.get("remembered"):
@@ -209,30 +208,22 @@ def _purpose(row: Mapping[str, Any]) -> str:
     return {"load": "beside", "after": "after"}.get(str(row.get("when")), "before")
 
 
-def _refusal(row: Mapping[str, Any]) -> str:
-    """Begin of the text of a refusal; "" for any other answer.
-
-    A refusal has a 4xx as its status, or as the code of an error event in its stream.
-    """
+def _refusal(row: Row) -> str:
+    """Begin of the text of an answer with a 4xx as status or as code of an error event; "" for any other."""
     code = row.get("status") if (row.get("status") or 0) >= 400 else row.get("error_code")
     text = str(row.get("error") or "")[:_REFUSAL_CHARS]
     return text if isinstance(code, int) and 400 <= code < 500 and len(text) >= _LEAST_REFUSAL_CHARS else ""
 
 
-def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> dict[str, Any]:
-    """Failure of a verdict, with the requests of the workload.
-
-    `refused`: it is only the refusal of a request, as the client or the log of the server has it.
-    """
+def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> HuntFailure:
+    """`refused`: it is only the refusal of a request, as the client or the log of the server has it."""
     line = failure.evidence.text or ""
-    return {
-        "id": failure.id, "frame": guilty_frame(failure), "title": failure.title,
-        "severity": failure.severity, "attribution": failure.attribution,
-        "line": line, "count": failure.count, "after_requests": requests,
-        "accepted": failure.accepted, "before_load": failure.before_load or not requests,
-        "incident": failure.incident,
-        "refused": failure.severity == "request" and any(text in line for text in refusals),
-    }  # fmt: skip
+    return HuntFailure(
+        id=failure.id, frame=guilty_frame(failure), title=failure.title, severity=failure.severity,
+        attribution=failure.attribution, line=line, count=failure.count, after_requests=requests,
+        accepted=failure.accepted, before_load=failure.before_load or not requests, incident=failure.incident,
+        refused=failure.severity == "request" and any(text in line for text in refusals),
+    )  # fmt: skip
 
 
 def _unproved(result: Result, requests: int) -> str:
@@ -252,7 +243,7 @@ def _unproved(result: Result, requests: int) -> str:
 async def serve(out_fd: int, interrupts: Interrupts) -> None:
     """Answer orders until stdin ends. A signal ends the workload in order; outside of one it ends the process."""
     loop = asyncio.get_running_loop()
-    orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    orders: asyncio.Queue[Mapping[str, object] | None] = asyncio.Queue()
     reader = asyncio.StreamReader(limit=_LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     working = False
@@ -266,12 +257,12 @@ async def serve(out_fd: int, interrupts: Interrupts) -> None:
 
     reading = asyncio.create_task(read())
     first = await orders.get()
-    slot = ServerSlot(SlotSettings(**first), interrupts) if first is not None else None
+    slot = ServerSlot(from_json(SlotSettings, first), interrupts) if first is not None else None
     try:
         while slot is not None and (order := await orders.get()) is not None:
             working = True
             try:
-                answer = await slot.answer(order)
+                answer: object = to_json(await slot.answer(order))
             except LoadchaosError as e:
                 answer = {"error": str(e), "exit_code": e.exit_code}
             working = False

@@ -1,7 +1,4 @@
-"""Processes of this machine that run workloads.
-
-Each has a server of its own.
-"""
+"""Processes of this machine that run workloads. Each has a server of its own."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from loadchaos.campaigns.hunt.slot import SlotSettings
+from loadchaos.campaigns.hunt.journal import WorkloadResult
+from loadchaos.campaigns.hunt.slot import ProbedSlot, SlotSettings, WorkloadOrder
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.typed_json import from_json, to_json
 
 _LIMIT = 1 << 26
 _STOP_S = 60.0
@@ -34,16 +32,13 @@ class SlotProcess:
         self._settings, self._log = settings, log
         self._process: asyncio.subprocess.Process | None = None
 
-    async def probe(self) -> Mapping[str, Any]:
-        """Start the server and find out its facts.
+    async def probe(self) -> ProbedSlot:
+        """Start the server and find out its facts. Raises LoadchaosError where it cannot be tested."""
+        return from_json(ProbedSlot, checked(await self._ask({"do": "probe"})))
 
-        Raises LoadchaosError where it cannot be tested.
-        """
-        return checked(await self._ask({"do": "probe"}))
-
-    async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def run(self, order: WorkloadOrder) -> WorkloadResult:
         """Run one workload. Raises SlotLostError where no answer came."""
-        return checked(await self._ask({"do": "run", **order}))
+        return from_json(WorkloadResult, checked(await self._ask({"do": "run", **to_json(order)})))
 
     def interrupt(self) -> None:
         """End the workload that is running; its server is stopped by `stop`."""
@@ -51,7 +46,6 @@ class SlotProcess:
             self._process.send_signal(signal.SIGINT)
 
     async def stop(self) -> None:
-        """End the process and its server."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -64,7 +58,7 @@ class SlotProcess:
             process.kill()
             await process.wait()
 
-    async def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, order: Mapping[str, object]) -> Mapping[str, object]:
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -77,7 +71,7 @@ class SlotProcess:
             code = await process.wait()
             self._process = None
             raise SlotLostError(f"the process of a server ended (exit code {code}); its output is in {self._log}")
-        answer: dict[str, Any] = orjson.loads(line)
+        answer: Mapping[str, object] = orjson.loads(line)
         return answer
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -89,15 +83,14 @@ class SlotProcess:
                     stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(os.environ), start_new_session=True, limit=_LIMIT,
                 )  # fmt: skip
             assert self._process.stdin is not None
-            self._process.stdin.write(orjson.dumps(self._settings.to_json()) + b"\n")
+            self._process.stdin.write(orjson.dumps(to_json(self._settings)) + b"\n")
         return self._process
 
 
-def checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """Answer of a slot. Raises LoadchaosError where it is an error."""
+def checked(answer: Mapping[str, object]) -> Mapping[str, object]:
     if "error" in answer and "exit_code" in answer:
         reason = str(answer["error"])
         error = LoadchaosError(reason)
-        error.exit_code = int(answer["exit_code"])
+        error.exit_code = int(str(answer["exit_code"]))
         raise error
     return answer

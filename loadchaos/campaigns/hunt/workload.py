@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GenePool, value_key
+from loadchaos.core.typed_json import IF_SET, to_json
 from loadchaos.core.units import int_range
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 
 Genes = Mapping[str, Any]
+Part = dict[str, Any]
+"""Part of a profile."""
 _AS_GIVEN = (
     "temperature", "top_k", "top_p", "min_p", "seeded", "n", "logprobs", "prompt_logprobs", "presence_penalty",
     "frequency_penalty", "repetition_penalty",
@@ -36,19 +39,7 @@ class Workload:
 
     load: Genes
     traffic: tuple[Genes, ...]
-    attacks: tuple[Genes, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
-        return {
-            "load": dict(self.load), "traffic": [dict(t) for t in self.traffic],
-            **({"attacks": [dict(a) for a in self.attacks]} if self.attacks else {}),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Workload:
-        """Read back."""
-        return cls(data["load"], tuple(data["traffic"]), tuple(data.get("attacks") or ()))
+    attacks: tuple[Genes, ...] = field(default=(), metadata=IF_SET)
 
     def values(self) -> set[str]:
         """Every gene with its value, as texts: `traffic.top_k=20`."""
@@ -56,12 +47,10 @@ class Workload:
         return {value_key(group, name, value) for group, genes in groups for name, value in genes.items()}
 
     def name(self) -> str:
-        """Short name by the content."""
-        data = json.dumps(self.to_json(), sort_keys=True).encode()
+        data = json.dumps(to_json(self), sort_keys=True).encode()
         return hashlib.blake2b(data, digest_size=4).hexdigest()
 
-    def profile(self, pool: GenePool) -> dict[str, Any]:
-        """Profile without its target."""
+    def profile(self, pool: GenePool) -> Part:
         names = [f"t{i}" for i in range(len(self.traffic))]
         attacks = [attack_entry(a) for a in self.attacks]
         return {
@@ -76,8 +65,7 @@ class Workload:
         }
 
 
-def phases(load: Genes) -> list[dict[str, Any]]:
-    """Phases of a load."""
+def phases(load: Genes) -> list[Part]:
     users, requests = int(load["users"]), int(load["requests"])
     users = min(users, requests)
     form = load["form"]
@@ -92,9 +80,8 @@ def phases(load: Genes) -> list[dict[str, Any]]:
     return [{"users": users, "requests": requests}]
 
 
-def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
-    """Entry of a profile's traffic."""
-    payload: dict[str, Any] = {}
+def traffic_entry(name: str, genes: Genes, pool: GenePool) -> Part:
+    payload: Part = {}
     images = genes.get("images")
     if genes.get("image_position"):
         payload["image_positions"], images = {"size": genes.get("image_size") or "256x256"}, None
@@ -105,7 +92,7 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
         tokens = max(_highest(genes["tokens"]), 40 * turns)
         payload["conversation"] = {"turns": turns, "tokens": min(tokens, pool.longest), "parallel": 8}
     else:
-        text: dict[str, Any] = {"tokens": genes["tokens"]}
+        text: Part = {"tokens": genes["tokens"]}
         prefix = genes.get("prefix")
         if prefix and prefix["tokens"] < _lowest(genes["tokens"]):
             text["shared_prefix"] = prefix
@@ -123,7 +110,7 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
         payload["tools"] = {"count": 1, "choice": genes["tools"]}
     endpoint = genes.get("endpoint") or DEFAULT
     payload = _carried(payload, endpoint)
-    entry: dict[str, Any] = {"name": name, "weight": genes.get("weight") or 1, "payload": payload, "expect": _EXPECTED}
+    entry: Part = {"name": name, "weight": genes.get("weight") or 1, "payload": payload, "expect": _EXPECTED}
     if endpoint != DEFAULT:
         entry["endpoint"] = endpoint
     if "near_limit" not in payload:
@@ -137,11 +124,8 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
     return entry
 
 
-def _carried(payload: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
-    """Payloads and options that a body of an endpoint can hold.
-
-    A text stands in the place of a conversation, and a short one in that of another payload that writes the prompt.
-    """
+def _carried(payload: Genes, endpoint: str) -> Part:
+    """Payloads that a body of an endpoint can hold; a text stands in for any other payload that writes the prompt."""
     spec, found = ENDPOINTS[endpoint], {}
     for name, options in payload.items():
         kept = {key: value for key, value in options.items() if f"{name}.{key}" not in spec.lacks}
@@ -152,7 +136,7 @@ def _carried(payload: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
     return found
 
 
-def _images(genes: Genes) -> dict[str, Any]:
+def _images(genes: Genes) -> Part:
     found = {"count": genes["images"], "size": genes.get("image_size") or "256x256"}
     found |= {k: genes[k] for k in ("unique", "reuse_distance", "uuid") if genes.get(k)}
     if genes.get("near_duplicates"):
@@ -160,7 +144,7 @@ def _images(genes: Genes) -> dict[str, Any]:
     return found
 
 
-def _sampling(genes: Genes, pool: GenePool) -> dict[str, Any]:
+def _sampling(genes: Genes, pool: GenePool) -> Part:
     found = {name: genes[name] for name in _AS_GIVEN if genes.get(name) is not None}
     if any(name in found for name in _DRAWN):
         found.setdefault("temperature", _TEMPERATURE)
@@ -169,9 +153,9 @@ def _sampling(genes: Genes, pool: GenePool) -> dict[str, Any]:
     return found
 
 
-def _behaviour(genes: Genes) -> tuple[dict[str, Any], bool]:
+def _behaviour(genes: Genes) -> tuple[Part, bool]:
     """Behaviours of the clients, and True where answers stream."""
-    found: dict[str, Any] = {}
+    found: Part = {}
     stream = not genes.get("whole")
     abort = genes.get("abort")
     if abort:
@@ -182,8 +166,7 @@ def _behaviour(genes: Genes) -> tuple[dict[str, Any], bool]:
     return found, stream
 
 
-def attack_entry(genes: Genes) -> dict[str, Any]:
-    """Entry of a profile's attacks."""
+def attack_entry(genes: Genes) -> Part:
     entry = {"admin": genes["admin"], "every": genes["every"]}
     if genes.get("when"):
         entry["when"] = genes["when"]

@@ -17,14 +17,9 @@ _NUMBER = re.compile(r"-\d")
 
 @dataclass(frozen=True)
 class Reduction:
-    """Requests that are sent `rounds` times to a server launched with `flags`.
-
-    Attributes:
-        command: Arguments of the launch command before its first flag.
-        release: Release of the server, where several are tried: their commands may be equal.
-        change: What the newest step left out, for people.
-        flags: Each flag with its values.
-        as_script: It is tried by the script that would be its reproducer, and not by a replay.
+    """Requests that are sent `rounds` times to a server: `command` is its launch command before the first of its
+    `flags`, each with its values. `release`: where several are tried, whose commands may be equal. `change`: what the
+    newest step left out. `as_script`: it is tried by the script that would be its reproducer, and not by a replay.
     """
 
     trace: RequestTrace
@@ -37,7 +32,6 @@ class Reduction:
 
     @property
     def requests(self) -> int:
-        """Number of requests of one round."""
         return len(self.trace.sends)
 
     def key(self) -> str:
@@ -51,14 +45,12 @@ class Reduction:
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
     def server(self, base: ServerChoice) -> ServerChoice:
-        """Server of this candidate."""
         assert base.launch is not None
         argv = (*self.command, *(word for flag in self.flags for word in flag))
         return replace(base, launch=replace(base.launch, argv=argv))
 
 
 def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Split a command into its begin and its flags with their values."""
     first = next((i for i, word in enumerate(argv) if i and _is_flag(word) and not _is_interpreter(argv, i)), len(argv))
     flags: list[tuple[str, ...]] = []
     for word in argv[first:]:
@@ -69,15 +61,19 @@ def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str
     return tuple(argv[:first]), tuple(flags)
 
 
+def whole_of(trace: RequestTrace, server: ServerChoice, rounds: int, release: str = "") -> Reduction:
+    """All requests and flags of a launched server."""
+    assert server.launch is not None
+    return Reduction(trace, *split_command(server.launch.argv), rounds=rounds, release=release)
+
+
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.match(word)
 
 
 def _is_interpreter(argv: Sequence[str], i: int) -> bool:
-    """True for `-m` of `python -m module`, and options before it."""
     return argv[i] in ("-m", "-u", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
 
 
 def may_go(flag: Sequence[str]) -> bool:
-    """True for a flag that a minimiser may leave out."""
     return flag[0].split("=", 1)[0] not in _KEPT_FLAGS

@@ -9,10 +9,8 @@ Item = TypeVar("Item")
 
 
 async def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], Awaitable[bool]]) -> list[Item]:
-    """Find a minimal part of `items` that still fails.
-
-    No single item of the part can be left out. `items` as a whole is known to fail. With a test that errs, the result still
-    fails, but may be larger.
+    """Find a minimal part of `items` that still fails. No single item of the part can be left out. `items` as a whole
+    is known to fail. With a test that errs, the result still fails, but may be larger.
     """
     kept, pieces = list(items), 2
     while len(kept) >= 2:
@@ -39,11 +37,9 @@ async def leave_out(
     first: int = 0,
     most_in_vain: int | None = None,
 ) -> list[Item]:
-    """Leave out blocks of items, then single ones, until none can be left out.
-
-    `fails` gets the items that are kept and those that are left out; `first` is the size of the first blocks, else a
-    quarter. The result has been tested without each single item, unless `most_in_vain` tests in a row found nothing to leave
-    out.
+    """Leave out blocks of items, then single ones, until none can be left out. `fails` gets the items that are kept and
+    those that are left out; `first` is the size of the first blocks, else a quarter. The result has been tested without
+    each single item, unless `most_in_vain` tests in a row found nothing to leave out.
     """
     kept, size, in_vain = list(items), first or max(1, len(items) // 4), 0
     while True:

@@ -6,15 +6,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from loadchaos.campaigns.campaign import SavedState
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.replay.resumed import SearchState
 from loadchaos.core.stats import SequentialTest
 
-STATE = "minimise.json"
-_SCHEMA = 3
+SCHEMA = 3
 """Raised with each change of the rules that decisions were made by."""
 LEAST_P = 0.15
 """A reproducer that fails less often is dropped."""
@@ -36,10 +34,7 @@ class BudgetSpentError(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision about one candidate. `successes` of `tries` failed as expected.
-
-    `why`: reason why it could not be tried.
-    """
+    """Decision about one candidate. `successes` of `tries` failed as expected. `why`: reason why it could not be tried."""
 
     fails: bool
     successes: int
@@ -57,27 +52,23 @@ class Decision:
 
 
 class Decider:
-    """Sequential tests of candidates against the probability of the whole.
-
-    `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
-    name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
-    matters, and not only a decision; `wrong` is the error of a decision, `lucky` that of the decision that a small candidate
-    fails, where it is not the same. `hide` removes secrets from texts that are kept.
+    """Sequential tests of candidates against the probability of the whole. `settings` are those on which all decisions
+    depend: a saved state with others is refused (OptionError). `step` is the name of the current step; `why` is set by
+    an attempt that returns None; `counting` while tries are counted whose share matters, and not only a decision;
+    `wrong` is the error of a decision, `lucky` that of the decision that a small candidate fails, where it is not the
+    same. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
-        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, attempt: Attempt, state: SavedState | None, report: Callable[[Decision], None], budget_s: float
+    ) -> None:
         self._attempt, self._report = attempt, report
         self._deadline_s = time.monotonic() + budget_s
         self.p = 1.0
         self.tries = 0
         self.steps: list[Decision] = []
-        self._state = SearchState(file, _SCHEMA, settings or {}) if file is not None else None
-        self._known: dict[str, Decision] = {}
-        if self._state is not None:
-            self._known = self._state.load(_decisions, self._known)
+        self._state = state
+        self._known: dict[str, Decision] = state.load(_decisions, {}) if state is not None else {}
         self._save()  # an interruption before the first decision can be continued, too
         self.step = self.why = ""
         self.counting = False
@@ -85,15 +76,8 @@ class Decider:
         self.lucky: float | None = None
         self.hide: Callable[[str], str] = str
 
-    async def fails(self, candidate: Reduction) -> bool:
-        """Tell if the candidate fails about as often as the whole did.
-
-        Raises BudgetSpentError when no time is left.
-        """
-        return (await self.decide(candidate)).fails
-
     async def decide(self, candidate: Reduction) -> Decision:
-        """Decide if the candidate fails about as often as the whole did."""
+        """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
         return await self._remembered(candidate.key(), lambda: self._decide(candidate))
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
@@ -133,7 +117,6 @@ class Decider:
         return self._decision(candidate, successes > 0, (successes, counted), begin_s)
 
     def decisions(self) -> Mapping[str, Decision]:
-        """Decisions by the keys of their candidates."""
         return self._known
 
     def test(self, requests: int) -> SequentialTest:
@@ -179,7 +162,7 @@ class Decider:
 
     def _save(self) -> None:
         if self._state is not None:
-            self._state.save(decisions={k: d.__dict__ for k, d in self._known.items()})
+            self._state.save(decisions=self._known)
 
 
 def _decisions(data: Mapping[str, Any]) -> dict[str, Decision]:

@@ -29,10 +29,8 @@ Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
 
 @dataclass
 class Minimised:
-    """Smallest candidate found.
-
-    `levels` has each level with the decisions made in it. `out_of_time`: the budget was spent before the last level.
-    `kept` has each candidate that failed, the smallest last.
+    """Smallest candidate found. `levels` has each level with the decisions made in it. `out_of_time`: the budget was
+    spent before the last level. `kept` has each candidate that failed, the smallest last.
     """
 
     candidate: Reduction
@@ -76,15 +74,12 @@ async def minimise(
 
 
 class _Search:
-    """Newest candidate that still failed, and what was decided so far."""
-
     def __init__(self, whole: Reduction, decider: Decider, scripts: bool) -> None:
         self.candidate, self._whole, self._decider, self._scripts = whole, whole, decider, scripts
         self._unscripted = ""
         self.result = Minimised(whole, 1.0)
 
     async def begin(self, most_rounds: int) -> bool:
-        """Find a candidate that fails: the likeliest requests, or the whole."""
         if self._scripts:
             for name, reduce in ((GUESSES, _guess), (SCRIPT, self.as_script)):
                 self.candidate = self._whole
@@ -103,7 +98,6 @@ class _Search:
         return True
 
     async def as_script(self, candidate: Reduction, fails: Fails) -> Reduction:
-        """Go over to scripts if that of the candidate fails as well."""
         if not self._scripts or candidate.as_script or candidate.key() == self._unscripted:
             return candidate
         self._unscripted = candidate.key()
@@ -111,7 +105,6 @@ class _Search:
         return written if await fails(written) else candidate
 
     async def level(self, name: str, reduce: Callable[[Reduction, Fails], Awaitable[Reduction]]) -> None:
-        """Reduce by one level. A level that is cut short keeps its newest candidate."""
         decider = self._decider
         decider.step, decider.wrong = name, error_of(name, decider.p, self.candidate.rounds)
         before = len(decider.steps)
@@ -136,10 +129,9 @@ async def _guess(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 def error_of(level: str, p: float, rounds: int) -> float:
-    """Error of the decisions of a level that a candidate does not fail.
-
-    It depends on the probability of the whole, in so many rounds. Where it is large, one survivor is enough to keep what was
-    left out. That makes a reproducer longer at worst; but a flag that is kept is called necessary.
+    """Error of the decisions of a level that a candidate does not fail. It depends on the probability of the whole, in
+    so many rounds. Where it is large, one survivor is enough to keep what was left out. That makes a reproducer longer
+    at worst; but a flag that is kept is called necessary.
     """
     if level == SCRIPT or (level not in _SIMPLER and (p < _OFTEN or "flags" in level)):
         return WRONG
@@ -147,11 +139,7 @@ def error_of(level: str, p: float, rounds: int) -> float:
 
 
 async def raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[Reduction, float] | None:
-    """Estimate how often the whole fails; repeat it where that is rare.
-
-    Returns the candidate with its rounds and its probability. None: it does not fail often enough, however often it is
-    repeated.
-    """
+    """Estimate how often the whole fails; repeat it where that is rare. None: it never fails often enough."""
     rounds = whole.rounds
     while True:
         candidate = replace(whole, rounds=rounds)

@@ -28,8 +28,6 @@ _NOT_GUILTY = ("ok", "rejected", "shed", "missed", "aborted")
 
 
 async def attacks(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out attacks."""
-
     def using(kept: Sequence[Any]) -> Reduction:
         return replace(candidate, trace=replace(candidate.trace, attacks=tuple(kept)))
 
@@ -42,7 +40,6 @@ async def attacks(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out kinds of traffic."""
     names = candidate.trace.traffic_names()
 
     def using(kept: Sequence[str]) -> Reduction:
@@ -67,15 +64,11 @@ async def windows(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out blocks of requests, then single ones.
-
-    It ends after many vain tries in a row: simpler and shorter requests are tried faster.
-    """
+    """Leave out blocks of requests, then single ones, until many tries in a row were in vain."""
     return await _without_requests(candidate, fails, _MOST_IN_VAIN)
 
 
 async def last_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out blocks of requests, then single ones, to the end."""
     return await _without_requests(candidate, fails, None)
 
 
@@ -97,10 +90,7 @@ async def _without_requests(candidate: Reduction, fails: Fails, most_in_vain: in
 
 
 def _contents(candidate: Reduction) -> tuple[str, ...]:
-    """Contents of all requests, where these are sent at once; else nothing.
-
-    Of requests with equal contents one is as good as the other.
-    """
+    """Contents of all requests where these are sent at once: equal ones are as good as each other."""
     sends = candidate.trace.sends
     if candidate.trace.aborts or any(s.after or s.at_s or s.body is None for s in sends):
         return ()
@@ -108,10 +98,7 @@ def _contents(candidate: Reduction) -> tuple[str, ...]:
 
 
 async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
-    """Send half as many requests with three times the text.
-
-    A template has tokens of its own, so twice the text would be less in all.
-    """
+    """Send half as many requests with three times the text, as a template has tokens of its own."""
     while candidate.requests > _MANY:
         half = only(candidate, [s.id for s in candidate.trace.sends][::2])
         sends = [rewritten(half.trace, s, rewrite.triple_text) for s in half.trace.sends]
@@ -123,22 +110,18 @@ async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
-    """Reduction with these requests alone."""
     return replace(candidate, trace=candidate.trace.only(ids))
 
 
 async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
-    """Make aborting and slow clients normal ones."""
     trace = candidate.trace
     plain = tuple(s.model_copy(update={"behaviour": {}}) for s in trace.sends)
     return await _if_fails(candidate, "", replace(trace, sends=plain, aborts=()), fails)
 
 
 async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
-    """Keep the likeliest requests alone, sent at once, without attacks.
-
-    These are the newest ones, those of the newest burst, and those without a complete answer: they were in flight when the
-    server died.
+    """Keep the likeliest requests alone, sent at once, without attacks. These are the newest ones, those of the newest
+    burst, and those without a complete answer: they were in flight when the server died.
     """
     sends = candidate.trace.sends
     unanswered = [s for s in sends if s.outcome not in _NOT_GUILTY]
@@ -155,13 +138,10 @@ async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 def at_once(candidate: Reduction) -> Reduction:
-    """Reduction that sends all its requests at the same time."""
     return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in candidate.trace.sends])
 
 
 def together(*changes: rewrite.Rewrite) -> rewrite.Rewrite:
-    """Make one rewrite of several."""
-
     def changed(body: rewrite.Body) -> rewrite.Body:
         for change in changes:
             body = change(body)
@@ -194,7 +174,6 @@ _LEAP = 3
 
 
 async def features(candidate: Reduction, fails: Fails) -> Reduction:
-    """Remove images, sampling options, schemas, penalties, streams."""
     keys = rewrite.removable_keys([_body(candidate.trace, s) for s in candidate.trace.sends])
     without_options = rewrite.without(*keys)
     before = candidate
@@ -211,7 +190,6 @@ async def features(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def _simplest_singly(candidate: Reduction, simplest: rewrite.Rewrite, fails: Fails) -> Reduction:
-    """Simplify single requests whose content does not matter."""
     if not 1 < candidate.requests <= _MOST_SINGLY:
         return candidate
     for i in range(candidate.requests):
@@ -236,7 +214,6 @@ async def outputs(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
-    """Shorten prompts and answers, shrink images."""
     candidate = await _rewritten(candidate, "the shortest of all", together(*SHORTEST), fails)
     for name, shortest, step in LENGTHS:
         candidate = await _rewritten(candidate, f"the least {name}", shortest, fails)
@@ -266,7 +243,6 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def flags(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out launch flags."""
     loose = [flag for flag in candidate.flags if may_go(flag)]
 
     def using(kept: Sequence[tuple[str, ...]]) -> Reduction:
@@ -288,19 +264,16 @@ def _with_sends(candidate: Reduction, sends: Sequence[TraceSend]) -> Reduction:
 
 
 async def _if_fails(candidate: Reduction, change: str, trace: RequestTrace, fails: Fails) -> Reduction:
-    """Take the trace if it differs and still fails."""
     smaller = replace(candidate, trace=trace, change=change)
     return replace(smaller, change="") if smaller.key() != candidate.key() and await fails(smaller) else candidate
 
 
 async def _rewritten(candidate: Reduction, name: str, change: rewrite.Rewrite, fails: Fails) -> Reduction:
-    """Apply a rewrite to all requests, if it works."""
     sends = tuple(rewritten(candidate.trace, s, change) for s in candidate.trace.sends)
     return await _if_fails(candidate, name, replace(candidate.trace, sends=sends), fails)
 
 
 def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> TraceSend:
-    """Store a simpler body of a request; an unchanged one keeps its address."""
     before = _body(trace, send)
     body = change(copy.deepcopy(before))
     if body == before:

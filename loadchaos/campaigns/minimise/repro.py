@@ -1,7 +1,4 @@
-"""Write repro/.
-
-The script, its README, a profile and the page of the reduction.
-"""
+"""Write repro/. The script, its README, a profile and the page of the reduction."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ import orjson
 from loadchaos.campaigns.minimise import rewrite, script
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.minimiser import Minimised
-from loadchaos.campaigns.minimise.script_try import facts_of
-from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
 from loadchaos.campaigns.replay.servers import ServerChoice
@@ -44,12 +40,10 @@ class Reproducer:
     dialect: str
 
     def facts(self) -> script.ScriptFacts:
-        """Facts that the script shows."""
         return facts_of(self.server, self.plan.expected, self.dialect)
 
 
 def write_script(found: Reproducer, folder: Path) -> Path:
-    """Write repro.py into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return script.write(found.candidate, found.facts(), folder)
@@ -71,7 +65,6 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
 
 
 def readme(found: Reproducer, runs: ScriptRuns) -> str:
-    """Text of an upstream issue."""
     expected, candidate = found.plan.expected, found.candidate
     low, high = wilson(runs.reproduced, runs.runs)
     p = runs.reproduced / runs.runs if runs.runs else 0.0
@@ -132,7 +125,6 @@ def _indented(text: str) -> str:
 
 
 def _write_profile(found: Reproducer, folder: Path) -> None:
-    """Write profile.yaml, the trace and its bodies, with relative names."""
     trace = bodies.with_aborts(found.candidate.trace)
     (folder / BODIES).mkdir(exist_ok=True)
     for send in trace.sends:

@@ -53,11 +53,10 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def image_seed(url: str) -> int:
-    """Number of an image: equal images have equal numbers."""
     return zlib.crc32(url.encode()) & 0xFFFFFF
 
 
-def parts(body: Body) -> Iterator[tuple[list[Any], int, dict[str, Any]]]:
+def parts(body: Body) -> Iterator[tuple[list[Any], int, Body]]:
     """Yield (list, index, part) of each part of each message's content."""
     for message in body.get("messages") or ():
         content = message.get("content") if isinstance(message, dict) else None
@@ -66,14 +65,12 @@ def parts(body: Body) -> Iterator[tuple[list[Any], int, dict[str, Any]]]:
 
 
 def image_url(part: Mapping[str, Any]) -> str | None:
-    """URL of an image part; None for other parts."""
     image = part.get("image_url") if part.get("type") == "image_url" else None
     url = image.get("url") if isinstance(image, dict) else image
     return url if isinstance(url, str) else None
 
 
 def words(body: Body) -> int:
-    """Number of words of all text of a body."""
     return sum(len(text.split()) for text in _texts(body))
 
 
@@ -89,7 +86,6 @@ def _texts(body: Body) -> Iterator[str]:
 
 
 def map_text(body: Body, change: Callable[[str], str]) -> Body:
-    """Change every text of a body in place."""
     if isinstance(body.get("prompt"), str):
         body["prompt"] = change(body["prompt"])
     for message in body.get("messages") or ():
@@ -102,7 +98,6 @@ def map_text(body: Body, change: Callable[[str], str]) -> Body:
 
 
 def map_images(body: Body, change: Callable[[str], str]) -> Body:
-    """Change the URL of every image of a body in place."""
     for content, i, part in parts(body):
         if (url := image_url(part)) is not None:
             content[i] = {"type": "image_url", "image_url": {"url": change(url)}}
@@ -110,10 +105,7 @@ def map_images(body: Body, change: Callable[[str], str]) -> Body:
 
 
 def plain_words(share: float) -> Rewrite:
-    """Make a rewrite that replaces each text by `share` as many equal words.
-
-    The words of a recorded text may have more tokens than these.
-    """
+    """Replace each text by `share` as many equal words; those of a recorded text may have more tokens."""
     return lambda body: map_text(body, lambda text: _plain(text, share))
 
 
@@ -127,14 +119,9 @@ def generated_images(body: Body) -> Body:
 
     def generated(url: str) -> str:
         size = image_size(url)
-        return url if size is None or is_generated(url) else png(*size, image_seed(url))
+        return url if size is None or generated_seed(url) is not None else png(*size, image_seed(url))
 
     return map_images(body, generated)
-
-
-def is_generated(url: str) -> bool:
-    """True for an image that `png` made."""
-    return generated_seed(url) is not None
 
 
 def generated_seed(url: str) -> int | None:
@@ -153,7 +140,6 @@ def generated_seed(url: str) -> int | None:
 
 
 def without_images(body: Body) -> Body:
-    """Remove every image."""
     for message in body.get("messages") or ():
         if isinstance(message.get("content"), list):
             message["content"] = [p for p in message["content"] if image_url(p) is None]
@@ -161,7 +147,6 @@ def without_images(body: Body) -> Body:
 
 
 def one_image(body: Body) -> Body:
-    """Keep the first image of each message."""
     for message in body.get("messages") or ():
         if isinstance(message.get("content"), list):
             images = [p for p in message["content"] if image_url(p) is not None]
@@ -170,8 +155,6 @@ def one_image(body: Body) -> Body:
 
 
 def half_images(body: Body) -> Body:
-    """Replace every image by a generated one of half its width and height."""
-
     def half(url: str) -> str:
         size = image_size(url)
         if size is None or min(size) < 2 * _LEAST_SIDE:
@@ -188,8 +171,6 @@ def _seed(url: str) -> int:
 
 
 def half_text(body: Body) -> Body:
-    """Keep half of the words of each text."""
-
     def half(text: str) -> str:
         found = text.split()
         return text if len(found) < 2 else " ".join(found[: len(found) // 2]) + " "
@@ -198,12 +179,10 @@ def half_text(body: Body) -> Body:
 
 
 def triple_text(body: Body) -> Body:
-    """Repeat each text."""
     return map_text(body, lambda text: " ".join([text.strip()] * 3) + " ")
 
 
 def half_output(body: Body) -> Body:
-    """Ask for half as many tokens."""
     for key in _OUTPUTS:
         if isinstance(body.get(key), int) and body[key] > 1:
             body[key] //= 2
@@ -211,25 +190,20 @@ def half_output(body: Body) -> Body:
 
 
 def last_message(body: Body) -> Body:
-    """Keep the last message of a conversation."""
     if isinstance(body.get("messages"), list):
         body["messages"] = body["messages"][-1:]
     return body
 
 
 def not_streamed(body: Body) -> Body:
-    """Ask for the answer as a whole."""
     return {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
 
 
 def without(*keys: str) -> Rewrite:
-    """Make a rewrite that removes keys."""
     return lambda body: {k: v for k, v in body.items() if k not in keys}
 
 
 def smallest_images(body: Body) -> Body:
-    """Replace every image by a generated one of the least size."""
-
     def smallest(url: str) -> str:
         size = image_size(url)
         return url if size is None or max(size) <= _LEAST_SIDE else png(_LEAST_SIDE, _LEAST_SIDE, _seed(url))
@@ -238,12 +212,10 @@ def smallest_images(body: Body) -> Body:
 
 
 def one_word(body: Body) -> Body:
-    """Keep the first word of each text."""
     return map_text(body, lambda text: text if len(text.split()) < 2 else f"{text.split()[0]} ")
 
 
 def one_token(body: Body) -> Body:
-    """Ask for one token."""
     for key in _OUTPUTS:
         if isinstance(body.get(key), int):
             body[key] = 1
@@ -251,5 +223,4 @@ def one_token(body: Body) -> Body:
 
 
 def removable_keys(bodies: list[Body]) -> list[str]:
-    """Keys of the bodies that a server can do without."""
     return sorted({key for body in bodies for key in body} - _KEPT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,14 @@ def alive():
         return False
 """
 
+Spec = dict[str, Any]
+"""A request as a script has it."""
+
 
 @dataclass(frozen=True)
 class ScriptFacts:
-    """Text about the failure and the server for a script.
-
-    `deadly`: the script exits with 1 when the server died, else when a request failed. `check`: it exits with 1 when an
-    answer breaks its schema; Python of `CHECKS`.
+    """Text about the failure and the server for a script. `deadly`: the script exits with 1 when the server died, else
+    when a request failed. `check`: it exits with 1 when an answer breaks its schema; Python of `CHECKS`.
     """
 
     failure: str
@@ -86,13 +87,13 @@ class ScriptFacts:
     check: str = ""
 
 
-def specifications(trace: RequestTrace) -> list[dict[str, Any]]:
+def specifications(trace: RequestTrace) -> list[Spec]:
     """Describe each request as the script has it. Bodies are as short as they allow."""
     position = {send.id: i for i, send in enumerate(trace.sends)}
     aborts = {a.request: a for a in trace.aborts}
     found = []
     for send in trace.sends:
-        body: dict[str, Any] = orjson.loads(trace.body_file(send).read_bytes())
+        body: Spec = orjson.loads(trace.body_file(send).read_bytes())
         spec = _generated(body) or {"body": body}
         if send.path != CHAT_PATH:
             spec["path"] = send.path
@@ -107,8 +108,7 @@ def specifications(trace: RequestTrace) -> list[dict[str, Any]]:
     return found
 
 
-def _whole_bodies(trace: RequestTrace) -> list[dict[str, Any]]:
-    """Describe each request with its whole body."""
+def _whole_bodies(trace: RequestTrace) -> list[Spec]:
     found = []
     for send, spec in zip(trace.sends, specifications(trace), strict=True):
         rest = {k: v for k, v in spec.items() if k not in ("words", "images")}
@@ -116,7 +116,7 @@ def _whole_bodies(trace: RequestTrace) -> list[dict[str, Any]]:
     return found
 
 
-def _generated(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _generated(body: Spec) -> Spec | None:
     """Describe a body by words and images; None where that is not enough."""
     messages = body.get("messages")
     if not isinstance(messages, list) or len(messages) != 1 or messages[0].get("role") != "user":
@@ -142,10 +142,7 @@ def _generated(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def write(candidate: Reduction, facts: ScriptFacts, folder: Path) -> Path:
-    """Write repro.py, and requests.json where the requests do not fit into it.
-
-    Returns the script.
-    """
+    """Write repro.py, and requests.json where the requests do not fit into it. Returns the script."""
     attacks = _attacks(candidate.trace, facts.dialect)
     short = [*specifications(candidate.trace), *({"words": 0, **a} for a in attacks)]
     whole = [*_whole_bodies(candidate.trace), *attacks]
@@ -163,8 +160,7 @@ def _lines(text: str) -> int:
     return text.count("\n")
 
 
-def _attacks(trace: RequestTrace, dialect: str) -> list[dict[str, Any]]:
-    """Calls of admin endpoints, which a script can make too."""
+def _attacks(trace: RequestTrace, dialect: str) -> list[Spec]:
     operations = DIALECTS.get(dialect, UNKNOWN).admin
     found = []
     for attack in trace.attacks:
@@ -174,8 +170,7 @@ def _attacks(trace: RequestTrace, dialect: str) -> list[dict[str, Any]]:
     return found
 
 
-def _requests(specs: Sequence[Mapping[str, Any]]) -> str:
-    """Python text of the list of requests; equal neighbours are written once."""
+def _requests(specs: Sequence[Spec]) -> str:
     groups: list[tuple[str, int]] = []
     for text in (_python(dict(s)) for s in specs):
         if groups and groups[-1][0] == text:
@@ -190,12 +185,11 @@ def _requests(specs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _python(value: Any) -> str:
-    """Python text of a value, with double quotes where possible."""
     text = repr(value)
     return text.replace("'", '"') if '"' not in text and "\\'" not in text else text
 
 
-def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts, *, inline: bool) -> str:
+def _script(specs: Sequence[Spec], rounds: int, facts: ScriptFacts, *, inline: bool) -> str:
     images, waits = any("images" in s for s in specs), any("after" in s for s in specs)
     delays, aborts = any("at" in s for s in specs), any("abort" in s for s in specs)
     modules = ["os", "sys", "threading", *(["base64", "struct", "zlib"] if images else [])]

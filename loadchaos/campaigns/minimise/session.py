@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise import repro
-from loadchaos.campaigns.minimise.candidate import Reduction, split_command
-from loadchaos.campaigns.minimise.decider import LEAST_P, STATE, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession
+from loadchaos.campaigns.minimise.decider import LEAST_P, BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
-from loadchaos.campaigns.minimise.script_try import can_try
-from loadchaos.campaigns.minimise.trials import Trials
-from loadchaos.campaigns.minimise.validate import ScriptRuns, run_script
+from loadchaos.campaigns.minimise.validate import ScriptRuns, can_try, run_script
 from loadchaos.campaigns.replay.one_try import TryPlan
-from loadchaos.campaigns.replay.resumed import settings_of
-from loadchaos.campaigns.replay.servers import result_redactor
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
@@ -27,10 +24,7 @@ from loadchaos.report.formatting import plural
 
 @dataclass(frozen=True)
 class MinimiseResult:
-    """Result of a minimisation.
-
-    `script` is None where no reproducer was validated.
-    """
+    """Result of a minimisation. `script` is None where no reproducer was validated."""
 
     exit_code: int
     result: Minimised | None
@@ -39,21 +33,14 @@ class MinimiseResult:
     runs: ScriptRuns | None = None
 
 
-class MinimiseSession:
-    """Tries, decisions and the validated result of one minimisation."""
+class MinimiseSession(CandidateSession):
+    """One minimisation, with its validated result."""
 
-    def __init__(
-        self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
-    ) -> None:
-        assert plan.server.launch is not None
-        self._plan, self._folder, self._print = plan, folder, print_line
-        self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
-        self._begin_s = time.monotonic()
-        self._trials = Trials(replace(plan, name="minimise"), folder, trace.dialect, print_line)
+    def __init__(self, campaign: Campaign, trace: RequestTrace, plan: TryPlan, budget_s: float) -> None:
+        super().__init__(campaign, trace, replace(plan, name="minimise"), budget_s)
+        self._whole = whole_of(trace, plan.server, plan.rounds)
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._smallest = self._whole.requests, len(self._whole.flags)
-        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
-        self._decider.hide = result_redactor(plan.server).text
 
     async def run(self) -> MinimiseResult:
         """Minimise, write repro/ and run it on fresh servers."""
@@ -86,9 +73,9 @@ class MinimiseSession:
         server = candidate.server(self._plan.server)
         plan = replace(self._plan, server=server, rounds=candidate.rounds, name="repro")
         reproducer = repro.Reproducer(candidate, server, plan, self._trials.version, self._trials.dialect)
-        folder = self._folder / "repro"
+        folder = self._campaign.folder / "repro"
         script = repro.write_script(reproducer, folder)
-        runs_folder = self._folder / "validation"
+        runs_folder = self._campaign.folder / "validation"
         shutil.rmtree(runs_folder, ignore_errors=True)
         runs = await run_script(script, server, self._plan.expected, runs_folder, self._print)
         if not runs.runs or runs.reproduced / runs.runs < LEAST_P:
@@ -96,29 +83,24 @@ class MinimiseSession:
         repro.finish(reproducer, folder, runs, result, self._whole)
         return MinimiseResult(exit_codes.PASS, result, self._whole, script, runs)
 
-    async def _attempt(self, candidate: Reduction) -> bool | None:
-        return await self._trials.attempt(candidate)
-
     def _report(self, decision: Decision) -> None:
         verdict = "fails" if decision.fails else "does not fail"
         if decision.fails:
             self._smallest = decision.requests, decision.flags
         requests, flags = self._smallest
-        elapsed = spent_time(time.monotonic() - self._begin_s)
         # The decision itself is the newest step. Before the first failure p is only assumed.
         p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
         self._print(
             f"{decision.step}: {plural(decision.requests, 'request')}, {plural(decision.flags, 'flag')}: {verdict} "
             f"({decision.successes} of {decision.tries}); smallest: {plural(requests, 'request')}, "
-            f"{plural(flags, 'flag')}; {p}{plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
+            f"{plural(flags, 'flag')}; {p}{plural(self._decider.tries, 'try', 'tries')}, "
+            f"{spent_time(self._campaign.at_s)}"
         )
 
 
 def to_validate(kept: Sequence[Reduction]) -> list[Reduction]:
-    """Candidates whose script is run, the smallest first.
-
-    A script may fail where the replay did not, as it has other timing. Then larger candidates follow, with growing
-    distance: the 2nd, 4th, 8th ... from the end, and the first.
+    """Candidates whose script is run, the smallest first. A script may fail where the replay did not, as it has other
+    timing. Then larger candidates follow, with growing distance: the 2nd, 4th, 8th ... from the end, and the first.
     """
     distances = [1, *(2**n for n in range(1, len(kept).bit_length()) if 2**n < len(kept)), len(kept)]
     return [kept[-n] for n in dict.fromkeys(distances)]
@@ -132,7 +114,6 @@ def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:
 
 
 def summary(found: MinimiseResult, seconds: float) -> str:
-    """Describe the result in one line."""
     whole, runs = found.whole, found.runs
     if found.result is None and found.exit_code == exit_codes.UNKNOWN:
         return "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"

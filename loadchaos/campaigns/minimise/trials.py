@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import httpx
 
+from loadchaos.campaigns.campaign import Campaign, run_facts
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.script_try import facts_of, try_script
+from loadchaos.campaigns.minimise.validate import facts_of, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
@@ -35,19 +35,15 @@ _LEAST_READY_STRICT_S = 300.0
 
 
 class Trials:
-    """Tries of candidates, one after the other.
-
-    Attributes:
-        strict: A try proves nothing if the server died of another failure or answered less than half of the requests.
-        fresh: The next try needs a server that has served no try yet.
-        must_start: Tells for which candidates a failed start is an error.
-        server_of: Makes the server of a candidate.
-        why: Reason why the newest candidate could not be tried.
-        version: Version of the server, as it told itself; `dialect` likewise.
+    """Tries of candidates. `strict`: a try proves nothing if the server died of another failure or answered less than
+    half of the requests. `fresh`: the next try needs a server that has served no try yet. `must_start`: tells for which
+    candidates a failed start is an error. `why` the newest candidate could not be tried. The server told its `version`
+    and `dialect` itself.
     """
 
-    def __init__(self, plan: TryPlan, folder: Path, dialect: str, print_line: Callable[[str], None]) -> None:
-        self._plan, self._folder, self._print = plan, folder, print_line
+    def __init__(self, plan: TryPlan, campaign: Campaign, dialect: str) -> None:
+        folder = campaign.folder
+        self._plan, self._folder, self._print = plan, folder, campaign.print_line
         self._pool = ServerPool(plan.server, folder / "servers")
         self._ready_s: float | None = None
         self._longest_s = 0.0
@@ -59,10 +55,8 @@ class Trials:
         self.why, self.version, self.dialect = "", "", dialect
 
     async def attempt(self, candidate: Reduction) -> bool | None:
-        """Try a candidate once.
-
-        True: the failure came. False: it did not. None: nothing was proved, and `why` says why. Raises TargetError where
-        the server does not start and `must_start` holds.
+        """Try a candidate once. True: the failure came. False: it did not. None: nothing was proved, and `why` says
+        why. Raises TargetError where the server does not start and `must_start` holds.
         """
         server, known = self.server_of(candidate), self.must_start(candidate)
         least_s = _LEAST_READY_STRICT_S if self.strict else _LEAST_READY_S
@@ -102,7 +96,6 @@ class Trials:
         return None
 
     async def stop(self) -> None:
-        """Stop the server."""
         await self._pool.stop()
 
     @property
@@ -110,7 +103,6 @@ class Trials:
         return self._ready_s is not None and self._ready_s < _QUICK_START_S
 
     async def _started(self, server: ServerChoice, *, fresh: bool) -> HeldServer:
-        """Healthy server with empty caches."""
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._pool.healthy_server(server)
         if fresh and held.runs:
@@ -147,7 +139,6 @@ class Trials:
         return result
 
     async def _identify(self, url: str) -> None:
-        """Ask a server for its dialect and version."""
         async with httpx.AsyncClient(trust_env=False) as http:
             try:
                 facts = await identify_server(DiscoveryClient(HttpAsker(http), url, url), CalibrationRequest())
@@ -156,7 +147,6 @@ class Trials:
         self.version, self.dialect = facts.version or "", facts.dialect
 
     def _try_folder(self) -> Path:
-        """Folder of the next try; old ones are removed."""
         self._number += 1
         old = self._folder / "tries" / f"{self._number - _KEPT_TRIES:04}"
         shutil.rmtree(old, ignore_errors=True)
@@ -165,18 +155,13 @@ class Trials:
         return folder
 
     def _learn(self, run: Path) -> None:
-        """Read dialect and version of the server."""
-        try:
-            facts = json.loads((run / "facts.json").read_bytes())
-        except (OSError, ValueError):
-            return
+        facts = run_facts(run)
         self.version, self.dialect = str(facts.get("version") or ""), str(facts.get("dialect") or self.dialect)
 
 
 def patience(limit_s: float, first_s: float | None, *, known_flags: bool, least_s: float = _LEAST_READY_S) -> float:
-    """Limit for the start of a server whose first start took `first_s`.
-
-    Flags that may be impossible get a shorter one. Flags that have worked keep theirs: a slow start ends the search.
+    """Limit for the start of a server whose first start took `first_s`. Flags that may be impossible get a shorter one.
+    Flags that have worked keep theirs: a slow start ends the search.
     """
     if first_s is None or known_flags:
         return limit_s

@@ -1,4 +1,4 @@
-"""Run repro.py on a launched server and count how often it reproduces."""
+"""Run repro.py, or the script of a candidate, on launched servers, and see if it reproduces."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
-from loadchaos.campaigns.minimise.script import CHECKS, WRONG
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.script import CHECKS, WRONG, ScriptFacts, write
 from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.run.held_server import HeldServer
 
+_HANGS = ("hang", "startup")
+"""Failures that a script cannot see: it knows a dead server, a failed request and an answer that breaks its schema."""
+_OF_ANSWERS = "figures.toml"
+"""File of the signatures of wrong answers."""
 _ENOUGH_SUCCESSES = 3
 _MOST = 8
 _LAST_LINES_READ_S = LAST_LINES_S + 2.0
@@ -26,10 +33,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ScriptRuns:
-    """Runs of a script.
-
-    How many reproduced the failure, and what the script and the log said.
-    """
+    """Runs of a script. How many reproduced the failure, and what the script and the log said."""
 
     reproduced: int
     runs: int
@@ -40,13 +44,7 @@ class ScriptRuns:
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """One run of a script.
-
-    Attributes:
-        line: Log line of the failure; None where it did not come.
-        code: Exit code of the script; None where it was stopped after the limit.
-        other: Id of another failure in the log, if there is one.
-    """
+    """`line` of the log: None without the failure. `code`: None after the limit. `other`: id of another failure."""
 
     line: str | None
     output: str
@@ -88,10 +86,8 @@ async def _on_fresh_server(script: Path, server: ServerChoice, expected: Expecte
 async def run_once(
     script: Path, held: HeldServer, expected: ExpectedFailure, limit_s: float | None = None
 ) -> ScriptRun:
-    """Run a script once against a healthy server.
-
-    The failure came if the script exits with 1 and the log has it since the begin of the script, or its own output where it
-    checks the answers.
+    """Run a script once against a healthy server. The failure came if the script exits with 1 and the log has it since
+    the begin of the script, or its own output where it checks the answers.
     """
     log_begin = held.log.stat().st_size if held.log.exists() else 0
     process = await asyncio.create_subprocess_exec(
@@ -136,3 +132,39 @@ def _failure_in(log: Path, begin: int, expected: ExpectedFailure) -> tuple[str |
             return found.evidence.text or "", None
         other = other or found.id
     return None, other
+
+
+def can_try(expected: ExpectedFailure) -> bool:
+    """True for a failure that a script can see."""
+    if expected.id in CHECKS:
+        return True
+    signature = signature_file.load().get(expected.id)
+    return expected.severity not in _HANGS and (signature is None or signature.file != _OF_ANSWERS)
+
+
+def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> ScriptFacts:
+    assert server.launch is not None
+    return ScriptFacts(
+        expected.title or expected.describe(),
+        server.describe(),
+        server.launch.url,
+        dialect,
+        expected.deadly,
+        CHECKS.get(expected.id, ""),
+    )
+
+
+async def try_script(
+    candidate: Reduction, facts: ScriptFacts, expected: ExpectedFailure, folder: Path, held: HeldServer,
+    limit_s: float,
+) -> TryResult:  # fmt: skip
+    """Write the script of a candidate and run it once against a server. `folder` exists and is empty."""
+    begin_s, fresh = time.monotonic(), held.runs == 0
+    held.runs += 1
+    found = await run_once(write(candidate, facts, folder), held, expected, limit_s)
+    (folder / "repro.txt").write_text(found.output)
+    seconds, reproduced = time.monotonic() - begin_s, found.line is not None
+    died = not held.alive or found.code is None or (facts.deadly and found.code == 1)
+    failure = expected.id if reproduced else found.other
+    other = died and not reproduced
+    return TryResult(reproduced, failure, other, candidate.requests, seconds, str(folder), fresh, died=died)

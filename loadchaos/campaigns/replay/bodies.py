@@ -33,10 +33,8 @@ def fitting(trace: RequestTrace, most_bytes: int = MAX_BYTES) -> RequestTrace:
 
 
 def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
-    """Store every body of a trace under `folder`.
-
-    Bodies that only the plan has are built from it. Raises OptionError where one cannot be built, or is not the one that
-    was sent.
+    """Store every body of a trace under `folder`. Bodies that only the plan has are built from it. Raises OptionError
+    where one cannot be built, or is not the one that was sent.
     """
     copied = [_copied(trace, send, folder) for send in trace.sends]
     missing = {(s.plan.phase, s.plan.step) for s in copied if s.body is None and s.plan is not None}
@@ -79,10 +77,9 @@ def _copied(trace: RequestTrace, send: TraceSend, folder: Path) -> TraceSend:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds bodies from steps, with the client behaviour of each step.
-
-    `answers` are those that later requests of sessions repeat. `kept` is the folder of the bodies that the run stored for
-    its incidents; `aborted` are requests with aborts of their own.
+    """Builds bodies from steps, with the client behaviour of each step. `answers` are those that later requests of
+    sessions repeat. `kept` is the folder of the bodies that the run stored for its incidents; `aborted` are requests
+    with aborts of their own.
     """
 
     facts: Facts
@@ -114,7 +111,6 @@ class _Builder:
         )  # fmt: skip
 
     def _sent(self, name: str, planned: PlannedBody, body: bytes) -> bytes:
-        """Body that was sent: the built one, or the one stored with an incident."""
         if is_sent_body(body, planned.len, planned.hash, planned.crc):
             return body
         file = self.kept / f"{planned.hash}.json"
@@ -131,7 +127,6 @@ def _plain(options: Any) -> Mapping[str, Any]:
 
 
 def with_aborts(trace: RequestTrace) -> RequestTrace:
-    """Make the aborts of a trace behaviours of their requests."""
     aborts = {a.request: a for a in trace.aborts}
     sends = []
     for send in trace.sends:

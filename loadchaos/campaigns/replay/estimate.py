@@ -20,12 +20,10 @@ class TryCount:
         self._test = SequentialTest(OFTEN, RARELY)
 
     def add(self, reproduced: bool) -> None:
-        """Count one try that proved something."""
         self._test.add(reproduced)
 
     @property
     def done(self) -> bool:
-        """True when no further try is needed."""
         tries = self._test.successes + self._test.failures
         if self._times is not None:
             return tries >= self._times
@@ -48,7 +46,6 @@ class TryCount:
 
 
 def result_line(reproduced: int, tries: int) -> str:
-    """Describe the result of some tries in one line."""
     if tries == 0:
         return "UNKNOWN: no try proved anything"
     if reproduced == 0:
@@ -59,10 +56,7 @@ def result_line(reproduced: int, tries: int) -> str:
 
 
 def fixed_confidence(tries: int, before: Sequence[bool]) -> float:
-    """Confidence in a remedy, after `tries` tries without the failure.
-
-    It is 1 minus the chance of these tries without a remedy, given the tries before the change.
-    """
+    """1 minus the chance of `tries` tries without the failure and without a remedy, given those before."""
     return 1 - chance_of_no_success(tries, sum(before), len(before))
 
 
@@ -73,7 +67,6 @@ def tries_for_confidence(before: Sequence[bool], wanted: float = FIXED_CONFIDENC
 
 
 def against_line(reproduced: int, tries: int, before: Sequence[bool]) -> str:
-    """Describe the result of tries against another server in one line."""
     then = f"{sum(before)} of {len(before)} before"
     if tries == 0:
         return "UNKNOWN: no try against the other server proved anything"

@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.analysis.verdict.model import FailureResult
+from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.core.errors import OptionError
 
 _LINE_NUMBER = re.compile(r":\d+")
-_DEADLY = ("engine_death", "startup", "hang")
 
 
 @dataclass(frozen=True)
 class ExpectedFailure:
-    """Failure by its id and its guilty frame.
-
-    Line numbers of frames are left out, as they change between versions. Without a frame the id alone counts.
-    """
+    """Failure by id and guilty frame without line numbers, which change; without a frame the id alone counts."""
 
     id: str
     frame: str = ""
@@ -31,35 +28,28 @@ class ExpectedFailure:
 
     @property
     def deadly(self) -> bool:
-        """True if the server dies of it, and does not only fail a request."""
         return self.any_death or self.severity != "request"
 
     def matches(self, failure: FailureResult) -> bool:
-        """Tell if a failure of a verdict is this one."""
         if self.any_death:
-            return failure.severity in _DEADLY
+            return failure.severity in DEADLY
         found = guilty_frame(failure)
         return failure.id == self.id and (not self.frame or not found or found == self.frame)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the failure of a verdict; `choose` reads it back."""
         return {
             "id": self.id, "frame": self.frame, "severity": self.severity, "title": self.title,
             "evidence": {"text": self.line}, "attribution": "server", "remedy": self.remedy,
         }  # fmt: skip
 
     def describe(self) -> str:
-        """Describe the failure in a few words."""
         if self.any_death:
             return "any death or hang"
         return f"{self.id} in {self.frame}" if self.frame else self.id
 
 
 def guilty_frame(failure: FailureResult) -> str:
-    """Guilty frame of a failure without its line number; "" without a stack.
-
-    Older verdicts name no guilty frame: it is the innermost one.
-    """
+    """Guilty frame without its line number; "" without a stack. Older verdicts have it as the innermost one."""
     frame = failure.frame
     if frame is None:
         frame = failure.frames[-1] if failure.frames else ""
@@ -69,10 +59,7 @@ def guilty_frame(failure: FailureResult) -> str:
 def choose(
     found: Iterable[FailureResult], wanted: str | None, source: str, *, any_death: bool = False
 ) -> ExpectedFailure:
-    """Choose the failure of those found that has to occur again.
-
-    Raises OptionError without a failure, or where several could be meant; the message lists them.
-    """
+    """Choose the failure that has to occur again. Raises OptionError without one, or for several, with a list."""
     failures = [f for f in found if not f.before_load]
     if wanted is not None:
         named = [f for f in failures if f.id == wanted]
@@ -80,7 +67,7 @@ def choose(
             raise OptionError(f"--failure {wanted}: {source} has {_listed(failures) or 'no failure'}")
         return _expected(named[0], any_death)
     if any_death:
-        deaths = [f for f in failures if f.severity in _DEADLY]
+        deaths = [f for f in failures if f.severity in DEADLY]
         return _expected(deaths[0], any_death) if deaths else ExpectedFailure("", any_death=True)
     if not failures:
         raise OptionError(

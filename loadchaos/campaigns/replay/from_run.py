@@ -1,7 +1,4 @@
-"""Make a trace of the ledger of a run.
-
-Finished, killed or of an older version.
-"""
+"""Make a trace of the ledger of a run. Finished, killed or of an older version."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -18,6 +14,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.model import Row
 from loadchaos.core.session_ids import place_of
 from loadchaos.load import registry
 from loadchaos.profile.attack import AttackPlan
@@ -43,23 +40,20 @@ _TIMES = ("every", "at", "after", "during", "times", "when", "jitter")
 
 @dataclass
 class _Ledger:
-    """Rows of a run that its trace is made of."""
-
-    begins: list[dict[str, Any]] = field(default_factory=list)
-    ends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    begins: list[Row] = field(default_factory=list)
+    ends: dict[str, Row] = field(default_factory=dict)
     zero_ns: int | None = None
-    attacks: list[dict[str, Any]] = field(default_factory=list)
+    attacks: list[Row] = field(default_factory=list)
     undone_ns: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    begin: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    begin: Row = field(default_factory=dict)
+    facts: Row = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
 
 
 def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path | None = None) -> RequestTrace:
-    """Make the trace of a run, up to a moment of its monotonic clock.
-
-    A run whose server died of the first question before the load has that question alone; its body is stored under
-    `scratch`. Raises OptionError for a run without requests or without its plan.
+    """Make the trace of a run, up to a moment of its monotonic clock. A run whose server died of the first question
+    before the load has that question alone; its body is stored under `scratch`. Raises OptionError for a run without
+    requests or without its plan.
     """
     ledger = _read(folder)
     begins = [b for b in ledger.begins if until_ns is None or b["at_ns"] <= until_ns]
@@ -95,10 +89,7 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
 
 
 def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path | None) -> RequestTrace:
-    """Make the trace of a run that died of its first question.
-
-    The question is the one before the load. Raises OptionError for another run without requests.
-    """
+    """Trace of a run that died of the question before the load. Raises OptionError for another without requests."""
     verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else None)
     died = any(f.severity == "engine_death" for f in verdict.failures)
     if scratch is None or not died:
@@ -117,7 +108,6 @@ def _read(folder: RunFolder) -> _Ledger:
         for row in Tail(path).rows():
             kind = row.get("row")
             if kind == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
-                row["file"] = path.name
                 ledger.begins.append(row)
             elif kind == "end":
                 ledger.ends[str(row.get("id"))] = row
@@ -129,7 +119,7 @@ def _read(folder: RunFolder) -> _Ledger:
     return ledger
 
 
-def _fold_event(ledger: _Ledger, row: dict[str, Any]) -> None:
+def _fold_event(ledger: _Ledger, row: Row) -> None:
     kind, what = row.get("row"), row.get("what")
     if kind == "run" and what == "begin":
         ledger.begin = row
@@ -143,18 +133,15 @@ def _fold_event(ledger: _Ledger, row: dict[str, Any]) -> None:
         ledger.undone_ns[str(row.get("attack")), int(row.get("n") or 0), str(row.get("replica"))] = int(row["at_ns"])
 
 
-def _causes(
-    begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]], profile: Profile
-) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-    """Yield the cause of each request: the answer that freed its user.
-
-    The requests of an open phase, and the first ones of a round, wait for the end of the round before, later ones of a
-    session for the answer before them. The last answer of a session frees its user.
+def _causes(begins: list[Row], ends: Mapping[str, Row], profile: Profile) -> Iterator[tuple[str, tuple[Cause, ...]]]:
+    """Yield the cause of each request: the answer that freed its user. The requests of an open phase, and the first
+    ones of a round, wait for the end of the round before, later ones of a session for the answer before them. The last
+    answer of a session frees its user.
     """
     paths: dict[tuple[str, int], str] = {}  # newest request of each path of a session
     in_order = _freeing(begins, ends)
     position, part, barrier = 0, None, None
-    free: list[Mapping[str, Any]] = []
+    free: list[Row] = []
     for begin in begins:
         while position < len(in_order) and in_order[position]["at_ns"] <= begin["at_ns"]:
             free.append(in_order[position])
@@ -184,7 +171,7 @@ def _without_follower(name: str) -> str:
     return head + dash + last.partition(".")[0]
 
 
-def _freeing(begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _freeing(begins: list[Row], ends: Mapping[str, Row]) -> list[Row]:
     """Ends after which a user is free, in order: of a session its last one."""
     in_order = sorted(ends.values(), key=lambda e: int(e["at_ns"]))
     last = {place_of(str(end["id"])).first: end["id"] for end in in_order}
@@ -192,25 +179,21 @@ def _freeing(begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]]
     return [e for e in in_order if (f := place_of(str(e["id"])).first) not in running and last[f] == e["id"]]
 
 
-def _before_in_session(
-    name: str, paths: dict[tuple[str, int], str], ends: Mapping[str, Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    """The end of the request before in a session; None for the first one."""
+def _before_in_session(name: str, paths: dict[tuple[str, int], str], ends: Mapping[str, Row]) -> Row | None:
     place = place_of(name)
     before = paths.get((place.first, place.branch)) or paths.get((place.first, 0))
     paths[place.first, place.branch] = name
     return ends.get(before) if before is not None and before != name else None
 
 
-def _freed(free: list[Mapping[str, Any]], at_ns: int) -> Mapping[str, Any] | None:
-    """Take the answer after which a user sent its next request."""
+def _freed(free: list[Row], at_ns: int) -> Row | None:
     for i, end in enumerate(free):
         if at_ns - end["at_ns"] <= _NEXT_WITHIN_NS:
             return free.pop(i)
     return free.pop() if free and at_ns - free[-1]["at_ns"] <= _PAUSED_WITHIN_NS else None
 
 
-def _send(begin: Mapping[str, Any], end: Mapping[str, Any] | None, after: tuple[Cause, ...], zero_ns: int) -> TraceSend:
+def _send(begin: Row, end: Row | None, after: tuple[Cause, ...], zero_ns: int) -> TraceSend:
     planned = PlannedBody(
         phase=int(begin.get("phase") or 0), step=int(begin["step"]), seed=begin.get("seed"), len=begin.get("len"),
         crc=begin.get("crc"), hash=begin.get("hash"),
@@ -223,8 +206,7 @@ def _send(begin: Mapping[str, Any], end: Mapping[str, Any] | None, after: tuple[
     )  # fmt: skip
 
 
-def _abort(begin: Mapping[str, Any], end: Mapping[str, Any] | None, zero_ns: int) -> TraceAbort | None:
-    """Abort of a request that its client hung up as planned."""
+def _abort(begin: Row, end: Row | None, zero_ns: int) -> TraceAbort | None:
     if begin.get("behaviour") != "abort" or end is None or end.get("outcome") != "aborted":
         return None
     at_s = round((end["at_ns"] - zero_ns) / 1e9, 6)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
@@ -26,22 +27,14 @@ from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
-_DEADLY = ("engine_death", "startup", "hang")
 _NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
 
 
 @dataclass(frozen=True)
 class TryResult:
-    """Result of one try.
-
-    Attributes:
-        reproduced: True: the failure came again. False: it did not. None: the try proved nothing, and `why` says why.
-        failure: Id of the failure that came, if any.
-        other: The server died of another failure.
-        sent: Requests sent until the death or the end.
-        died: The server died or hung: it is of no use for another try.
-        answered: Requests whose outcome was ok; `outcomes` has the numbers of all outcomes in words.
-        left: Requests whose client left as planned.
+    """Result of one try. `reproduced`: None where it proved nothing (`why`). `other`: the server died of another
+    failure. `sent` until the death or the end; of these `answered` were ok, and the clients of `left` left as planned.
+    `died`: the server died or hung: it is of no use for another try.
     """
 
     reproduced: bool | None
@@ -57,20 +50,12 @@ class TryResult:
     left: int = 0
     outcomes: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class TryPlan:
-    """Settings that all tries of a replay share.
-
-    Attributes:
-        base: Parts of the recorded profile that tries keep: `limits` and `watch`.
-        rounds: How often the trace is sent in one try.
-        share: Counted tries share a launched server that survives; its caches are emptied between them.
-        interrupts: Signals that end the tries.
+    """Settings that all tries of a replay share. `base`: parts of the recorded profile that tries keep. `rounds`: how
+    often the trace is sent in one try. `share`: counted tries share a launched server that survives; its caches are
+    emptied between them.
     """
 
     server: ServerChoice
@@ -84,7 +69,6 @@ class TryPlan:
 
 
 def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
-    """Make the profile that sends a stored trace."""
     attacks = [{**dict(a.attack), "at": f"{max(1, round(a.at_s * 1000))}ms"} for a in trace.attacks]
     return from_mapping(
         {
@@ -102,10 +86,7 @@ def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
 
 
 async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:
-    """Run one try. Its folder gets the trace and the run.
-
-    Raises OptionError and TargetError for what would make every further try fail too.
-    """
+    """Run one try in its folder. Raises OptionError and TargetError for what would make every try fail."""
     begin_s = time.monotonic()
     file = request_trace.write(bodies.with_aborts(trace), folder)
     with contextlib.suppress(FileExistsError):
@@ -118,7 +99,7 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     if not any(f.severity == "engine_death" and plan.expected.matches(f) for f in result.failures):
         _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
     return replace(
-        found, died=any(f.severity in _DEADLY for f in result.failures),
+        found, died=any(f.severity in DEADLY for f in result.failures),
         answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
     )  # fmt: skip
@@ -149,7 +130,7 @@ def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bo
         return TryResult(True, found.id, False, sent, seconds, folder, fresh)
     if result.exit_code in exit_codes.BY_SIGNAL:
         return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
-    dead = next((f for f in failures if f.severity in _DEADLY), None)
+    dead = next((f for f in failures if f.severity in DEADLY), None)
     if dead is not None:
         return TryResult(False, dead.id, True, sent, seconds, folder, fresh)
     if why := _unproved(result):

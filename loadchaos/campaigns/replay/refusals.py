@@ -1,8 +1,7 @@
-"""Tell tries without a failure from tries that prove nothing.
-
-A refused request does not reach the code that fails. Where the failure kills no server, a refusal may be its cure: a prompt
-that is too long has to be refused. So the same request with hardly any text is asked. Where that is refused as well, the
-server refuses the kind of request: an unknown model, an option that it does not have.
+"""Tell tries without a failure from tries that prove nothing. A refused request does not reach the code that fails.
+Where the failure kills no server, a refusal may be its cure: a prompt that is too long has to be refused. So the same
+request with hardly any text is asked. Where that is refused as well, the server refuses the kind of request: an unknown
+model, an option that it does not have.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import orjson
 
+from loadchaos.campaigns.campaign import run_facts
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
@@ -30,10 +30,7 @@ _SHOWN_CHARS = 160
 async def why_unproved(
     result: TryResult, trace: RequestTrace, server: ServerChoice, options: Options, *, kills: bool
 ) -> str:
-    """Say why a try without the failure proves no cure; "" if it may.
-
-    `kills`: the failure ends the server.
-    """
+    """Say why a try without the failure proves no cure; "" if it may. `kills`: the failure ends the server."""
     if result.reproduced is not False:
         return ""
     found = doubt(result, kills=kills)
@@ -60,11 +57,7 @@ def refuses_some(result: TryResult) -> bool:
 
 
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
-    """Ask the first request of each traffic with hardly any text.
-
-    Returns why a refusal proves nothing; "" if all are answered.
-    """
-    model = _served_model(Path(result.folder))
+    model = str(run_facts(Path(result.folder)).get("model") or "")
     tls = options.tls.context()
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
         client = DiscoveryClient(HttpAsker(http), url, url)
@@ -84,13 +77,6 @@ def _short_body(body: bytes) -> bytes:
     except orjson.JSONDecodeError:
         return body
     return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
-
-
-def _served_model(run: Path) -> str:
-    try:
-        return str(orjson.loads((run / "facts.json").read_bytes()).get("model") or "")
-    except (OSError, ValueError):
-        return ""
 
 
 def shortened(body: dict[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,7 @@ from loadchaos.simulator.options import SimulatorSpec
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """Server that tries run against: a command to launch, or the URL of one.
-
-    `limits` of its processes and `ready_within_s` are those of the run's profile.
-    """
+    """A command to launch, or a URL; `limits` of its processes and `ready_within_s` are those of the profile."""
 
     launch: CommandLine | None = None
     url: str | None = None
@@ -37,13 +34,11 @@ class ServerChoice:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Command line or URL, for people."""
         if self.launch is None:
             return str(self.url)
         return shlex.join([*(f"{k}={v}" for k, v in self.launch.env.items()), *self.launch.argv])
 
     def target(self) -> dict[str, Any]:
-        """`target` of a try's profile."""
         found: dict[str, Any] = {"on_death": "stop"}
         if self.launch is not None:
             found["launch"] = {
@@ -54,24 +49,12 @@ class ServerChoice:
 
 
 def from_launch(command: str) -> ServerChoice:
-    """Server of --launch.
-
-    Raises OptionError for a command that cannot be parsed.
-    """
+    """Server of --launch. Raises OptionError for a command that cannot be parsed."""
     return ServerChoice(launch=parse_command_line(command))
 
 
-def from_target(url: str) -> ServerChoice:
-    """Server of --target. Raises OptionError for a URL that cannot be parsed."""
-    return ServerChoice(url=parse_target(url))
-
-
 def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
-    """Server that the recorded run launched itself.
-
-    `takes_target`: the command has the option --target. Raises OptionError where the run did not launch one: the message
-    says which option names a server.
-    """
+    """Server that the run launched itself. Raises OptionError without one; `takes_target`: --target may name one."""
     kind = trace.header.server.get("kind")
     data = _recorded_profile(trace.folder / "profile.yaml")
     target = data.get("target") or {}
@@ -145,10 +128,7 @@ class ServerPool:
         self.started = len(list(folder.glob("[0-9]*"))) if folder.is_dir() else 0
 
     async def healthy_server(self, choice: ServerChoice | None = None) -> HeldServer:
-        """Return a healthy server, the one of the try before if it lives.
-
-        With another choice than before, the server is replaced.
-        """
+        """The server of the try before if it lives and `choice` is the same, else a new one."""
         if choice is not None and choice != self._choice:
             await self.stop()
             self._choice = choice
@@ -169,7 +149,6 @@ class ServerPool:
         return self._held
 
     async def stop(self) -> None:
-        """Stop the server that is held."""
         held, self._held = self._held, None
         if held is not None:
             await held.stop()

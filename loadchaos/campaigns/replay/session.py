@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from loadchaos.campaigns.campaign import Campaign, SavedState
 from loadchaos.campaigns.replay import estimate
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
-from loadchaos.campaigns.replay.resumed import SearchState, settings_of
+from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
 from loadchaos.core import exit_codes
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
@@ -26,55 +26,46 @@ _MOST_USELESS = 3
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Replay that the user asked for.
-
-    Attributes:
-        times: Number of tries; None: by a sequential test.
-        against: Other server, on which the failure should not come any more.
-    """
+    """`times`: tries; None: by a sequential test. `against`: server on which the failure should not come any more."""
 
     plan: TryPlan
-    folder: Path
     times: int | None = None
     against: ServerChoice | None = None
     dialect: str = "vllm"
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReplayState:
     """Tries so far, as replay.json has them."""
 
-    tries: list[dict[str, Any]] = field(default_factory=list)
-    against: list[dict[str, Any]] = field(default_factory=list)
+    tries: tuple[TryResult, ...] = ()
+    against: tuple[TryResult, ...] = ()
 
-    @staticmethod
-    def proved(tries: Sequence[dict[str, Any]]) -> list[bool]:
-        """Results of the tries that proved something."""
-        return [bool(t["reproduced"]) for t in tries if t["reproduced"] is not None]
+    @classmethod
+    def from_json(cls, data: object) -> ReplayState:
+        return from_json(cls, data)
+
+
+def proved(tries: Sequence[TryResult]) -> list[bool]:
+    """Results of the tries that proved something."""
+    return [t.reproduced for t in tries if t.reproduced is not None]
 
 
 class ReplaySession:
-    """Tries of one replay, with progress and state on disk.
-
-    `print_result` gets the lines of the result, `print_line` all others.
-    """
+    """Tries of one replay. `print_result` gets the lines of the result, the campaign all others."""
 
     def __init__(
-        self,
-        trace: RequestTrace,
-        request: ReplayRequest,
-        print_line: Callable[[str], None],
-        print_result: Callable[[str], None],
+        self, campaign: Campaign, trace: RequestTrace, request: ReplayRequest, print_result: Callable[[str], None]
     ) -> None:
-        self._trace, self._request, self._print, self._print_result = trace, request, print_line, print_result
+        self._campaign, self._trace, self._request = campaign, trace, request
+        self._print, self._print_result = campaign.print_line, print_result
         settings = settings_of(request.plan) | {
             "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
             "server of --against": _without_port(request.against) if request.against is not None else "",
         }  # fmt: skip
-        self._saved = SearchState(request.folder / STATE, _SCHEMA, settings)
-        self.state = self._saved.load(
-            lambda data: ReplayState(list(data["tries"]), list(data["against"])), ReplayState()
-        )
+        self._saved = SavedState(campaign, STATE, _SCHEMA, settings)
+        state = self._saved.load(ReplayState.from_json, ReplayState())
+        self._tries, self._against = list(state.tries), list(state.against)
         self._save()  # an interruption before the first try can be continued, too
         self._interrupts = request.plan.interrupts
         self._useless = 0
@@ -83,14 +74,11 @@ class ReplaySession:
         """Set for tries that have to prove a cure: True if the failure ended the server."""
 
     async def run(self) -> int:
-        """Run the tries that are left. Returns the exit code.
-
-        0: reproduced (with `against`: fixed), 1: not reproduced (still fails), 3: nothing was proved.
-        """
+        """Run the tries that are left. 0: reproduced (`against`: fixed), 1: not (still fails), 3: nothing was proved."""
         request = self._request
-        before = await self._series(request.plan, self.state.tries, estimate.TryCount(request.times), "try")
+        before = await self._series(request.plan, self._tries, estimate.TryCount(request.times), "try")
         line = estimate.result_line(sum(before), len(before))
-        self._print_result(line + self._others(self.state.tries))
+        self._print_result(line + self._others(self._tries))
         if self._interrupts:
             return self._interrupts.exit_code
         if request.against is None:
@@ -102,10 +90,10 @@ class ReplaySession:
 
     async def _run_against(self, server: ServerChoice, before: list[bool]) -> int:
         plan = replace(self._request.plan, server=server)
-        self._kills = any(t["died"] for t in self.state.tries if t["reproduced"])
+        self._kills = any(t.died for t in self._tries if t.reproduced)
         needed, _ = estimate.tries_for_confidence(before)
-        after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
-        self._print_result(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
+        after = await self._series(plan, self._against, _UntilFailure(needed), "try against the other server")
+        self._print_result(estimate.against_line(sum(after), len(after), before) + self._others(self._against))
         if self._interrupts:
             return self._interrupts.exit_code
         if any(after):
@@ -113,16 +101,16 @@ class ReplaySession:
         return exit_codes.PASS if len(after) >= needed else exit_codes.UNKNOWN
 
     async def _series(
-        self, plan: TryPlan, tries: list[dict[str, Any]], count: estimate.TryCount | _UntilFailure, what: str
+        self, plan: TryPlan, tries: list[TryResult], count: estimate.TryCount | _UntilFailure, what: str
     ) -> list[bool]:
-        for reproduced in ReplayState.proved(tries):
+        for reproduced in proved(tries):
             count.add(reproduced)
         held = plan.share or self._kills is False  # it is asked after the try
-        pool = ServerPool(plan.server, self._request.folder / "servers") if held else None
+        pool = ServerPool(plan.server, self._campaign.folder / "servers") if held else None
         try:
             while not count.done and not self._interrupts and self._useless < _MOST_USELESS:
-                result = await self._one(plan, pool, len(self.state.tries) + len(self.state.against))
-                tries.append(result.to_json())
+                result = await self._one(plan, pool, len(self._tries) + len(self._against))
+                tries.append(result)
                 self._save()
                 if result.reproduced is not None:
                     count.add(result.reproduced)
@@ -131,10 +119,10 @@ class ReplaySession:
         finally:
             if pool is not None:
                 await pool.stop()
-        return ReplayState.proved(tries)
+        return proved(tries)
 
     async def _one(self, plan: TryPlan, pool: ServerPool | None, number: int) -> TryResult:
-        folder = self._request.folder / "tries" / f"{number + 1:03}"
+        folder = self._campaign.folder / "tries" / f"{number + 1:03}"
         shutil.rmtree(folder, ignore_errors=True)  # of a try that was killed
         held = None
         if pool is not None and plan.server.launch is not None:
@@ -153,7 +141,7 @@ class ReplaySession:
         return result
 
     def _progress(
-        self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
+        self, tries: Sequence[TryResult], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
     ) -> str:
         if result.reproduced is None:
             shown = f"proved nothing ({result.why})"
@@ -166,23 +154,22 @@ class ReplaySession:
                 f" (with {result.failure})" if result.failure else ""
             )
         left, exact = count.left()
-        mean_s = sum(t["seconds"] for t in tries) / len(tries)
+        mean_s = sum(t.seconds for t in tries) / len(tries)
         eta = ""
         if left and not count.done:
             about = spent_time(left * mean_s)
             eta = f"; {left if exact else f'about {left}'} more, {about}"
         return f"{what} {len(tries)}: {shown}, {result.seconds:.0f} s{eta}"
 
-    def _others(self, tries: Sequence[dict[str, Any]]) -> str:
-        """Describe other deaths and useless tries, as the end of the result."""
-        others = [str(t["failure"]) for t in tries if t["other"]]
-        useless = [t for t in tries if t["reproduced"] is None]
+    def _others(self, tries: Sequence[TryResult]) -> str:
+        others = [str(t.failure) for t in tries if t.other]
+        useless = [t for t in tries if t.reproduced is None]
         parts = [f"other deaths: {', '.join(others)}"] if others else []
-        parts += [f"{len(useless)} tries proved nothing: {useless[-1]['why']}"] if useless else []
+        parts += [f"{len(useless)} tries proved nothing: {useless[-1].why}"] if useless else []
         return "".join(f"; {part}" for part in parts)
 
     def _save(self) -> None:
-        self._saved.save(source=self._trace.header.source, tries=self.state.tries, against=self.state.against)
+        self._saved.save(source=self._trace.header.source, tries=self._tries, against=self._against)
 
 
 class _UntilFailure:

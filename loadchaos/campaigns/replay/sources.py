@@ -34,10 +34,7 @@ _MOONCAKE_UNIT_S = 0.001
 
 
 def read_source(path: Path, scratch: Path) -> RequestTrace:
-    """Read the trace of a run, an incident, a trace or a file of requests.
-
-    Bodies that the source itself holds are stored under `scratch`. Raises OptionError where there is nothing to replay.
-    """
+    """Read a trace; its own bodies are stored under `scratch`. Raises OptionError where there is nothing to replay."""
     if path.is_dir():
         return _of_folder(path, scratch)
     if not path.is_file():
@@ -65,7 +62,6 @@ def _of_folder(path: Path, scratch: Path) -> RequestTrace:
 
 
 def _of_incident(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of the incident's run up to its death, or of its stored requests."""
     incident = json.loads((path / "incident.json").read_bytes())
     failure = {"id": incident.get("id"), "severity": incident.get("severity"), "title": incident.get("title")}
     run = RunFolder(path.parent.parent)
@@ -98,10 +94,7 @@ def _of_incident(path: Path, scratch: Path) -> RequestTrace:
 
 
 def without_later(source: Path, trace: RequestTrace, failure: str) -> RequestTrace:
-    """Trace of a run without requests sent after its failure first came.
-
-    Those cannot have caused it. Other sources, and a failure without an incident, keep all requests.
-    """
+    """Trace of a run without requests after its failure first came; they cannot have caused it."""
     if trace.header.plan is None or not source.is_dir():
         return trace
     found = [json.loads(file.read_bytes()) for file in RunFolder(source).incidents.glob("*/incident.json")]
@@ -126,7 +119,6 @@ def _model(folder: Path, sends: Sequence[TraceSend]) -> str:
 
 
 def _of_file(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of a file: our own, Mooncake's, or bodies in any known form."""
     with path.open("rb") as f:
         try:
             first = json.loads(f.readline())
@@ -142,7 +134,6 @@ def _of_file(path: Path, scratch: Path) -> RequestTrace:
 
 
 def _require_bodies(trace: RequestTrace, path: Path) -> None:
-    """Raise OptionError for a request without a body and without a plan."""
     for send in trace.sends:
         if send.body is not None and not trace.body_file(send).is_file() and send.plan is None:
             raise OptionError(
@@ -157,10 +148,7 @@ def _require_bodies(trace: RequestTrace, path: Path) -> None:
 
 
 def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of an OpenAI batch file, ShareGPT or AIPerf file.
-
-    The file has no times: some requests are sent side by side, in order.
-    """
+    """Trace of an OpenAI batch, ShareGPT or AIPerf file, without times: some are sent side by side, in order."""
     sends: list[TraceSend] = []
     for i, request in enumerate(requests_file.read(str(path))):
         stream = request.stream is not False
@@ -180,10 +168,7 @@ def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
 
 
 def _of_arrivals(path: Path, scratch: Path) -> RequestTrace:
-    """Trace of recorded arrivals: times, lengths and shared blocks.
-
-    Prompts are made of words; equal blocks have equal words, so shared prefixes survive.
-    """
+    """Trace of recorded arrivals; equal blocks have equal words, so that shared prefixes survive."""
     sends = []
     for i, arrival in enumerate(arrivals.read(str(path))):
         text = _prompt(arrival.input_tokens, arrival.blocks, i)

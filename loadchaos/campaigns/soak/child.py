@@ -1,7 +1,6 @@
-"""Child process of a soak: start, watch and find its run.
-
-The child holds a lock file open. The lock is taken as long as the child lives, whoever started it and whether or not its
-pid was recorded in time; it is free as soon as the child has exited, for whatever reason.
+"""Child process of a soak: start, watch and find its run. The child holds a lock file open. The lock is taken as long
+as the child lives, whoever started it and whether or not its pid was recorded in time; it is free as soon as the child
+has exited, for whatever reason.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class SoakChild:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet. Returns its pid.
-
-        Raises LedgerError when it cannot be started.
-        """
+        """Start `loadchaos run ARGUMENTS`, when quiet with output to soak-run.log. Returns its pid."""
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
         try:
@@ -96,10 +92,7 @@ class SoakChild:
         return False
 
     def exit_code(self) -> int | None:
-        """Exit code of the child; None if unknown.
-
-        Unknown while it runs, when it was killed, and when another soak started it.
-        """
+        """Exit code; None while it runs, when it was killed, and when another soak started it."""
         if self._process is None or self._process.poll() is None or self._process.returncode < 0:
             return None
         return self._process.returncode
@@ -111,14 +104,7 @@ class SoakChild:
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder by pid, else by name and time; None where it made none.
-
-        Args:
-            pid: process of the run, where known.
-            started: start time, ISO 8601.
-            name: name of the profile.
-            known: folders of earlier runs.
-        """
+        """Find the run's folder by pid, else by name and time; None without one. `known`: those of earlier runs."""
         candidates = []
         for path in self._home.iterdir():
             if path.name in known or path.name.startswith(".") or not path.name.startswith(name):
@@ -140,7 +126,6 @@ class SoakChild:
         return _finished(self._home / folder, None)
 
     def last_line(self) -> str:
-        """Last line of soak-run.log."""
         try:
             with (self._home / _OUTPUT).open("rb") as f:
                 f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -1,6 +1,5 @@
-"""Soak loop: start due runs, watch, note results, delete old runs.
-
-`Soak.poll` is called each second and saves soak.json before every action that a kill could interrupt.
+"""Soak loop: start due runs, watch, note results, delete old runs. `Soak.poll` is called each second and saves
+soak.json before every action that a kill could interrupt.
 """
 
 from __future__ import annotations
@@ -13,28 +12,16 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.soak import due, retention
 from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
-from loadchaos.campaigns.soak.state import (
-    Running,
-    SoakRun,
-    State,
-    What,
-    Why,
-    format_time,
-    iso,
-    load,
-    parse_time,
-    save,
-)
+from loadchaos.campaigns.soak.state import Running, SoakRun, State, What, Why, format_time, iso, load, parse_time, save
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.folder_lock import FolderLock
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
 from loadchaos.report.html import trend, trend_page
-from loadchaos.run.interrupts import Interrupts
 
 _POLL_S = 1.0
 _OVERTIME_S = 600.0
@@ -46,7 +33,6 @@ class SoakClock:
     """Wall clock of this machine."""
 
     def now(self) -> datetime:
-        """Return the current time in UTC."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
@@ -56,17 +42,7 @@ class SoakClock:
 
 @dataclass(frozen=True)
 class Order:
-    """Settings of a soak.
-
-    Args:
-        profile: profile as the user named it.
-        name: name of the profile.
-        schedule: when runs start and which are kept.
-        home: folder of the soak.
-        options: further options of `loadchaos run`.
-        duration_s: duration given with the options.
-        has_seed: the options or the environment set the seed of every run.
-    """
+    """Settings of a soak; `options` are those of `loadchaos run`. `has_seed`: these set the seed of every run."""
 
     profile: str
     name: str
@@ -78,36 +54,22 @@ class Order:
 
 
 class Soak:
-    """The soak of one folder.
+    """The soak of one folder. Raises OptionError when another one uses it."""
 
-    Raises OptionError when another soak uses the folder, LedgerError when the state cannot be written.
-    """
-
-    def __init__(
-        self,
-        order: Order,
-        clock: SoakClock,
-        child: SoakChild,
-        interrupts: Interrupts,
-        print_line: Callable[[str], None],
-    ) -> None:
-        self._interrupts = interrupts
-        self._order, self._clock, self._child, self._print = order, clock, child, print_line
-        self._lock = FolderLock(order.home, f"the soak of {order.profile}", clock.now())
-        self.state = load(order.home, order.profile, order.name, clock.now())
+    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, campaign: Campaign) -> None:
+        self._campaign, self._interrupts, self._print = campaign, campaign.interrupts, campaign.print_line
+        self._order, self._clock, self._child = order, clock, child
+        campaign.lock(f"the soak of {order.profile}", clock.now())
+        self.state = load(campaign, order.profile, order.name, clock.now())
         self._signal_sent: int | None = None
         self._saved = _fingerprint(self.state)
-        save(order.home, self.state)
+        save(campaign, self.state)
         retention.sweep(order.home)
 
     def close(self) -> None:
-        """Release the folder."""
-        self._lock.close()
-
-    # --- the two modes --------------------------------------------------------------------------------------------------
+        self._campaign.close()
 
     def forever(self) -> int:
-        """Run the schedule until a signal comes. Returns the exit code."""
         self._print(f"{self._order.name}: {self._order.schedule.describe()}")
         self._print_next()
         error = ""
@@ -124,7 +86,6 @@ class Soak:
         return self._interrupts.exit_code
 
     def once(self) -> int:
-        """Run once now. Returns the exit code of the run."""
         queue = self._order.schedule.overlap == "queue"
         while self._busy():
             if not queue or self._interrupts:
@@ -159,8 +120,6 @@ class Soak:
         if start is not None:
             self._start(start.planned, start.why, quiet=True)
         self._save()
-
-    # --- the current run ------------------------------------------------------------------------------------------------
 
     def _start(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
         """Record the start, then start the run. If the soak is killed in between, the next one finds the record."""
@@ -215,7 +174,6 @@ class Soak:
         return f"a run is going on ({pid}since {format_time(parse_time(running.started))})"
 
     def _limit_duration(self, running: Running) -> None:
-        """Send SIGTERM, then SIGKILL, to a run over `max_duration`."""
         limit_s = self._order.schedule.max_duration
         if limit_s is None:
             return
@@ -231,7 +189,6 @@ class Soak:
         self._child.end(running.pid, number)
 
     def _end_run(self) -> None:
-        """Pass the stop signal to the run and wait for its verdict."""
         if self._interrupts and self.state.running is not None:
             self._child.end(self.state.running.pid, self._interrupts.first)
             for _ in range(int(_KILL_AFTER_S / _POLL_S)):
@@ -304,7 +261,7 @@ class Soak:
     def _save(self) -> None:
         fingerprint = _fingerprint(self.state)
         if fingerprint != self._saved:
-            save(self._order.home, self.state)
+            save(self._campaign, self.state)
             self._saved = fingerprint
 
     def _print_next(self) -> None:
@@ -320,11 +277,9 @@ def _fingerprint(state: State) -> tuple[object, ...]:
 
 
 def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
-    """Run the schedule, or once. Returns the exit code.
-
-    SIGINT, SIGTERM and SIGHUP end the current run and then the soak.
-    """
-    interrupts = Interrupts()
-    one = Soak(order, SoakClock(), SoakChild(order.home), interrupts, print_line)
-    with contextlib.closing(one), interrupts.installed():
+    campaign = Campaign(order.home, print_line)
+    with (
+        contextlib.closing(Soak(order, SoakClock(), SoakChild(order.home), campaign)) as one,
+        campaign.interrupts.installed(),
+    ):
         return one.once() if once else one.forever()

@@ -24,10 +24,7 @@ class Start:
 
 
 def poll(state: State, schedule: Schedule, now: datetime, *, busy: bool) -> Start | None:
-    """Find the run to start now; None for none.
-
-    Notes missed and skipped starts in `state`, which the caller saves before it starts the run. `busy`: a run is going on.
-    """
+    """Find the run to start now; note missed and skipped starts in `state`. `busy`: a run is going on."""
     start = _due(state, schedule, now)
     if start is not None and busy:
         _overlap(state, schedule, start)

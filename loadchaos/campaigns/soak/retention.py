@@ -1,7 +1,6 @@
-"""Delete old runs of a soak, except the last passed and marked ones.
-
-A user marks a run with an empty file KEEP in its folder or in one of its incidents, or with "keep": true in an
-incident.json. Only runs that this soak started are deleted.
+"""Delete old runs of a soak, except the last passed and marked ones. A user marks a run with an empty file KEEP in its
+folder or in one of its incidents, or with "keep": true in an incident.json. Only runs that this soak started are
+deleted.
 """
 
 from __future__ import annotations
@@ -23,14 +22,7 @@ _USUAL_GAPS = 3
 
 
 def expired(home: Path, runs: Sequence[SoakRun], keep: Retention, now: datetime) -> list[SoakRun]:
-    """List the runs whose folders may be deleted, oldest first.
-
-    Args:
-        home: folder of the soak.
-        runs: all runs, in the order in which they ended.
-        keep: limits of the profile's schedule.
-        now: current time.
-    """
+    """List the runs whose folders may be deleted, oldest first. `runs` are in the order in which they ended."""
     kept = [r for r in runs if r.folder and r.started and not r.deleted and _is_run_folder(home / r.folder)]
     last_passed = next((r for r in reversed(kept) if r.verdict == "pass"), None)
     ages = _ages([parse_time(str(r.started)) for r in kept], now)
@@ -43,10 +35,8 @@ def expired(home: Path, runs: Sequence[SoakRun], keep: Retention, now: datetime)
 
 
 def _ages(starts: Sequence[datetime], now: datetime) -> list[timedelta]:
-    """Ages of runs, robust against a wrong clock.
-
-    A gap between two runs counts at most three times the median gap, and zero where the clock went back. With two runs or
-    fewer there is no median and every age is zero.
+    """Ages of runs, robust against a wrong clock. A gap between two runs counts at most three times the median gap, and
+    zero where the clock went back. With two runs or fewer there is no median and every age is zero.
     """
     gaps = [max(b - a, timedelta()) for a, b in pairwise([*starts, now])]
     usual = median_low(gaps[:-1]) if len(gaps) > 2 else timedelta()

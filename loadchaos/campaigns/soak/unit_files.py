@@ -1,7 +1,6 @@
-"""Write a schedule for systemd, cron or Kubernetes.
-
-Each starts `loadchaos soak PROFILE --once`, which locks the folder, notes the run and deletes old ones. A comment names
-options of the schedule that one of them does not have; an option that would change start times is an error.
+"""Write a schedule for systemd, cron or Kubernetes. Each starts `loadchaos soak PROFILE --once`, which locks the
+folder, notes the run and deletes old ones. A comment names options of the schedule that one of them does not have; an
+option that would change start times is an error.
 """
 
 from __future__ import annotations
@@ -48,15 +47,11 @@ class Job:
 
     @property
     def unit(self) -> str:
-        """Name that systemd and Kubernetes accept."""
         return "loadchaos-" + (re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "soak")
 
 
 def emit(job: Job, kind: str) -> str:
-    """Return the text for `systemd`, `cron` or `k8s`.
-
-    Raises OptionError where it cannot express the schedule.
-    """
+    """Return the text for `systemd`, `cron` or `k8s`. Raises OptionError where it cannot express the schedule."""
     return _KINDS[kind](job)
 
 
@@ -85,7 +80,6 @@ def _moved(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _skips(schedule: Schedule, who: str) -> str:
-    """Comment on the next start that a clock change skips. Empty without one."""
     moved = _moved(schedule, datetime.now(UTC))
     if moved is None:
         return ""
@@ -93,9 +87,6 @@ def _skips(schedule: Schedule, who: str) -> str:
         f"# On {moved:%Y-%m-%d} a clock change skips the time of a start: {who} skips the run, "
         f"`loadchaos soak` starts it at {moved:%H:%M}.\n"
     )
-
-
-# --- systemd ------------------------------------------------------------------------------------------------------------
 
 
 def _systemd(job: Job) -> str:
@@ -152,10 +143,7 @@ def _unit_word(word: str) -> str:
 
 
 def on_calendar(schedule: Schedule) -> list[str]:
-    """Translate a cron line into OnCalendar lines.
-
-    There are two where cron means "this day of the month or that weekday".
-    """
+    """OnCalendar lines: two where cron means "this day of the month or that weekday"."""
     _plain(schedule, "systemd", "run `loadchaos soak` without --emit")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
     clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
@@ -180,7 +168,6 @@ def _numbers(field: str, names: Mapping[str, str]) -> str:
 
 
 def _values(field: str, low: int, high: int) -> list[int]:
-    """List the numbers that a cron field names."""
     found: set[int] = set()
     for term in field.split(","):
         span, _, step = term.partition("/")
@@ -198,9 +185,6 @@ def _weekdays(field: str) -> str:
     names = {d.upper(): str(i) for i, d in enumerate(_DAYS)}
     days = sorted({v % 7 for v in _values(_numbers(field, names), 0, 7)})
     return "" if len(days) == 7 else ",".join(_DAYS[d] for d in days)
-
-
-# --- cron ---------------------------------------------------------------------------------------------------------------
 
 
 def _cron(job: Job) -> str:
@@ -221,9 +205,6 @@ def _cron(job: Job) -> str:
     lines += [f"# Write {v}=... above the line: cron does not use the variables of your shell." for v in job.variables]
     lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
     return "\n".join(lines) + "\n"
-
-
-# --- Kubernetes ----------------------------------------------------------------------------------------------------------
 
 
 def _k8s(job: Job) -> str:

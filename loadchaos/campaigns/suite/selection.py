@@ -1,7 +1,4 @@
-"""Selection of the profiles of a suite.
-
-Each profile that is left out has its reason.
-"""
+"""Selection of the profiles of a suite. Each profile that is left out has its reason."""
 
 from __future__ import annotations
 
@@ -18,12 +15,7 @@ _FIRST = "smoke"
 
 @dataclass(frozen=True)
 class Selected:
-    """One profile of a suite.
-
-    Args:
-        profile: the profile.
-        reasons: why it is left out; empty if it runs.
-    """
+    """One profile of a suite, with the reasons why it is left out; none if it runs."""
 
     profile: Profile
     reasons: Sequence[str] = ()
@@ -31,10 +23,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class SuiteChoice:
-    """Profiles that the user asked for.
-
-    `only` empty: all but those of `skip`. `authorized` as in `--authorize`; None: the server is our own.
-    """
+    """`only` empty: all but `skip`. `authorized` as in `--authorize`; None: the server is our own."""
 
     only: Collection[str] = ()
     skip: Collection[str] = ()

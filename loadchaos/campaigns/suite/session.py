@@ -1,7 +1,5 @@
-"""Run the profiles of a suite, one after the other.
-
-A run that fails, that cannot begin, or that finds the server dead does not end the suite. A signal does: the run ends in
-order, and the suite with it.
+"""Run the profiles of a suite, one after the other. A run that fails, that cannot begin, or that finds the server dead
+does not end the suite. A signal does: the run ends in order, and the suite with it.
 """
 
 from __future__ import annotations
@@ -11,40 +9,107 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
-from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counted, now_text, verdict_of
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
+from loadchaos.core.model import Facts
 from loadchaos.profile.profile import Profile
-from loadchaos.report.suite_result import ProfileRow, SuiteFailure
+from loadchaos.report.html import suite_page
+from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteFailure, SuiteResult
 from loadchaos.run.finalize import Result
-from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
+_WORST_FIRST = (
+    exit_codes.FAIL,
+    exit_codes.INTERNAL_ERROR,
+    exit_codes.USER_ERROR,
+    exit_codes.TARGET_ERROR,
+    exit_codes.UNKNOWN,
+    exit_codes.PASS,
+)
 _STILL_DOWN_S = 5.0
 _MOST_FAILURES = 20
 
 
-class SuiteSession:
-    """The runs of a suite. `print_line` gets the lines of the runs, `announce` one line before and after each."""
+def worst(codes: Sequence[int]) -> int:
+    """Exit code of a suite: a signal, else the worst; 3 without a run."""
+    for code in exit_codes.BY_SIGNAL:
+        if code in codes:
+            return code
+    return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
-    def __init__(
-        self,
-        record: SuiteRecord,
-        options: Options,
-        interrupts: Interrupts,
-        print_line: Callable[[str], None],
-        announce: Callable[[str], None],
-    ) -> None:
-        self._record, self._options, self._interrupts = record, options, interrupts
-        self._print, self._announce = print_line, announce
+
+class SuiteRecord:
+    """Results of a suite so far. Files are complete after each change, so that SIGKILL loses nothing that was finished."""
+
+    def __init__(self, campaign: Campaign, target: str, facts: Facts) -> None:
+        self.campaign, self._target, self._facts = campaign, target, facts
+        self._started = now_text()
+        self._rows: dict[str, ProfileRow] = {}
+
+    def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
+        state: State = "left out" if reasons else "waiting"
+        self._rows[name] = ProfileRow(name=name, about=about, state=state, why=tuple(reasons))
+
+    def restore(self, before: SuiteResult) -> None:
+        """Keep what had finished in an earlier part of the suite. Raises OptionError for another server."""
+        if before.target != self._target:
+            raise OptionError(f"--resume: the suite was of {before.target}, not of {self._target}; start a new suite")
+        done = {row.name: row for row in before.in_state("finished") if row.exit_code not in exit_codes.BY_SIGNAL}
+        self._rows = {name: done.get(name, row) for name, row in self._rows.items()}
+        self._started = before.started
+
+    def is_finished(self, name: str) -> bool:
+        return self._rows[name].state == "finished"
+
+    def begin(self, name: str) -> None:
+        self._rows[name] = replace(self._rows[name], state="running")
+        self.write()
+
+    def end(self, row: ProfileRow) -> None:
+        self._rows[row.name] = row
+        self.write()
+
+    def write(self, *, ended: bool = False) -> None:
+        """Write suite.json and suite.html. Raises LedgerError."""
+        result = self.result(ended=ended)
+        self.campaign.write({"suite.json": result, "suite.html": suite_page.render(result)})
+
+    @property
+    def exit_code(self) -> int:
+        return worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
+
+    def result(self, *, ended: bool) -> SuiteResult:
+        facts = self._facts
+        return SuiteResult(
+            schema=1,
+            target=self._target,
+            server=ServerName(dialect=facts.dialect, version=facts.version, model=facts.model),
+            started=self._started,
+            ended=now_text() if ended else None,
+            exit_code=self.exit_code if ended else None,
+            verdict=verdict_of(self.exit_code) if ended else None,
+            profiles=tuple(self._rows.values()),
+        )
+
+
+class SuiteSession:
+    """The runs of a suite; each has a line before and after its own lines."""
+
+    def __init__(self, record: SuiteRecord, options: Options) -> None:
+        self._record, self._options = record, options
+        self._interrupts, self._announce = record.campaign.interrupts, record.campaign.print_line
+        self._print: Callable[[str], None] = lambda text: self._announce(f"  {text}")
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
         """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
+            if self._record.is_finished(profile.name):
+                continue
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
@@ -62,7 +127,7 @@ class SuiteSession:
 
     async def _run(self, profile: Profile, seed: int) -> ProfileRow:
         """Run a profile with prompts that the server has not cached."""
-        options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
+        options = replace(self._options, out=self._record.campaign.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
             return _summary(profile, await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
@@ -77,9 +142,7 @@ class SuiteSession:
 
 
 def _summary(profile: Profile, result: Result) -> ProfileRow:
-    """The part of a run's verdict that the suite shows."""
     verdict = result.verdict
-    failures = [f for f in result.failures if not f.accepted and f.attribution != "expected"]
     checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()
     return ProfileRow(
         name=profile.name,
@@ -91,7 +154,7 @@ def _summary(profile: Profile, result: Result) -> ProfileRow:
         error=result.error,
         requests=sum(result.outcomes.values()),
         worth=verdict.worth if verdict is not None else "",
-        failures=tuple(_failure(f) for f in failures[:_MOST_FAILURES]),
+        failures=tuple(_failure(f) for f in counted(result)[:_MOST_FAILURES]),
         unknown=tuple(_described(c) for c in checks if c.verdict == "unknown"),
         broken=tuple(_described(c) for c in checks if c.verdict == "fail"),
     )
@@ -103,13 +166,7 @@ def _described(check: CheckResult) -> str:
 
 def _failure(f: FailureResult) -> SuiteFailure:
     return SuiteFailure(
-        id=f.id,
-        title=f.title,
-        severity=f.severity,
-        count=f.count,
-        known=f.known,
-        remedy=f.remedy,
-        incident=f.incident,
+        id=f.id, title=f.title, severity=f.severity, count=f.count, known=f.known, remedy=f.remedy, incident=f.incident
     )
 
 

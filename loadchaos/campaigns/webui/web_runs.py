@@ -52,10 +52,7 @@ class WebSession:
         self._print, self._print_result = print_line, print_result
 
     async def serve(self, address: WebAddress) -> int:
-        """Serve the web UI until a signal. Returns the exit code of the last run.
-
-        Raises LoadchaosError where an option cannot be used, or the web UI does not start.
-        """
+        """Serve until a signal; returns the exit code of the last run. Raises LoadchaosError without a web UI."""
         options, profile = self._options, self._profile
         if options.master is not None:
             raise OptionError(
@@ -98,7 +95,6 @@ class WebSession:
             following.cancel()
 
     async def _runs(self, ui: WebUiProcess) -> int:
-        """Run the profile at each Start; returns the exit code of the last run."""
         code = 0
         while not self._interrupts:
             if lost := ui.lost_reason():
@@ -146,10 +142,7 @@ def _connect_host(host: str) -> str:
 
 
 def _free_port(address: WebAddress) -> int:
-    """Port of the address, or a free one for 0.
-
-    Raises OptionError where it is taken.
-    """
+    """Port of the address, or a free one for 0. Raises OptionError where it is taken."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -20,10 +20,7 @@ _MOST = 6
 
 
 class WebSearches:
-    """Follows the searches in `out`, and tells the web UI of changed ones.
-
-    A search may run in another terminal at the same time.
-    """
+    """Tells the web UI of changed searches in `out`, which may run in another terminal."""
 
     def __init__(self, out: Path, ui: WebUiProcess) -> None:
         self._out, self._ui, self._target = out, ui, ui.web.target
@@ -32,13 +29,11 @@ class WebSearches:
         self._write()
 
     async def follow(self) -> None:
-        """Update the tab for ever."""
         while True:
             self.update()
             await asyncio.sleep(_POLL_S)
 
     def update(self) -> None:
-        """Write the tab again if a search changed."""
         found = sorted(self._out.glob(f"capacity-*/{files.RESULT}"))[-_MOST:]
         changed = [file for file in found if _modified_ns(file) != self._read_ns.get(file)]
         for file in changed:

@@ -14,6 +14,7 @@ from loadchaos.campaigns.bisect.flag_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from tests.campaigns.states import state_in
 
 Flags = tuple[tuple[str, ...], ...]
 ALL: Flags = (
@@ -45,7 +46,7 @@ class Server:
 def searched(
     server: Server, changes: Sequence[tuple[str, ...]] = (), file: Path | None = None, flags: Flags = ALL
 ) -> FlagFindings | None:
-    server.decider = Decider(server.attempt, file, lambda _: None, budget_s=60.0)
+    server.decider = Decider(server.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
     return asyncio.run(FlagSearch(whole(flags), server.decider, changes).run())
 
 

@@ -14,6 +14,7 @@ from loadchaos.campaigns.bisect.version_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from tests.campaigns.states import state_in
 
 VERSIONS = [f"0.{n}" for n in range(20)]
 
@@ -45,7 +46,7 @@ class Releases:
         return version in self.bad and self.rng.random() < 1 - (1 - self.p) ** found.rounds
 
     def search(self, known: str | None = None, file: Path | None = None) -> VersionFindings:
-        self.decider = Decider(self.attempt, file, lambda _: None, budget_s=60.0)
+        self.decider = Decider(self.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
         return asyncio.run(VersionSearch(VERSIONS, self.decider, self.candidate, self.prepare, known).run())
 
 

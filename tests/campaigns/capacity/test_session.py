@@ -18,6 +18,7 @@ import pytest
 from bench.capacity import CASES, VirtualStep, profile_of
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.capacity import session as module
 from loadchaos.campaigns.capacity.search import SearchSettings
 from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
@@ -27,7 +28,6 @@ from loadchaos.profile.profile import Profile
 from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal.capacity import render
 from loadchaos.run.finalize import Result
-from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
@@ -67,15 +67,14 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     slo = profile_of(CASE).slo
     assert slo is not None
     limits_s = slo.limits_s()
-    given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
-             "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
+    search = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s)
+    given = {"search": search, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}
     return CapacitySession(
+        Campaign(folder, lines.append),
         profile_of(CASE),
         CapacitySettings(**given),
         Options(),
-        folder,
-        SearchOutput(lines.append, lines.append),
-        Interrupts(),
+        SearchOutput(lines.append),
     )
 
 
@@ -102,9 +101,8 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
     settings = session(tmp_path, lines)._settings
-    found = CapacitySession(
-        profile, settings, Options(), tmp_path, SearchOutput(lines.append, lines.append), Interrupts()
-    )
+    campaign = Campaign(tmp_path, lines.append)
+    found = CapacitySession(campaign, profile, settings, Options(), SearchOutput(lines.append))
     data = asyncio.run(found.run())
     assert data["answer"]["known"]
     assert len(seen) == len(data["steps"])
@@ -185,7 +183,7 @@ def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_ru
     assert "not finished" in capacity_page.render(CapacityResult.from_json(stored))
     virtual_runs.clear()
     again = session(halves, [])
-    again.restore(stored)
+    again.restore(CapacityResult.from_json(stored), stored["steps"])
     data = asyncio.run(again.run())
     same = ("load", "status", "goodput", "requests")
     assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in expected["steps"]]
@@ -258,10 +256,12 @@ def test_session_judges_the_capacity_that_is_asked_for(
     found = session(tmp_path, [], at_least=at_least)
     steps = [(20.4, "met"), (20.6, "not_met")]
     found.restore(
-        {"steps": [{"load": load, "status": status, "leans": status == "met", "scout": False, "why": ""}
-                   for load, status in steps],
-         "seconds": 100.0, "started": "2026-01-01T00:00:00+00:00", "server": {}, "failures": []}
-    )  # fmt: skip
+        CapacityResult.from_json({"seconds": 100.0, "started": "2026-01-01T00:00:00+00:00"}),
+        [
+            {"load": load, "status": status, "leans": status == "met", "scout": False, "why": ""}
+            for load, status in steps
+        ],
+    )
     assert asyncio.run(found.run())["exit_code"] == code
 
 
@@ -269,7 +269,8 @@ def test_session_refuses_a_limit_that_no_answer_has(
     tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert virtual_runs == {}
-    one_token = session(tmp_path, [], slo_s={"itl_p99": 1.0})
+    gaps = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s={"itl_p99": 1.0})
+    one_token = session(tmp_path, [], search=gaps)
     watch_end = VirtualStep._end
 
     def without_gaps(self: VirtualStep, name: str, found: Any) -> dict[str, Any]:

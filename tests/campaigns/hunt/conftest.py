@@ -9,8 +9,10 @@ import pytest
 
 from loadchaos.campaigns.hunt.corpus import WorkloadChoice
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
+from loadchaos.campaigns.hunt.journal import WorkloadRow
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.run.endpoint_check import ENDPOINTS_BESIDE_CHAT
 
 FACTS = Facts(
@@ -45,9 +47,10 @@ def result(
     }  # fmt: skip
 
 
-def row(choice: WorkloadChoice, **answer: Any) -> dict[str, Any]:
+def row(choice: WorkloadChoice, **answer: Any) -> WorkloadRow:
     """The row of a workload."""
-    return {**choice.to_json(), "at_s": float(choice.number), **answer}
+    chosen = {"n": choice.number, "workload": to_json(choice.workload), "seed": choice.seed, "parent": choice.parent}
+    return from_json(WorkloadRow, {**chosen, "change": choice.change, "at_s": float(choice.number), **answer})
 
 
 Rules = Callable[[Workload], Mapping[str, Any]]

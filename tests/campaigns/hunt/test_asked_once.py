@@ -12,6 +12,7 @@ from loadchaos.campaigns.hunt.slot import QUESTIONS, ServerSlot, SlotSettings
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.typed_json import to_json
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
@@ -35,12 +36,12 @@ async def workloads(folder: Path, pool: GenePool) -> tuple[dict[str, Any], list[
     )
     results = []
     try:
-        probed = await slot.answer({"do": "probe"})
+        probed = to_json(await slot.answer({"do": "probe"}))
         for n in (1, 2, 3):
             if n == 3:
                 await slot.stop()
             order = {"do": "run", "profile": WORKLOAD.profile(pool), "seed": n, "folder": str(folder / "runs" / str(n))}
-            results.append(await slot.answer(order))
+            results.append(to_json(await slot.answer(order)))
     finally:
         await slot.stop()
     return probed, results

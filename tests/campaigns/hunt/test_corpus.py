@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.hunt.corpus import Corpus, finding_key, findings_of
+from loadchaos.campaigns.hunt.corpus import Corpus
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
+from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadRow
 from loadchaos.campaigns.hunt.mutation import Breeder
 from loadchaos.campaigns.hunt.workload import Workload, traffic_entry
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from tests.campaigns.hunt.conftest import FACTS, LIMITS, Rules, failure, result, row, stairs
@@ -39,7 +41,7 @@ def test_every_workload_is_a_valid_profile(pool: GenePool) -> None:
         workload = breeder.drawn(rng) if i < 40 else breeder.changed(rng.choice(found), found, rng)[0]
         target = {"launch": {"command": ["serve"], "url": "http://127.0.0.1:1"}}
         from_mapping({**workload.profile(pool), "target": target}, registry.full_registry())
-        assert Workload.from_json(json.loads(json.dumps(workload.to_json()))) == workload
+        assert from_json(Workload, json.loads(json.dumps(to_json(workload)))) == workload
         found.append(workload)
     values = Counter(v.partition("=")[0] for w in found for v in w.values())
     assert {"traffic.images", "traffic.top_k", "traffic.abort", "attacks.admin", "load.questions"} <= set(values)
@@ -102,8 +104,8 @@ def test_schedule_follows_from_seed_and_feedback(pool: GenePool) -> None:
         assert choice == again.choose()
         rows.append(row(choice, **stairs(choice.workload)))
         first.fold(rows[-1])
-        again.fold(json.loads(json.dumps(rows[-1])))
-    assert [other.choose().workload for _ in range(3)] != [Workload.from_json(r["workload"]) for r in rows[:3]]
+        again.fold(from_json(WorkloadRow, json.loads(json.dumps(to_json(rows[-1])))))
+    assert [other.choose().workload for _ in range(3)] != [r.workload for r in rows[:3]]
     continued = Corpus(3, pool)
     for done in rows:
         continued.fold(done)
@@ -208,7 +210,7 @@ def test_feedback_needs_half_the_workloads_of_chance(pool: GenePool) -> None:
 def test_findings_are_grouped_by_id_and_guilty_frame(
     one: dict[str, object], other: dict[str, object], same: bool
 ) -> None:
-    assert (finding_key(one) == finding_key(other)) is same
+    assert (from_json(HuntFailure, one).key == from_json(HuntFailure, other).key) is same
 
 
 def test_failures_that_an_attack_explains_are_no_findings(pool: GenePool) -> None:
@@ -219,7 +221,7 @@ def test_failures_that_an_attack_explains_are_no_findings(pool: GenePool) -> Non
     refused = {**failure("unexplained_http_error", "", "request"), "refused": True}
     corpus.fold(row(corpus.choose(), **result("a:1", failures=(refused,))))
     assert corpus.findings == {}, "genes may ask for what a server does not support"
-    assert findings_of({"failures": [{**refused, "refused": False}]})
+    assert from_json(HuntFailure, {**refused, "refused": False}).is_finding
     corpus.fold(row(corpus.choose(), **result("a:1", failures=({**failure(), "attribution": "self-inflicted"},))))
     assert list(corpus.findings) == ["engine_died|f.py g"]
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect
-from loadchaos.campaigns.hunt.journal import WORKLOADS, Journal
-from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
+from loadchaos.campaigns.hunt.journal import WORKLOADS, HuntSettings, Journal, WorkloadResult, WorkloadRow
+from loadchaos.campaigns.hunt.session import HuntSession
+from loadchaos.campaigns.hunt.slot import ProbedSlot, WorkloadOrder
 from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.run.interrupts import Interrupts
+from loadchaos.core.typed_json import from_json
 from tests.campaigns.hunt.conftest import FACTS, failure, result
 
 Answer = Callable[[int], Mapping[str, Any]]
@@ -28,27 +30,20 @@ class RuleRunner(SlotProcess):
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.orders: list[Mapping[str, Any]] = []
+        self.orders: list[WorkloadOrder] = []
         self.stopped = False
 
-    async def probe(self) -> Mapping[str, Any]:
+    async def probe(self) -> ProbedSlot:
         self._answer(0)
-        return {
-            "facts": FACTS.to_json(),
-            "settings": {},
-            "models": ["a"],
-            "trouble": None,
-            "asked": {"reads": 20, "generations": 3},
-        }
+        return ProbedSlot(facts=FACTS.to_json(), models=("a",), asked={"reads": 20, "generations": 3})
 
-    async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def run(self, order: WorkloadOrder) -> WorkloadResult:
         self.orders.append(order)
         await asyncio.sleep(0)
-        run = Path(order["folder"]) / "hunt-1"
+        run = Path(order.folder) / "hunt-1"
         run.mkdir(parents=True, exist_ok=True)  # of a workload that was in flight
         (run / "events.jsonl").write_text("{}\n")
-        number = int(Path(order["folder"]).name)
-        return {**self._answer(number), "run": str(run)}
+        return from_json(WorkloadResult, {**self._answer(int(Path(order.folder).name)), "run": str(run)})
 
     def interrupt(self) -> None:
         pass
@@ -80,9 +75,9 @@ def hunt(
     lines: list[str] = []
     runners = [RuleRunner(answer) for _ in range(parallel)]
     given = HuntSettings(**{"seed": 1, "budget_s": 1e6, **settings})
-    interrupts = Interrupts()
-    session = HuntSession(given, folder, runners, Reproducing(), interrupts, lines.append)
-    return interrupts.run(session.run()), lines, runners
+    campaign = Campaign(folder, lines.append)
+    session = HuntSession(given, campaign, runners, Reproducing())
+    return campaign.interrupts.run(session.run()), lines, runners
 
 
 def until(most: int, answer: Answer) -> Answer:
@@ -96,7 +91,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def test_finding_gets_a_folder_and_exit_code_1(tmp_path: Path) -> None:
     code, lines, runners = hunt(
-        tmp_path, lambda n: result(f"a:{n}", failures=(failure(),) if n == 3 else ()), most_findings=1
+        tmp_path, lambda n: result(f"a:{n}", failures=(failure(),) if n == 3 else ()), findings=1
     )
     assert code == 1
     assert len(rows(tmp_path)) == 3
@@ -132,7 +127,7 @@ def test_questions_and_requests_that_identify_the_server_are_told(tmp_path: Path
     assert lines[2].startswith("workload 2 (drawn): 32 requests, ")
     first_row = {"n": 1, "at_s": 1.0, "questions": 3, "asked": {"discovery": 1}}
     last_row = {"n": 2, "at_s": 2.0, "questions": 35, "asked": asked, "failures": [failure()]}
-    [found] = collect([first_row, last_row], tmp_path)
+    [found] = collect([from_json(WorkloadRow, first_row), from_json(WorkloadRow, last_row)], tmp_path)
     assert found.after_others == 4 + 37
     assert "first after 5 requests and 41 beside the load)" in found.describe()
     settings = json.loads((tmp_path / "hunt.json").read_text())
@@ -175,31 +170,31 @@ def test_server_that_starts_no_more_ends_the_hunt(tmp_path: Path) -> None:
 
 def test_known_failure_is_counted_and_not_kept_again(tmp_path: Path) -> None:
     code, lines, _ = hunt(
-        tmp_path, until(6, lambda n: result(f"a:{n}", failures=(failure(),) if n in (2, 4) else ())), most_findings=2
+        tmp_path, until(6, lambda n: result(f"a:{n}", failures=(failure(),) if n in (2, 4) else ())), findings=2
     )
     assert code == 1
     assert sum("NEW FINDING" in line for line in lines) == 2
     assert any("known: engine_died" in line for line in lines)
     findings = collect(Journal(tmp_path).rows, tmp_path)
-    assert [(f.key, f.workloads) for f in findings] == [("engine_died|f.py g", [2, 4]), ("the_end|f.py g", [6])]
+    assert [(f.key, f.workloads) for f in findings] == [("engine_died|f.py g", (2, 4)), ("the_end|f.py g", (6,))]
 
 
 def test_killed_hunt_continues_and_loses_only_what_was_in_flight(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    hunt(whole, until(12, lambda n: result(f"a:{n % 7}")), most_findings=1)
+    hunt(whole, until(12, lambda n: result(f"a:{n % 7}")), findings=1)
     hunt(cut, lambda n: _ended(n, 6, result(f"a:{n % 7}")))
     with (cut / WORKLOADS).open("ab") as f:
         f.write(b'{"n":7,"torn')  # SIGKILL inside a write
     before = rows_of_whole_lines(cut)
     assert [r["n"] for r in before] == [1, 2, 3, 4, 5, 6]
-    code, lines, runners = hunt(cut, until(12, lambda n: result(f"a:{n % 7}")), most_findings=1)
+    code, lines, runners = hunt(cut, until(12, lambda n: result(f"a:{n % 7}")), findings=1)
     assert code == 1
     assert "continuing after 6 workloads" in lines
-    numbers = [r["n"] for r in Journal(cut).rows]
+    numbers = [r.n for r in Journal(cut).rows]
     assert numbers == list(range(1, 13))
-    assert [r["workload"] for r in Journal(cut).rows] == [r["workload"] for r in Journal(whole).rows]
-    assert Journal(cut).rows[-1]["at_s"] >= before[-1]["at_s"], "the time before counts"
-    assert Path(runners[0].orders[0]["folder"]).name == "00007"
+    assert [r.workload for r in Journal(cut).rows] == [r.workload for r in Journal(whole).rows]
+    assert Journal(cut).rows[-1].at_s >= before[-1]["at_s"], "the time before counts"
+    assert Path(runners[0].orders[0].folder).name == "00007"
 
 
 def rows_of_whole_lines(folder: Path) -> list[dict[str, Any]]:
@@ -207,9 +202,9 @@ def rows_of_whole_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_several_servers_share_one_corpus(tmp_path: Path) -> None:
-    code, _, runners = hunt(tmp_path, until(20, lambda n: result(f"a:{n}")), parallel=3, most_findings=1)
+    code, _, runners = hunt(tmp_path, until(20, lambda n: result(f"a:{n}")), parallel=3, findings=1)
     assert code == 1
-    numbers = [int(Path(o["folder"]).name) for r in runners for o in r.orders]
+    numbers = [int(Path(o.folder).name) for r in runners for o in r.orders]
     assert len(numbers) == len(set(numbers)) >= 20
     assert all(len(r.orders) >= 5 for r in runners)
     assert all(r.stopped for r in runners)
@@ -235,7 +230,7 @@ def test_budget_keeps_time_for_what_was_found(
     tmp_path: Path, found_in: int, start_s: float, workloads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("loadchaos.campaigns.hunt.session.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("loadchaos.campaigns.campaign.time.monotonic", lambda: clock[0])
 
     def answer(n: int) -> Mapping[str, Any]:
         clock[0] += 10 if n else start_s

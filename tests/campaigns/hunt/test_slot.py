@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadchaos.analysis.verdict.model import FailureResult, Verdict
-from loadchaos.campaigns.hunt.corpus import findings_of
 from loadchaos.campaigns.hunt.slot import _failure, _refusal, summary
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.typed_json import from_json
@@ -48,14 +48,14 @@ def test_refusals_in_a_status_or_a_stream_are_no_findings(
 ) -> None:
     refusals = {text} if (text := _refusal(row)) else set()
     failures = [_failure(from_json(FailureResult, named(line, severity)), 0, refusals)]
-    assert bool(findings_of({"failures": failures})) is found
+    assert any(f.is_finding for f in failures) is found
 
 
 def test_wait_in_the_queue_of_an_overloaded_server_is_no_finding() -> None:
     waited = {**named("no byte of the answer arrived for 60 s"), "id": "queue_wait", "attribution": "load"}
     failure = _failure(from_json(FailureResult, waited), 0, set())
-    assert not findings_of({"failures": [failure]})
-    assert findings_of({"failures": [{**failure, "attribution": "server"}]})
+    assert not failure.is_finding
+    assert replace(failure, attribution="server").is_finding
 
 
 def test_questions_are_counted_apart_from_the_load(tmp_path: Path) -> None:
@@ -68,4 +68,4 @@ def test_questions_are_counted_apart_from_the_load(tmp_path: Path) -> None:
     ]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = summary(Result(0, Verdict.from_json({}), RunFolder(tmp_path)))
-    assert (made["requests"], made["questions"]) == (1, 3)
+    assert (made.requests, made.questions) == (1, 3)

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.cli.hunt import hunt, newest_hunt
-from loadchaos.cli.hunt_settings import stored_form, with_stored
+from loadchaos.campaigns.hunt.journal import HuntSettings
+from loadchaos.cli.hunt import hunt, newest_hunt, stored_form, with_stored
 from loadchaos.cli.main import main
 from loadchaos.core.redact import REDACTED
 from loadchaos.run.ports import free_port
@@ -108,9 +108,9 @@ def test_resumed_hunt_takes_options_that_were_not_typed() -> None:
     typed = ["--launch", "serve", "--model", "m", "--parallel", "2", "--header", "X-Team=text", "--workload-time", "9s"]
     first = hunt.make_context("hunt", typed)
     stored = stored_form(first.params)
-    assert stored["headers"] == [f"X-Team={REDACTED}"]
+    assert stored["headers"] == (f"X-Team={REDACTED}",)
     again = hunt.make_context("hunt", ["--resume", "--parallel", "4", "--header", "X-Team=other"])
-    found = with_stored(again, again.params, stored)
+    found = with_stored(again, again.params, HuntSettings(**stored))
     assert (found["model"], found["workload_time"], found["parallel"]) == ("m", 9.0, 4)
     assert found["headers"] == ("X-Team=other",)
 

@@ -14,7 +14,7 @@ from bench.rare_failures import measure
 from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.ddmin import ddmin
-from loadchaos.campaigns.minimise.decider import SMALL, STATE, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.campaigns.minimise.session import MinimiseResult, more_rounds, summary
@@ -23,6 +23,7 @@ from loadchaos.campaigns.minimise.validate import ScriptRuns
 from loadchaos.core.errors import OptionError
 from loadchaos.core.stats import SequentialTest
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from tests.campaigns.states import state_in
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
 OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
@@ -51,7 +52,7 @@ class Model:
 
 
 def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minimised | None:
-    decider = Decider(model.attempt, file, lambda _: None, budget_s=60.0)
+    decider = Decider(model.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
     return asyncio.run(minimise(candidate(requests), decider, LEVELS, most_rounds=400))
 
 
@@ -195,7 +196,7 @@ def test_minimiser_gives_up_on_a_failure_that_does_not_come() -> None:
 
 
 def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
-    file = tmp_path / STATE
+    file = tmp_path / "minimise.json"
     model = Model(1.0, {"r5", "r30"}, "--b", seed=0)
 
     class KilledError(Exception):
@@ -207,7 +208,7 @@ def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
         return await model.attempt(found)
 
     with pytest.raises(KilledError):
-        asyncio.run(minimise(candidate(40), Decider(killed, file, lambda _: None, 60.0), LEVELS))
+        asyncio.run(minimise(candidate(40), Decider(killed, state_in(file), lambda _: None, 60.0), LEVELS))
     before, fresh = model.tries, Model(1.0, {"r5", "r30"}, "--b", seed=0)
     again = reduced(fresh, file)
     whole = Model(1.0, {"r5", "r30"}, "--b", seed=0)
@@ -218,9 +219,9 @@ def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 
 def test_minimiser_state_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
-    (tmp_path / STATE).write_text("{")
+    (tmp_path / "minimise.json").write_text("{")
     with pytest.raises(OptionError, match="start without --resume"):
-        reduced(Model(1.0, {"r5"}, "--b", seed=0), tmp_path / STATE)
+        reduced(Model(1.0, {"r5"}, "--b", seed=0), tmp_path / "minimise.json")
 
 
 def test_minimiser_without_time_keeps_the_smallest_so_far() -> None:
@@ -306,8 +307,8 @@ def test_minimiser_whose_budget_ends_before_the_whole_was_tried_says_nothing_abo
 
 
 def test_decisions_of_an_older_rule_are_refused(tmp_path: Path) -> None:
-    reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
-    text = (tmp_path / STATE).read_text()
-    (tmp_path / STATE).write_text(text.replace('"schema": 3', '"schema": 2'))
-    with pytest.raises(OptionError, match="older version"):
-        reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
+    reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / "minimise.json")
+    text = (tmp_path / "minimise.json").read_text()
+    (tmp_path / "minimise.json").write_text(text.replace('"schema": 3', '"schema": 2'))
+    with pytest.raises(OptionError, match="another version"):
+        reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / "minimise.json")

@@ -18,8 +18,7 @@ from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import SMALL, Decider
 from loadchaos.campaigns.minimise.minimiser import LUCKY, minimise
 from loadchaos.campaigns.minimise.script import CHECKS, ScriptFacts, _script, write
-from loadchaos.campaigns.minimise.script_try import can_try, try_script
-from loadchaos.campaigns.minimise.validate import run_once
+from loadchaos.campaigns.minimise.validate import can_try, run_once, try_script
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
@@ -60,7 +59,7 @@ def decider(*results: bool) -> Decider:
     ],
 )
 def test_small_candidate_is_not_kept_by_one_lucky_failure(requests: int, results: list[bool], fails: bool) -> None:
-    assert asyncio.run(decider(*results).fails(candidate(requests))) is fails
+    assert asyncio.run(decider(*results).decide(candidate(requests))).fails is fails
 
 
 def test_candidate_that_fails_only_in_a_replay_is_not_kept() -> None:
@@ -173,7 +172,7 @@ def test_script_that_does_not_end_is_stopped_and_its_server_is_not_used_again(tm
 
 def test_try_by_script_says_that_the_server_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"import sys; open({str(tmp_path / 'server.log')!r}, 'a').write({OOM_LINE!r}); sys.exit(1)"
-    monkeypatch.setattr("loadchaos.campaigns.minimise.script.write", lambda *_: script(tmp_path, text))
+    monkeypatch.setattr("loadchaos.campaigns.minimise.validate.write", lambda *_: script(tmp_path, text))
     found = asyncio.run(
         try_script(candidate(1), ScriptFacts("x", "serve", "u"), OOM, tmp_path, held(tmp_path, ""), 60.0)
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise import repro, session, trials
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decision
@@ -50,7 +51,7 @@ def minimiser(tmp_path: Path, pool: Pool, *argv: str) -> tuple[MinimiseSession, 
     launch = CommandLine(argv or ("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
     plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
     lines: list[str] = []
-    found = MinimiseSession(trace, plan, tmp_path, 60.0, lines.append)
+    found = MinimiseSession(Campaign(tmp_path, lines.append), trace, plan, 60.0)
     found._trials._pool = pool  # type: ignore[assignment]
     return found, found._whole, lines
 

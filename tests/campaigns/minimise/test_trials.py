@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise import trials
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.trials import Trials
@@ -67,7 +68,7 @@ class Pool:
 
 def shared(tmp_path: Path) -> tuple[Trials, Pool, RequestTrace]:
     plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
-    found, pool = Trials(plan, tmp_path, "vllm", lambda _: None), Pool()
+    found, pool = Trials(plan, Campaign(tmp_path, lambda _: None), "vllm"), Pool()
     found._pool = pool  # type: ignore[assignment]
     return found, pool, RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.candidate import Reduction, split_command
 from loadchaos.campaigns.minimise.session import MinimiseSession
 from loadchaos.campaigns.minimise.trials import Trials
@@ -62,7 +63,7 @@ def launched(server: ServerChoice) -> list[int]:
 def test_minimiser_of_a_server_that_never_gets_healthy_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     server = unhealthy_server()
     plan = TryPlan(server, DEATH, Options(), {})
-    session = MinimiseSession(one_request(tmp_path), plan, tmp_path / "state", 60.0, lambda _: None)
+    session = MinimiseSession(Campaign(tmp_path / "state", lambda _: None), one_request(tmp_path), plan, 60.0)
     with pytest.raises(
         TargetError, match=r"not healthy within 800 ms: /health answered 503;.*log of the server: .*\.log"
     ):
@@ -75,7 +76,7 @@ def test_candidate_whose_server_never_gets_healthy_cannot_be_tried(tmp_path: Pat
     server = unhealthy_server()
     assert server.launch is not None
     said: list[str] = []
-    trials = Trials(TryPlan(server, DEATH, Options(), {}), tmp_path, "vllm", said.append)
+    trials = Trials(TryPlan(server, DEATH, Options(), {}), Campaign(tmp_path, said.append), "vllm")
     candidate = Reduction(one_request(tmp_path), *split_command(server.launch.argv))
     assert asyncio.run(trials.attempt(candidate)) is None
     assert trials.why.startswith("the server does not start: ")

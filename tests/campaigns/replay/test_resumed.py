@@ -10,6 +10,7 @@ import pytest
 from loadchaos.campaigns.bisect.flag_session import FlagSession
 from loadchaos.campaigns.bisect.installs import InstallPlan
 from loadchaos.campaigns.bisect.version_session import VersionSession
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.session import MinimiseSession
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan
@@ -24,12 +25,16 @@ TRACE = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),
 LAUNCH = "VLLM_USE_V1=1 KEY=secretsecret12 serve --port 7 --a"
 
 
+def campaign(folder: Path) -> Campaign:
+    return Campaign(folder, lambda _: None)
+
+
 def plan(launch: str = LAUNCH, failure: str = "x", *, share: bool = False) -> TryPlan:
     return TryPlan(from_launch(launch), ExpectedFailure(failure), Options(), {}, share=share)
 
 
 def flags(folder: Path, given: TryPlan) -> FlagSession:
-    return FlagSession(TRACE, given, folder, 60.0, lambda _: None)
+    return FlagSession(campaign(folder), TRACE, given, 60.0)
 
 
 OTHERS = [
@@ -50,24 +55,27 @@ def test_bisection_is_not_resumed_with_other_settings(tmp_path: Path, other: Try
 
 
 def test_bisection_of_releases_is_not_resumed_with_another_install_command(tmp_path: Path) -> None:
-    def settings(install: str) -> dict[str, str]:
-        return VersionSession(TRACE, plan(), InstallPlan(install, "{venv}/bin/serve"), tmp_path)._settings()
+    def session(install: str) -> VersionSession:
+        return VersionSession(campaign(tmp_path), TRACE, plan(), 60.0, InstallPlan(install, "{venv}/bin/serve"))
 
-    assert settings("pip install a=={version}") == settings("pip install a=={version}")
-    assert settings("pip install a=={version}") != settings("pip install --pre a=={version}")
+    session("pip install --extra-index-url https://me:secretsecret12@host a=={version}")
+    session("pip install --extra-index-url https://me:secretsecret12@host a=={version}")
+    with pytest.raises(OptionError, match="another command of --install"):
+        session("pip install --pre a=={version}")
+    assert "secretsecret12" not in (tmp_path / "bisect.json").read_text()
 
 
 @pytest.mark.parametrize(("other", "message"), OTHERS[:3])
 def test_minimiser_is_not_resumed_with_other_settings(tmp_path: Path, other: TryPlan, message: str) -> None:
-    MinimiseSession(TRACE, plan(), tmp_path, 60.0, lambda _: None)._decider._save()
+    MinimiseSession(campaign(tmp_path), TRACE, plan(), 60.0)._decider._save()
     with pytest.raises(OptionError, match=message):
-        MinimiseSession(TRACE, other, tmp_path, 60.0, lambda _: None)
+        MinimiseSession(campaign(tmp_path), TRACE, other, 60.0)
 
 
 def test_replay_is_not_resumed_on_another_server(tmp_path: Path) -> None:
     def session(given: TryPlan, against: str | None = None) -> ReplaySession:
-        request = ReplayRequest(given, tmp_path, against=from_launch(against) if against else None)
-        return ReplaySession(TRACE, request, lambda _: None, lambda _: None)
+        request = ReplayRequest(given, against=from_launch(against) if against else None)
+        return ReplaySession(campaign(tmp_path), TRACE, request, lambda _: None)
 
     session(plan())._save()
     session(plan(LAUNCH.replace("--port 7", "--port 8")))
@@ -81,7 +89,9 @@ def test_replay_is_not_resumed_on_another_server(tmp_path: Path) -> None:
 
 def test_state_of_an_older_version_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "bisect.json").write_text('{"schema": 1, "decisions": {}}')
-    with pytest.raises(OptionError, match="state of an older version of loadchaos: start without --resume"):
+    with pytest.raises(
+        OptionError, match=r"of another version of loadchaos \(schema 3 was expected\); start without --resume"
+    ):
         flags(tmp_path, plan())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
 from loadchaos.campaigns.soak.daemon import Order, Soak, SoakClock
 from loadchaos.profile.cron import Schedule
@@ -101,7 +102,7 @@ class World(SoakChild):
     def soak(self, cron: str = "0 2 * * *", **more: object) -> Soak:
         schedule = Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin", **more})
         order = Order("night.yaml", "night", schedule, self.home)
-        soak = Soak(order, self.clock, self, self.interrupts, self.lines.append)
+        soak = Soak(order, self.clock, self, Campaign(self.home, self.lines.append, self.interrupts))
         self.soaks.append(soak)
         return soak
 

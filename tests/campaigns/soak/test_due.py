@@ -101,7 +101,7 @@ def test_soak_ignores_times_before_its_first_start(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=12)
-    assert soak.state.runs == []
+    assert soak.state.runs == ()
 
 
 def test_soak_catches_up_after_a_suspend(world: Make) -> None:

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of, worst
+from loadchaos.campaigns.campaign import Campaign, verdict_of
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
+from loadchaos.campaigns.suite.session import SuiteRecord, worst
 from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.html import suite_page
-from loadchaos.report.suite_result import ProfileRow
+from loadchaos.report.suite_result import ProfileRow, SuiteResult
 from loadchaos.report.terminal import suite as suite_text
 from loadchaos.run.probe import ProfileFit, profile_fit
 from loadchaos.simulator.command import command
@@ -117,7 +118,7 @@ def finished(name: str, seconds: float, code: int, **more: Any) -> ProfileRow:
 
 
 def recorded(folder: Path) -> SuiteRecord:
-    record = SuiteRecord(folder, REMOTE, FACTS)
+    record = SuiteRecord(Campaign(folder, lambda _: None), REMOTE, FACTS)
     for name, reasons in (("good", []), ("bad", []), ("open", []), ("foreign", ["images: the model takes none"])):
         record.plan(name, f"about {name}", reasons)
     record.begin("good")
@@ -137,6 +138,20 @@ def test_suite_files_hold_what_is_finished_while_a_run_goes_on(tmp_path: Path) -
     assert "of 2 profiles 1 failed, 1 passed; 1 not finished; 1 left out" in page
     assert "The &lt;KV&gt; cache leaks" in page
     assert page.index(">bad<") < page.index(">good<"), "failures come first"
+
+
+def test_resumed_suite_keeps_what_had_finished_and_refuses_another_server(tmp_path: Path) -> None:
+    record = recorded(tmp_path)
+    record.end(finished("open", 1.0, 130))
+    before = from_json(SuiteResult, json.loads((tmp_path / "suite.json").read_text()))
+    again, other = (SuiteRecord(Campaign(tmp_path, lambda _: None), url, FACTS) for url in (REMOTE, "http://other"))
+    for name in ("good", "bad", "open", "new"):
+        again.plan(name, f"about {name}", [])
+    again.restore(before)
+    assert [again.is_finished(name) for name in ("good", "bad", "open", "new")] == [True, True, False, False]
+    assert again.result(ended=False).started == before.started
+    with pytest.raises(OptionError, match="--resume: the suite was of"):
+        other.restore(before)
 
 
 def test_suite_text_has_verdicts_reasons_and_files(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Base of all campaigns: a folder that no other process uses, files in it, time, signals and lines of progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from loadchaos.analysis.verdict.model import FailureResult
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LedgerError, OptionError, next_step
+from loadchaos.core.folder_lock import FolderLock
+from loadchaos.core.typed_json import to_json
+from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.report.suite_result import SuiteVerdict
+from loadchaos.run.finalize import Result
+from loadchaos.run.interrupts import Interrupts
+
+T = TypeVar("T")
+DEADLY = ("engine_death", "startup", "hang")
+"""Severities of failures after which a server is of no use."""
+_VERDICTS: Mapping[int, SuiteVerdict] = {
+    exit_codes.PASS: "pass",
+    exit_codes.FAIL: "fail",
+    exit_codes.UNKNOWN: "unknown",
+}
+
+
+class Campaign:
+    """A campaign at work. `print_line` gets its progress; `before_s` is the time that it took before a resumption."""
+
+    def __init__(self, folder: Path, print_line: Callable[[str], None], interrupts: Interrupts | None = None) -> None:
+        self.folder, self.print_line = folder, print_line
+        self.interrupts = Interrupts() if interrupts is None else interrupts
+        self.before_s, self._begin_s = 0.0, time.monotonic()
+        self._lock: FolderLock | None = None
+
+    def lock(self, what: str, since: datetime | None = None) -> None:
+        """Make the folder and lock it until `close`. Raises OptionError where another process has it."""
+        self._lock = FolderLock(self.folder, what, since)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    @property
+    def at_s(self) -> float:
+        """Time of the campaign, with that before a resumption."""
+        return self.before_s + time.monotonic() - self._begin_s
+
+    def begin_now(self) -> float:
+        """Begin the time of this process again, as the start of a server is no part of a budget. Returns its length."""
+        now_s = time.monotonic()
+        took_s, self._begin_s = now_s - self._begin_s, now_s
+        return took_s
+
+    def write(self, files: Mapping[str, object], *, sync: bool = False) -> None:
+        """Replace files by name, each in one step: a kill leaves the old or the new one. All but texts become JSON.
+
+        Raises LedgerError where one cannot be written.
+        """
+        for name, content in files.items():
+            path = self.folder / name
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(content, str):
+                    write_whole(path, content, sync=sync)
+                else:
+                    write_json(path, to_json(content), sync=sync)
+            except OSError as e:
+                raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
+
+    def run(self, work: Coroutine[Any, Any, T], resume: str) -> T:
+        """Run a campaign; after a signal, print the command that continues it. Raises StoppedBySignalError if cancelled."""
+        try:
+            return self.interrupts.run(work)
+        finally:
+            if self.interrupts and any(self.folder.glob("*.json")):  # without one there is nothing to continue
+                self.print_line(f"interrupted; continue with: {resume}")
+
+
+def saved(file: Path, schema: int, instead: str) -> dict[str, Any]:
+    """Read a JSON file of a campaign. Raises FileNotFoundError without one, OptionError for one that cannot be used."""
+    try:
+        data = orjson.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as e:
+        raise OptionError(f"{file} cannot be read ({e}); {instead}") from e
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise OptionError(f"{file} is of another version of loadchaos (schema {schema} was expected); {instead}")
+    return data
+
+
+class SavedState:
+    """Results of a search so far, which is not continued with settings that they did not have."""
+
+    def __init__(self, campaign: Campaign, name: str, schema: int, settings: Mapping[str, str]) -> None:
+        self._campaign, self._name, self._schema, self._settings = campaign, name, schema, dict(settings)
+
+    def load(self, read: Callable[[Mapping[str, Any]], T], otherwise: T) -> T:
+        """Results as `read` makes them of the file; `otherwise` without one.
+
+        Raises OptionError for a file of another version or with other settings, and for one that cannot be read.
+        """
+        file = self._campaign.folder / self._name
+        try:
+            data = saved(file, self._schema, "start without --resume")
+            _require_same(file, data.get("settings"), self._settings)
+            return read(data)
+        except FileNotFoundError:
+            return otherwise
+        except (KeyError, TypeError) as e:
+            raise OptionError(f"{file}: the state cannot be read: {e}; start without --resume") from e
+
+    def save(self, **results: object) -> None:
+        self._campaign.write({self._name: {"schema": self._schema, "settings": self._settings, **results}})
+
+
+def _require_same(file: Path, before: object, present: Mapping[str, str]) -> None:
+    saved_ones = before if isinstance(before, dict) else {}
+    for name in (*present, *(name for name in saved_ones if name not in present)):
+        was, now = str(saved_ones.get(name, "")), present.get(name, "")
+        if was != now:
+            shown = [_difference(was, now), _difference(now, was)] if name == "environment" else [was, now]
+            raise OptionError(
+                f"{file}: its tries had another {name}: {shown[0] or 'none'} (now {shown[1] or 'none'}). Use the same "
+                "again, or start without --resume"
+            )
+
+
+def _difference(one: str, other: str) -> str:
+    return " ".join(part for part in one.split(" ") if part not in other.split(" "))
+
+
+def now_text(timespec: str = "seconds") -> str:
+    """The current time in UTC as files of a campaign have it."""
+    return datetime.now(UTC).isoformat(timespec=timespec)
+
+
+def verdict_of(code: int) -> SuiteVerdict:
+    """Verdict with this exit code; `error` without one."""
+    return _VERDICTS.get(code, "error")
+
+
+def counted(result: Result) -> list[FailureResult]:
+    """Failures of a run that count against its server."""
+    return [f for f in result.failures if not f.accepted and f.attribution != "expected"]
+
+
+def run_facts(run: Path) -> dict[str, object]:
+    """Contents of facts.json of a run; empty without it."""
+    try:
+        return dict(orjson.loads((run / "facts.json").read_bytes()))
+    except (OSError, ValueError):
+        return {}
