@@ -366,6 +366,7 @@ class Judge(RowFold):
             target=self._target(),
             outcomes=dict(self._stats.total()),
             by_traffic={t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
+            answer_labels=self.figures.labels.figures(),
             failures=tuple(failures),
             failure_counts=rules.failure_counts(failures),
             states=tuple(self._state_changes()),

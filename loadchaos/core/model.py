@@ -265,6 +265,7 @@ class Reply:
         wrong: wrong parts of the answer (`rows.WrongPart`).
         signs: unusual properties of the text, which are no fault by themselves.
         text_ratio: compressed size of the text, relative to its size; None: too short.
+        labels: labels at the top of the answer (core/answer_labels.py).
     """
 
     outcome: Outcome
@@ -295,6 +296,7 @@ class Reply:
     wrong: Sequence[Any] = ()
     signs: Sequence[str] = ()
     text_ratio: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 DEFAULT_EXPECT = (

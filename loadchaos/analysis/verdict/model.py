@@ -385,6 +385,10 @@ class Verdict:
     target: VerdictTarget
     outcomes: Outcomes
     by_traffic: Mapping[str, Outcomes]
+    answer_labels: Annotated[
+        Mapping[str, Mapping[str, Mapping[str, Count]]],
+        "numbers of answers by traffic, label (`finish_reason`) and value as the server gave it; rare values are `other`",
+    ] = field(default_factory=dict, metadata=IF_SET)
     failures: tuple[FailureResult, ...]
     failure_counts: Annotated[
         Mapping[str, int],

@@ -50,8 +50,9 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
     for begin, end in pairs:
         both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}
         prefix = str(begin["id"]).removesuffix(str(begin["step"]))
-        kinds.setdefault((prefix, *(both[k] for k in _SHARED)), []).append(both)
-    for (prefix, *shared), ends in kinds.items():
+        labels = tuple((end.get("labels") or {}).items())
+        kinds.setdefault((prefix, labels, *(both[k] for k in _SHARED)), []).append(both)
+    for (prefix, labels, *shared), ends in kinds.items():
         at_ns = max(int(e["at_ns"]) for e in ends)
         gaps = LogHistogram()
         for e in ends:
@@ -62,6 +63,7 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
             "n": len(ends),
             "prefix": prefix,
             **dict(zip(_SHARED, shared, strict=True)),
+            **({"labels": dict(labels)} if labels else {}),
             **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
             **{k: _column([e.get(k) for e in ends]) for k in _OPTIONAL if any(k in e for e in ends)},
             **{
@@ -124,6 +126,7 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "edge": None,
                 "exact_tokens": None,
                 "folded": True,
+                **({"labels": well["labels"]} if well.get("labels") else {}),
                 **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
             }
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.answer_labels import read_body_labels
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
@@ -95,6 +96,7 @@ class Completion:
         "id_changes",
         "is_stream",
         "itl_hist",
+        "labels",
         "largest_gap_ns",
         "last_token_ns",
         "logprob_entries",
@@ -120,6 +122,7 @@ class Completion:
         self.usage: dict[str, Any] | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
+        self.labels: dict[str, str] = {}
         self.done_seen = False
         self.fault: str | None = None
         self.is_stream = asked_stream or declared_stream
@@ -435,6 +438,7 @@ class Completion:
             if not isinstance(usage, dict):
                 raise WrongShapeError("usage is not an object")
             self.usage = usage
+        read_body_labels(data, self.labels)
         usual = data.keys() <= ANSWER_KEYS
         if not usual and not KEYS.isdisjoint(data):
             self.drafts = draft_count(data) or self.drafts
@@ -608,6 +612,7 @@ class Completion:
         if not text or not isinstance(text, str) or not isinstance(usage, dict) or not isinstance(known_id, str):
             return False
         self.usage, self.answer_id = usage, known_id
+        read_body_labels(data, self.labels)
         self._text.append(text)
         self.has_text = self.has_answer = True
         self.finish[0] = reason

@@ -340,6 +340,7 @@ class Exchange:
             bytes_out=self._bytes_out,
             text=text,
             wrong=wrong,
+            labels=a.labels if a else {},
         )
 
     def _good_reply(self, now: int, a: Completion, first: OutcomeEvent, others: Sequence[OutcomeEvent]) -> Reply:
@@ -379,6 +380,7 @@ class Exchange:
             (),
             answer_checks.signs(a, text),
             answer_checks.text_ratio(text),
+            a.labels,
         )
 
     # ---- inside ----

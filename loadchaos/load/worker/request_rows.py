@@ -123,6 +123,8 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
         row["image_file"] = request.image_file
     if reply.drafted_tokens is not None and reply.accepted_tokens is not None:
         row["drafted_tokens"], row["accepted_tokens"] = reply.drafted_tokens, reply.accepted_tokens
+    if reply.labels:
+        row["labels"] = reply.labels
     if reply.wrong:
         row["wrong"] = reply.wrong
     if signs:

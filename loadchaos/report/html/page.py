@@ -15,8 +15,10 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, StateChange, Verdict
+from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
@@ -111,6 +113,7 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         column=column,
         traffics=[clean(n, 40) for n in names],
         outcomes=_outcomes(verdict, names),
+        labels=_labels(verdict, names),
         latency=latency_rows(verdict)[: 4 * _MOST],
         statistics=REPORTED_STATISTICS,
         endpoints=endpoint_rows(verdict),
@@ -235,6 +238,17 @@ def _outcomes(verdict: Verdict, names: list[str]) -> list[dict[str, Any]]:
             "by": [number(c.get(o, 0)) for c in counts],
         }
         for o in order
+    ]
+
+
+def _labels(verdict: Verdict, names: list[str]) -> list[list[str]]:
+    """Rows of answers by label: title, value, count of all traffic, counts by traffic."""
+    total = sum_of_labels(verdict.answer_labels.values())
+    by = [verdict.answer_labels.get(name, {}) for name in names]
+    return [
+        [label.title, clean(value, 80), number(n), *(number(t.get(label.name, {}).get(value, 0)) for t in by)]
+        for label in LABELS
+        for value, n in total.get(label.name, {}).items()
     ]
 
 

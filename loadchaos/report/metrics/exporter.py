@@ -22,8 +22,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import TrafficFigures
+from loadchaos.core.answer_labels import OTHER
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
@@ -33,7 +35,6 @@ from loadchaos.report.metrics.metric_table import (
     FAILURES,
     GAP_SOURCES,
     INCIDENTS,
-    OTHER,
     REPLICAS,
     SERIES_BESIDE,
     TRAFFICS,
@@ -164,6 +165,9 @@ def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Met
     goodput = figures.goodput.parts()
     for name, group in _bounded_traffic(list(figures.requests.traffic)):
         _requests(page, name, [figures.requests.traffic_of(traffic) for traffic in group])
+        for label, values in sum_of_labels(figures.labels.by_traffic.get(t, {}) for t in group).items():
+            for value, count in values.items():
+                page.add("loadchaos_answers", [name, label, value], count)
         if name in figures.endpoints and group == [name]:
             page.add("loadchaos_traffic_info", [name, figures.endpoints[name]], 1)
         if figures.slo_s:
