@@ -33,7 +33,10 @@ class AnswerLabel:
     of_choice: bool = False
 
 
-LABELS = (AnswerLabel("finish_reason", "finish reason", of_choice=True),)
+LABELS = (
+    AnswerLabel("finish_reason", "finish reason", of_choice=True),
+    AnswerLabel("service_tier", "service tier", "openai.response.service_tier"),
+)
 NAMES = tuple(label.name for label in LABELS)
 BODY_LABELS = tuple(label for label in LABELS if not label.of_choice)
 

@@ -53,6 +53,7 @@ class VllmApi:
         self.model = options.server.model
         self.adapters = adapters(options.server)
         self.fingerprint = f"vllm-{options.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
+        self.service_tier = options.server.service_tier or None
         self.token_details = options.server.enable_prompt_tokens_details
         rules = EngineRules(options.engine)
         plant(options.engine.defects, rules)

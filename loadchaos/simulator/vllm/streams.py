@@ -29,6 +29,7 @@ class VllmContext(Protocol):
     release: Release
     model: str
     fingerprint: str | None
+    service_tier: str | None
     token_details: bool
 
     def abort_in_engine(self, ids: list[str]) -> None:
@@ -115,7 +116,8 @@ class VllmGeneration:
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         head = {"id": checked.request_id, "object": kind, "created": self._created, "model": self._model}
-        self._head = orjson.dumps(head)[:-1]
+        tier = {"service_tier": server.service_tier} if server.service_tier else {}
+        self._head = orjson.dumps({**head, **tier})[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
         if sampling.stream:
@@ -333,7 +335,7 @@ class VllmGeneration:
         kind = "chat.completion" if self._checked.chat else "text_completion"
         body: dict[str, object] = {
             "id": self._checked.request_id, "object": kind, "created": self._created, "model": self._model,
-            "choices": choices, "service_tier": None, "system_fingerprint": self._server.fingerprint,
+            "choices": choices, "service_tier": self._server.service_tier, "system_fingerprint": self._server.fingerprint,
             "usage": self._usage(whole=True),
         }  # fmt: skip
         if self._checked.chat:
