@@ -15,7 +15,13 @@ from typing import Any, cast
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
+from loadchaos.analysis.detectors.end_of_load import EndOfLoad
+from loadchaos.analysis.detectors.exact_lengths import ExactLengths
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
+from loadchaos.analysis.detectors.image_cache_hits import ImageCacheHits
+from loadchaos.analysis.detectors.length_ladder import LengthLadder
+from loadchaos.analysis.detectors.length_symptoms import LengthSymptoms
+from loadchaos.analysis.detectors.open_restarts import OpenRestarts
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
@@ -30,14 +36,9 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
-from loadchaos.analysis.verdict import error_budget, symptoms
+from loadchaos.analysis.verdict import error_budget
 from loadchaos.analysis.verdict import verdict as rules
-from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
-from loadchaos.analysis.verdict.end_of_load import EndOfLoad
-from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
-from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
-from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.model import (
     AttackCounts,
     EndpointResult,
@@ -47,7 +48,6 @@ from loadchaos.analysis.verdict.model import (
     Verdict,
     VerdictTarget,
 )
-from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
@@ -97,11 +97,7 @@ class Judge(RowFold):
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._queue_order = QueueOrder()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
-        self._length_symptoms, self._exact_lengths, self._images = (
-            symptoms.LengthSymptoms(),
-            ExactLengths(),
-            ImageCacheHits(),
-        )
+        self._lengths, self._exact_lengths, self._images = LengthSymptoms(), ExactLengths(), ImageCacheHits()
         self._growth, self._kernel = GrowthTracker(), KernelLog()
         self._ladder, self._open_restarts, self._end_of_load = LengthLadder(), OpenRestarts(), EndOfLoad()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
@@ -114,7 +110,8 @@ class Judge(RowFold):
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
         after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
-        self._router = RowRouter([self._health, self.figures, self, *self._detectors.detectors, *after])
+        lengths = (self._lengths, self._exact_lengths)
+        self._router = RowRouter([self._health, self.figures, self, *self._detectors.detectors, *after, *lengths])
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
@@ -136,8 +133,6 @@ class Judge(RowFold):
             self._stats.shed_by_attacks += 1
         self._mechanisms.on_end(row)
         self._queue_order.on_end(row)
-        self._length_symptoms.on_end(row)
-        self._exact_lengths.feed(row)
         bad = bad_answers.bad_outcome(row)
         self._ladder.on_end(row, bad=bad is not None)
         if row.get("edge") is not None and bad is None and outcome == "rejected":
@@ -421,7 +416,7 @@ class Judge(RowFold):
         """All failures so far with counts, none accepted. Folding continues unchanged."""
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
-        name_by_length(found, self._length_symptoms, self._log_classifier.kv, self._facts)
+        self._lengths.name(found, self._log_classifier.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
         return [self._result(failure) for failure in found]
@@ -467,7 +462,7 @@ class Judge(RowFold):
         checks = self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
+        ladder = self._ladder.check(against, self._facts)
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exact_lengths.checks(terms.expect)
         checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]

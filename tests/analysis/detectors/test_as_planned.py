@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.verdict.exact_lengths import ExactLengths
-from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
+from loadchaos.analysis.detectors.exact_lengths import ExactLengths
+from loadchaos.analysis.detectors.image_cache_hits import ImageCacheHits
 from loadchaos.core.model import Row
 
 
@@ -18,7 +18,7 @@ def end(**given: Any) -> dict[str, Any]:
 def folded(rows: list[dict[str, Any]]) -> ExactLengths:
     exactness = ExactLengths()
     for row in rows:
-        exactness.feed(row)
+        exactness.fold(row)
     return exactness
 
 

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import EndRow
 
 _EXAMPLES = 3
 _BLIND_SHARE = 0.01
 
 
-class ExactLengths:
+class ExactLengths(RowFold):
     """Folds end rows of ok answers with usage; `mismatches` counts by figure.
 
     Usage that leaves out exactly the image tokens, in every answer of a traffic, is a finding of its own: the request had
@@ -28,8 +29,7 @@ class ExactLengths:
         self._uncounted: Counter[str] = Counter()
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
 
-    def feed(self, row: Row) -> None:
-        """Fold one end row."""
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok":
             return
         self._compare("length_mismatch", row, row.get("planned_tokens"), row.get("prompt_tokens"))
@@ -39,7 +39,7 @@ class ExactLengths:
             exact = counted
         self._compare("output_mismatch", row, most if exact is None else exact, counted)
 
-    def _compare(self, figure: str, row: Row, planned: int | None, counted: int | None) -> None:
+    def _compare(self, figure: str, row: EndRow, planned: int | None, counted: int | None) -> None:
         if planned is None:
             return
         if counted is None:
