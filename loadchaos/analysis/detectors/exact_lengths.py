@@ -14,10 +14,8 @@ _BLIND_SHARE = 0.01
 
 
 class ExactLengths(RowFold):
-    """Folds end rows of ok answers with usage; `mismatches` counts by figure.
-
-    Usage that leaves out exactly the image tokens, in every answer of a traffic, is a finding of its own: the request had
-    the planned length.
+    """Folds end rows of ok answers with usage; `mismatches` counts by figure. Usage that leaves out exactly the image
+    tokens, in every answer of a traffic, is a finding of its own: the request had the planned length.
     """
 
     def __init__(self) -> None:
@@ -63,7 +61,6 @@ class ExactLengths(RowFold):
 
     @property
     def mismatches(self) -> Counter[str]:
-        """Answers that differ from the plan, by figure."""
         left_out = sum(n for (traffic, _), n in self._left_out.items() if not self._never_counted(traffic))
         return self._mismatches + Counter({"length_mismatch": left_out})
 
@@ -73,9 +70,8 @@ class ExactLengths(RowFold):
         return 0 < left_out == self._with_images[traffic]
 
     def checks(self, expect: Sequence[str]) -> list[Check]:
-        """One check per compared figure.
-
-        It fails on any mismatch, unless `expect` has a bound of its own for it. Exact outputs without usage prove nothing.
+        """One check per compared figure. It fails on any mismatch, unless `expect` has a bound of its own for it. Exact
+        outputs without usage prove nothing.
         """
         checks = [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
@@ -88,7 +84,6 @@ class ExactLengths(RowFold):
         return [*checks, *self._image_usage()]
 
     def _image_usage(self) -> list[Check]:
-        """Finding: the usage of answers leaves out the tokens of images."""
         found = [(traffic, n) for traffic, n in sorted(self._with_images.items()) if self._never_counted(traffic)]
         texts = [f"left out in all {n:,} answers of {traffic}" for traffic, n in found]
         actual = "; ".join(texts) + ", though usage counted them before the load"

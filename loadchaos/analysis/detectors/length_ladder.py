@@ -17,10 +17,8 @@ _WANTED = "answers below the limit, refusals above"
 
 @dataclass
 class _Rungs:
-    """Results by length of phases that sent in one way.
-
-    Margin is prompt tokens minus the limit. `beyond` are answers asked for beyond the limit by prompts that do fit: such a
-    refusal proves nothing about the prompt's length.
+    """Results by length of phases that sent in one way. Margin is prompt tokens minus the limit. `beyond` are answers
+    asked for beyond the limit by prompts that do fit: such a refusal proves nothing about the prompt's length.
     """
 
     margins: dict[int, Counter[str]] = field(default_factory=dict)
@@ -32,7 +30,6 @@ class _Rungs:
         self.beyond.update(other.beyond)
 
     def describe(self) -> list[str]:
-        """Text of the lengths at which answers, refusals and failures begin."""
         ordered = sorted(self.margins)
         bad = [m for m in ordered if self.margins[m]["bad"]]
         good = [m for m in ordered if not self.margins[m]["bad"]]
@@ -65,7 +62,6 @@ class LengthLadder:
         self._asked: dict[str, int] = {}
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold a begin row."""
         if row.get("edge") is not None and (asked := row.get("max_tokens")):
             self._asked[str(row.get("id"))] = int(asked)
 
@@ -91,9 +87,8 @@ class LengthLadder:
             counts[became] += 1
 
     def check(self, against: bool, facts: Facts | None) -> Check | None:
-        """The check `near_limit`; None without such requests.
-
-        `against`: some failure counts against the run; with all accepted, failures near the limit do not fail the check.
+        """The check `near_limit`; None without such requests. `against`: some failure counts against the run; with all
+        accepted, failures near the limit do not fail the check.
         """
         ways = {False: _Rungs(), True: _Rungs()}
         for phase, rungs in self._phases.items():
@@ -119,7 +114,6 @@ class LengthLadder:
 
 
 def _apart(ways: Mapping[str, list[str]]) -> list[str]:
-    """Texts of both ways of sending where they differ; else nothing."""
     alone, together = ways.values()
     if not alone or not together or alone == together:
         return []

@@ -40,9 +40,8 @@ class LengthSymptoms(RowFold):
         return self._longest_ok, min(self._failed)
 
     def name(self, failures: Iterable[Failure], kv: Mapping[str, float], facts: Facts | None) -> None:
-        """Set title and remedy of failures (in place) by prompt lengths.
-
-        `kv` are the figures `blocks`, `block_size` and `ratio` of the log, else those of the facts.
+        """Set title and remedy of failures (in place) by prompt lengths. `kv` are the figures `blocks`, `block_size`
+        and `ratio` of the log, else those of the facts.
         """
         blocks = kv.get("blocks") or (facts.kv_blocks if facts else None)
         size = kv.get("block_size") or (facts.kv_block_size if facts else None)
@@ -66,10 +65,9 @@ class LengthSymptoms(RowFold):
 
 
 def _kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) -> tuple[str, str]:
-    """(title, remedy) of a prompt longer than the KV cache (LMDeploy).
-
-    The number of blocks grows in proportion to cache_max_entry_count (five-bugs 2: 21 at 0.1, 107 at 0.5), so the least
-    value is that of the needed blocks, rounded up to 0.01.
+    """(title, remedy) of a prompt longer than the KV cache (LMDeploy). The number of blocks grows in proportion to
+    cache_max_entry_count (five-bugs 2: 21 at 0.1, 107 at 0.5), so the least value is that of the needed blocks, rounded
+    up to 0.01.
     """
     cap, needed = blocks * block_size, math.ceil(tokens / block_size)
     title = f"the KV cache holds {blocks} x {block_size} = {cap} tokens, this prompt had {tokens}, "

@@ -68,9 +68,9 @@ class SaturationDetector(Detector):
     """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._devices: dict[_Key, _Device] = {}
         self._reported: set[tuple[str, ...]] = set()
-        self._pending: list[Failure] = []
 
     def _device(self, key: _Key) -> _Device | None:
         if key not in self._devices and len(self._devices) >= MOST_DEVICES:
@@ -126,7 +126,6 @@ class SaturationDetector(Detector):
         self._pending.append(Failure(name, severity, title, shown, at_ns, process=key[2], remedy=remedy))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """New problems, leaks first."""
         exhausted, self._pending = self._pending, []
         for key, device in self._devices.items():
             if ("gpu_memory_leak", *key) in self._reported or (trend := leak_trend(device.memory.points())) is None:

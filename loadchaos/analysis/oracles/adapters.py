@@ -12,9 +12,8 @@ from loadchaos.core.ledger.rows import QuestionRow
 
 
 class AdaptersOracle(Oracle):
-    """Compares each answer with the idle ones of all models.
-
-    A model is left out of a comparison where the idle server gave both models the same answer.
+    """Compares each answer with the idle ones of all models. A model is left out of a comparison where the idle server
+    gave both models the same answer.
     """
 
     name: ClassVar[str] = "adapters"
@@ -34,7 +33,6 @@ class AdaptersOracle(Oracle):
         self._told: set[tuple[str, str]] = set()
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep an idle answer; compare one under load."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         idle = self._idle.setdefault(row["hash"], {})
@@ -72,7 +70,6 @@ class AdaptersOracle(Oracle):
         self.report(failure_id, row, own["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of models."""
         if not self._answers:
             return []
         models = len({model for idle in self._idle.values() for model in idle})

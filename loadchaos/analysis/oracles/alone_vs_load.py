@@ -18,17 +18,14 @@ _ID = "answer_changed_under_load"
 
 @dataclass(frozen=True)
 class _Unconfirmed:
-    """Answer that differs from one that an earlier run has learned."""
-
     row: QuestionRow
     expected: str
     about: str
 
 
 class AloneVsLoadOracle(Oracle):
-    """Compares the answer under load with the idle one by the logprob margin.
-
-    Without logprobs, by the text that all answers before the load and the first ones under it begin with.
+    """Compares the answer under load with the idle one by the logprob margin. Without logprobs, by the text that all
+    answers before the load and the first ones under it begin with.
     """
 
     name: ClassVar[str] = "alone_vs_load"
@@ -48,7 +45,6 @@ class AloneVsLoadOracle(Oracle):
         self._unconfirmed: list[_Unconfirmed] = []
 
     def judge(self, row: QuestionRow) -> None:
-        """Compare one answer under load, and those of the benign load first."""
         if row.get("part") == "reference" and row.get("when") in ("busy", "after"):
             if row["when"] == "after":
                 self._confirm(row)
@@ -85,14 +81,12 @@ class AloneVsLoadOracle(Oracle):
             self._found(row, idle, tolerated.text, f"{n} earlier answers begin with it")
 
     def _found(self, row: QuestionRow, idle: QuestionRow, expected: str, about: str) -> None:
-        """Report an answer, or keep it until the idle server is asked again."""
         if idle.get("remembered"):
             self._unconfirmed.append(_Unconfirmed(row, expected, about))
         else:
             self.report(_ID, row, expected, about)
 
     def _confirm(self, now: QuestionRow) -> None:
-        """Report what differs from the idle server after the load, too."""
         kept, self._unconfirmed = self._unconfirmed, []
         for one in kept:
             if (one.row["model"], one.row["hash"]) != (now["model"], now["hash"]):
@@ -113,7 +107,6 @@ class AloneVsLoadOracle(Oracle):
             self.report(_ID, row, idle["text"] if idle is not None else "", about)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of compared answers, and the margin."""
         if not self._answers:
             return []
         limit = self.margin.limit

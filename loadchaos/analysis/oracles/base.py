@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.counters import CounterMoves
 from loadchaos.analysis.oracles.margin import Margin
@@ -41,8 +40,8 @@ class Oracle(Detector):
     compares: ClassVar[bool] = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.margin, self._moves = Margin(), CounterMoves()
-        self._pending: list[Failure] = []
         self.wrong = self.doubtful = self._skipped = 0
         self._not_compared = ""
 
@@ -68,7 +67,6 @@ class Oracle(Detector):
         return [Check(self.check, "equal answers", f"{skipped}: {self._not_compared}", verdict="unknown")]
 
     def conclude(self) -> list[Finding]:
-        """Checks and notes at the end."""
         return []
 
     def judge(self, row: QuestionRow) -> None:
@@ -76,11 +74,6 @@ class Oracle(Detector):
 
     def on_metrics(self, row: MetricsRow) -> None:
         self._moves.on_metrics(row)
-
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Wrong answers since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
 
     def report(self, failure_id: str, row: QuestionRow, expected: str, about: str, **facts: object) -> None:
         """Report one wrong answer.

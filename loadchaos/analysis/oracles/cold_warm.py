@@ -27,7 +27,6 @@ class ColdWarmOracle(Oracle):
         self._ties = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep a cold answer; compare a warm one with it."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         if row["role"] == "cold":
@@ -50,7 +49,6 @@ class ColdWarmOracle(Oracle):
             self._ties += 1
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs and of proved cache hits."""
         if not self._pairs.n:
             return []
         actual = f"{self._pairs.n} pairs ({self._pairs.hits_text()}), {self.wrong} differ, {self._ties} near ties"

@@ -24,7 +24,6 @@ class CounterMoves:
         self._kept: deque[tuple[int, dict[str, float]]] = deque(maxlen=_KEPT)
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Fold one reading."""
         values = row.get("values") or {}
         found = {name: float(values[name]) for name in (*_NAMES, *_GAUGES) if name in values}
         if found:

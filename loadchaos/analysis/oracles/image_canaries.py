@@ -18,10 +18,8 @@ _ROLES = {
 
 
 class ImageCanariesOracle(Oracle):
-    """Compares each answer with the idle ones about the same picture.
-
-    The answer of another picture is a failure of its own. One other pixel may move logprobs more than a load does, so the
-    moves of the idle answers count as well.
+    """Compares each answer with the idle ones about the same picture. The answer of another picture is a failure of its
+    own. One other pixel may move logprobs more than a load does, so the moves of the idle answers count as well.
     """
 
     name: ClassVar[str] = "image_canaries"
@@ -40,7 +38,6 @@ class ImageCanariesOracle(Oracle):
         self._answers = self._ties = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Learn an idle answer; compare one under load."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         if row["when"] == "idle":
@@ -84,7 +81,6 @@ class ImageCanariesOracle(Oracle):
         self.report(failure_id, row, idle["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of differences."""
         if not self._answers:
             return []
         actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self._ties} near ties"

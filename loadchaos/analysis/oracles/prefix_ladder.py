@@ -15,9 +15,8 @@ _IDS = {"warm": "cache_changes_answer", "after_aborts": "aborts_change_answer"}
 
 
 class PrefixLadderOracle(Oracle):
-    """Compares later answers to a prompt with its first one.
-
-    A prompt whose usage shows another length than planned is compared as well, and counted.
+    """Compares later answers to a prompt with its first one. A prompt whose usage shows another length than planned is
+    compared as well, and counted.
     """
 
     name: ClassVar[str] = "prefix_ladder"
@@ -33,7 +32,6 @@ class PrefixLadderOracle(Oracle):
         self._ties = self._other_length = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep a cold answer; compare a later one with it."""
         if row.get("part") != self.asked_by or row["when"] == "idle" or not answered(row):
             return
         if row["role"] == "cold":
@@ -56,7 +54,6 @@ class PrefixLadderOracle(Oracle):
             self._ties += 1
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs, lengths and proved hits."""
         if not self._pairs.n:
             return []
         actual = (

@@ -30,7 +30,6 @@ class ReplicasOracle(Oracle):
         self._answers = self._ties = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Compare one answer with the others of its group."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         self._answers += 1
@@ -55,7 +54,6 @@ class ReplicasOracle(Oracle):
         self.report("identical_requests_differ", wrong, right["text"], about)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of differences."""
         if not self._answers:
             return []
         actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self._ties} near ties"

@@ -16,9 +16,8 @@ _MOST_OPEN = 16
 
 
 class StreamedOracle(Oracle):
-    """Compares each pair, and the text of each answer with its own tokens.
-
-    Pairs of the idle server that differ turn it off: some parsers treat streams otherwise on purpose.
+    """Compares each pair, and the text of each answer with its own tokens. Pairs of the idle server that differ turn it
+    off: some parsers treat streams otherwise on purpose.
     """
 
     name: ClassVar[str] = "streamed"
@@ -34,7 +33,6 @@ class StreamedOracle(Oracle):
         self._off = False
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep the first answer of a pair; compare the second one with it."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         other = self._open.pop(row["group"], None)
@@ -62,7 +60,6 @@ class StreamedOracle(Oracle):
             self._ties += difference is not None
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs."""
         if self._off:
             return ["Streamed and whole answers differ on the idle server already; they were not compared."]
         if not self._pairs:
