@@ -1,7 +1,4 @@
-"""Normalise messages: replace addresses, hashes, ids and numbers.
-
-Equal failures then have equal titles.
-"""
+"""Normalise messages: replace addresses, hashes, ids and numbers. Equal failures then have equal titles."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ _ROUNDS = 8
 
 
 def normalise(text: str) -> str:
-    """Replace noise by names, to a fixed point.
-
-    It never cuts the text: a title that is cut before it is compared is another title.
+    """Replace noise by names, to a fixed point. It never cuts the text: a title that is cut before it is compared is
+    another title.
     """
     for _ in range(_ROUNDS):
         before = text

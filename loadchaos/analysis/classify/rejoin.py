@@ -19,7 +19,6 @@ _FULL_LINES = 3
 
 
 def rejoin(lines: Iterable[str]) -> Iterator[WholeLine]:
-    """Give the whole lines of a file."""
     rest = iter(lines)
     head = list(islice(rest, _HEAD_LINES))
     joiner, line_no = LineJoiner(), 1

@@ -104,10 +104,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Signatures:
-    """All signatures, ready to scan.
-
-    A line without a word of `keys` cannot match.
-    """
+    """All signatures, ready to scan. A line without a word of `keys` cannot match."""
 
     all: tuple[Signature, ...]
     by_word: Mapping[bytes, tuple[Signature, ...]]
@@ -121,7 +118,6 @@ class Signatures:
     frame_places: dict[str, Signature | None] = field(default_factory=dict)  # of the frames seen; bounded
 
     def issues(self, names: Iterable[str]) -> tuple[KnownIssue, ...]:
-        """Upstream issues of a signature, with what known.toml says of each."""
         return tuple(self.known.get(name) or KnownIssue(issue=name) for name in names)
 
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
@@ -151,7 +147,6 @@ class Signatures:
         return found
 
     def get(self, signature_id: str) -> Signature | None:
-        """The signature with this id, None if there is none."""
         return next((s for s in self.all if s.id == signature_id), None)
 
     def may_match(self, line: str) -> bool:
@@ -169,7 +164,6 @@ class Signatures:
         return False
 
     def scan(self, text: str, where: str = "line") -> list[tuple[Signature, re.Match[str]]]:
-        """Every signature that matches `text`, in the files' order."""
         found: list[tuple[Signature, re.Match[str]]] = []
         words = self.keys.intersection(words_of(text))
         if not words:
@@ -254,10 +248,7 @@ def load() -> Signatures:
 
 
 def build(texts: Mapping[str, str]) -> Signatures:
-    """Build signatures from file name -> TOML text.
-
-    Raises SignatureError for any mistake.
-    """
+    """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
     parsed = {name: _parse(name, text) for name, text in texts.items()}
     frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
     found: dict[str, Signature] = {}
@@ -420,11 +411,8 @@ def _check_expression(name: str, entry: str, text: str) -> None:
 
 
 def evaluate(expression: str, values: Mapping[str, float]) -> float:
-    """Evaluate + - * /, ceil(x), ceil2(x) and over(x, limit) on named figures.
-
-    ceil2 rounds up to two decimals.
-
-    Raises KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
+    """Evaluate + - * /, ceil(x), ceil2(x) and over(x, limit) on named figures. ceil2 rounds up to two decimals. Raises
+    KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
     """
 
     def of(node: ast.AST) -> float:
