@@ -1,7 +1,4 @@
-"""Judge: rows of a run in, findings and the verdict out.
-
-Its time is that of the newest row.
-"""
+"""Judge: rows of a run in, findings and the verdict out. Its time is that of the newest row."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
-    AttackRow,
     BeginRow,
     ConfigurationRow,
     DeviceRow,
@@ -66,7 +62,6 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     LogRow,
     MetricsRow,
-    ProcessRow,
     RunRow,
     StateRow,
     SupervisorRow,
@@ -80,12 +75,9 @@ _MOST_OPEN = 16  # newest incidents that may still get candidates
 
 
 class Judge(RowFold):
-    """Folds rows in the order of their arrival.
-
-    `terms` None: those of the run's first row. Without `answers` it folds no latencies: `figures.answers` is set before the
-    verdict.
-
-    Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
+    """Folds rows in the order of their arrival. `terms` None: those of the run's first row. Without `answers` it folds
+    no latencies: `figures.answers` is set before the verdict. Memory is bounded by what is in flight and by the kinds
+    of failure, not by the length of the run.
     """
 
     def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
@@ -109,14 +101,13 @@ class Judge(RowFold):
         self._tracker.environment = self._environment
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
-        after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
-        lengths = (self._lengths, self._exact_lengths)
-        self._router = RowRouter([self._health, self.figures, self, *self._detectors.detectors, *after, *lengths])
+        before = (self._health, self.figures, self._attacks, self._mechanisms, self._queue_order, self._kernel)
+        after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load, self._lengths)
+        self._router = RowRouter([*before, self, *self._detectors.detectors, *after, self._exact_lengths])
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
     def fold(self, row: Row) -> None:
-        """Fold one row; kinds it does not know only move the clock."""
         self._health.move_clock(row)
         self._router.fold(row)
         newest_ns = self._health.newest_ns
@@ -131,8 +122,6 @@ class Judge(RowFold):
         outcome, sent = str(row.get("outcome")), self.figures.ended
         if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
             self._stats.shed_by_attacks += 1
-        self._mechanisms.on_end(row)
-        self._queue_order.on_end(row)
         bad = bad_answers.bad_outcome(row)
         self._ladder.on_end(row, bad=bad is not None)
         if row.get("edge") is not None and bad is None and outcome == "rejected":
@@ -143,19 +132,13 @@ class Judge(RowFold):
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
     def on_metrics(self, row: MetricsRow) -> None:
-        self._mechanisms.on_metrics(row)
         self._tracker.feed_reading(row)
 
     def on_device(self, row: DeviceRow) -> None:
         self._tracker.feed_reading(row)
 
-    def on_attack(self, row: AttackRow) -> None:
-        self._attacks.on_attack(row)
-        self._mechanisms.on_attack(row)
-
     def on_state(self, row: StateRow) -> None:
         self._states.append(row)
-        self._mechanisms.on_state(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
@@ -173,7 +156,6 @@ class Judge(RowFold):
             self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
     def on_supervisor(self, row: SupervisorRow) -> None:
-        """Fold an orchestrator's report of a server exit."""
         if row.get("what") != "ended":
             return
         for failure in classify_text(str(row.get("reason"))):
@@ -206,9 +188,6 @@ class Judge(RowFold):
     def on_last_question(self, row: LastQuestionRow) -> None:
         self._tracker.last_question_waits = row["what"] == "ask"
 
-    def on_process(self, row: ProcessRow) -> None:
-        self._kernel.on_process(row)
-
     def on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
             if not self._kernel.concerns(str(row.get("text", ""))):
@@ -237,7 +216,6 @@ class Judge(RowFold):
         self._add_candidates()
 
     def _add_candidates(self) -> None:
-        """Give deaths that no log names the unexplained lines around them."""
         for incident in self._tracker.incidents[-_MOST_OPEN:]:
             if incident.kind not in ("death", "restart") or incident.causes:
                 continue
@@ -274,7 +252,6 @@ class Judge(RowFold):
             self._explainer.add_logged(failure.at_ns, known)
 
     def _is_before_load(self, failure: Failure) -> bool:
-        """True for a failed request before the load, which is none of its own."""
         begin_ns = self._health.load_begin_ns
         newest_ns = max(failure.at_ns, failure.last_ns)
         return failure.severity == "request" and (begin_ns is None or newest_ns < begin_ns)
@@ -284,7 +261,6 @@ class Judge(RowFold):
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
     def _record(self, failure: Failure) -> Failure:
-        """Register a failure: add attribution and incident, report new ones."""
         attribution = self._attacks.attribute(failure.effects, failure.at_ns)
         if attribution == "server":
             attribution = failure.attribution
@@ -314,11 +290,8 @@ class Judge(RowFold):
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
     def findings(self) -> list[FailureRow | IncidentRow]:
-        """Rows for findings.jsonl since the last call.
-
-        They are new failures, and incidents opened and closed.
-
-        A death is reported as a failure when a log names it, and with final counts when its incident closes.
+        """Rows for findings.jsonl since the last call. They are new failures, and incidents opened and closed. A death
+        is reported as a failure when a log names it, and with final counts when its incident closes.
         """
         tracker = self._tracker
         rows = [*self._findings, *tracker.findings]
@@ -334,7 +307,6 @@ class Judge(RowFold):
 
     @property
     def incidents(self) -> Sequence[Incident]:
-        """All incidents so far without false alarms; open ones still change."""
         return [i for i in self._tracker.incidents if i.real]
 
     def verdict(self, *, bad_rows: int = 0) -> Verdict:
@@ -511,7 +483,6 @@ class Judge(RowFold):
         )
 
     def _warm(self, terms: Terms) -> str | None:
-        """Reason why the prefix cache was warm before the load, or None."""
         hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
         return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 

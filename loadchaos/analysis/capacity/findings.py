@@ -16,10 +16,8 @@ _PROMPTS = 4.0
 
 
 def saturation(steps: Sequence[Step], by: str) -> dict[str, Any]:
-    """Highest throughput that an overloaded server had.
-
-    `reached` is False where no step overloaded the server: it can do more. A rate overloads it where its queue grows, a
-    number of users also where more of them complete no more.
+    """Highest throughput that an overloaded server had. `reached` is False where no step overloaded the server: it can
+    do more. A rate overloads it where its queue grows, a number of users also where more of them complete no more.
     """
     measured = [s for s in steps if s.get("requests_per_s") and s["status"] != "client"]
     if not measured:
@@ -42,10 +40,9 @@ def _throughput(step: Step) -> float:
 
 
 def knee(steps: Sequence[Step], by: str) -> dict[str, Any] | None:
-    """Highest load at which the server keeps up, and the next one tried.
-
-    It keeps up while the median answer takes less than twice as long as at the lowest load, and, by rate, while it completes
-    the rate. None where the lowest load is already too high, or no load is.
+    """Highest load at which the server keeps up, and the next one tried. It keeps up while the median answer takes less
+    than twice as long as at the lowest load, and, by rate, while it completes the rate. None where the lowest load is
+    already too high, or no load is.
     """
     ordered = sorted((s for s in steps if s.get("e2e_p50_s")), key=lambda s: float(s["load"]))
     if not ordered:
@@ -62,10 +59,8 @@ def knee(steps: Sequence[Step], by: str) -> dict[str, Any] | None:
 
 
 def limiting_resource(steps: Sequence[Step]) -> dict[str, Any]:
-    """Name the resource that limits the load, with the figures that show it.
-
-    It is one of `client`, `kv_cache`, `queue`, `prefill`, `decode` and `unknown`. The evidence is of the lowest load that
-    failed.
+    """Name the resource that limits the load, with the figures that show it. It is one of `client`, `kv_cache`,
+    `queue`, `prefill`, `decode` and `unknown`. The evidence is of the lowest load that failed.
     """
     failed = sorted((s for s in steps if s["status"] == "not_met"), key=lambda s: float(s["load"]))
     client = [s for s in steps if s["status"] == "client"]
@@ -105,9 +100,8 @@ def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[st
 
 
 def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float]) -> bool:
-    """Tell if steps are long, and most of their tokens are prompts.
-
-    The number of running requests is then steady without any limit of it: as many start as end.
+    """Tell if steps are long, and most of their tokens are prompts. The number of running requests is then steady
+    without any limit of it: as many start as end.
     """
     before, after = lowest.get("tpot_p50_s"), step.get("tpot_p50_s")
     if step is lowest or not before or not after or after < _SLOWED * before:
@@ -116,7 +110,6 @@ def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float])
 
 
 def _slower(step: Step, lowest: Step, name: str, text: str) -> list[str]:
-    """The growth of a median between the lowest load and a step."""
     before, after = lowest.get(name), step.get(name)
     if not before or not after or step is lowest:
         return []

@@ -20,7 +20,6 @@ class ServerLoad:
         self._by_engine: dict[tuple[str, str], Scrapes] = {}
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Keep one scrape."""
         values = {name: float(row["values"][name]) for name in (*_GAUGES, *_COUNTERS) if name in row["values"]}
         if values:
             self._by_engine.setdefault((row["replica"], row["engine"]), []).append((row["at_ns"], values))
@@ -36,7 +35,6 @@ class ServerLoad:
         return not found or max(found) > 0
 
     def to_json(self, from_ns: int, to_ns: int) -> dict[str, float]:
-        """Means, maxima and rates between two times; empty without metrics."""
         found: dict[str, float] = {}
         for scrapes in self._by_engine.values():
             inside = [(at_ns, values) for at_ns, values in scrapes if from_ns <= at_ns <= to_ns]

@@ -30,7 +30,6 @@ class StepRequest:
 
     @classmethod
     def of(cls, row: EndRow, over: tuple[str, ...]) -> Self:
-        """Make it from an `end` row."""
         end: Any = row
         return cls(
             row["due_ns"], row["at_ns"], row["outcome"] == "ok", over, e2e_ns(end) or 0, ttft_ns(end), tpot_ns(end),
@@ -41,9 +40,8 @@ class StepRequest:
 def figures(
     requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int
 ) -> dict[str, Any]:
-    """Figures of capacity.json.
-
-    Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are those of the measured requests.
+    """Figures of capacity.json. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are
+    those of the measured requests.
     """
     seconds = (now_ns - from_ns) / NS_PER_S
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]

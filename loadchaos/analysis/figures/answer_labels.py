@@ -36,7 +36,6 @@ class LabelCounts:
 
 
 def sum_of_labels(tables: Iterable[LabelTable]) -> dict[str, Counter[str]]:
-    """Add the counts of several kinds of traffic."""
     total: dict[str, Counter[str]] = {}
     for table in tables:
         for name, values in table.items():

@@ -47,12 +47,10 @@ class Efficiency:
         self._at_end: tuple[dict[str, float], dict[tuple[str, str, str], int]] = {}, {}
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold a request that was sent: the load goes on."""
         if self._first_ns is None:
             self._first_ns = int(row["at_ns"])
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request."""
         if row["at_ns"] > self._last_ns:
             self._last_ns = int(row["at_ns"])
         if self._power:
@@ -76,7 +74,6 @@ class Efficiency:
             self._shares[round(100 * accepted / drafted)] += 1
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Fold counters of the server: their growth during the load."""
         key = (str(row.get("replica")), str(row.get("engine")))
         before, now = self._newest.get(key, {}), row.get("values") or {}
         for name in (_HITS, _QUERIES, _ACCEPTED, _DRAFTED):
@@ -85,7 +82,6 @@ class Efficiency:
         self._newest[key] = {**before, **now}
 
     def on_device(self, row: DeviceRow) -> None:
-        """Fold a reading of a GPU's power."""
         watts = (row.get("values") or {}).get("gpu_power_w")
         if watts is None:
             return
@@ -119,9 +115,8 @@ class Efficiency:
 
     @property
     def _drafts_are_counted(self) -> bool:
-        """True if counters of the server tell the drafts of the whole load.
-
-        The answers tell them better, but only where those of all traffic do: vLLM's `responses` tell none.
+        """True if counters of the server tell the drafts of the whole load. The answers tell them better, but only
+        where those of all traffic do: vLLM's `responses` tell none.
         """
         return bool(self._grown[_DRAFTED]) and (not self._drafted or bool(self._generating - self._drafting))
 

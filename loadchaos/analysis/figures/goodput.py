@@ -34,7 +34,6 @@ class GoodputCount:
         self._limits: tuple[str, ...] = ()
 
     def on_end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
-        """Fold the end of a request."""
         if not counts_for_goodput(row):
             return
         traffic = str(row.get("traffic", ""))
@@ -53,7 +52,6 @@ class GoodputCount:
             self._late[traffic] += all(name in _FROM_DUE and figures[name] - delay_s <= limits_s[name] for name in over)
 
     def on_missed(self, row: MissedRow) -> None:
-        """Fold requests that were not sent; those without a free slot count."""
         if row.get("why") == "no_slot":
             n = int(row.get("count") or 0)
             self._due[str(row.get("traffic", ""))] += n
@@ -79,7 +77,6 @@ class GoodputCount:
         return {**parts, "": sum_of(parts.values())}
 
     def figures(self, limits_s: Mapping[str, float], seconds: float | None) -> GoodputFigures:
-        """The figures of verdict.json; `seconds` is how long the load lasted."""
         parts = self.parts()
         whole = parts.pop("")
         return GoodputFigures(

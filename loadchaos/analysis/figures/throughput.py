@@ -16,12 +16,10 @@ class Throughput:
         self.requests = self._counted = self._input = self._output = 0
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold a request that was sent."""
         if self._first_ns is None or row["at_ns"] < self._first_ns:
             self._first_ns = row["at_ns"]
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request."""
         outcome = row.get("outcome")
         if outcome != "missed" and (self._last_ns is None or row["at_ns"] > self._last_ns):
             self._last_ns = row["at_ns"]
@@ -34,13 +32,11 @@ class Throughput:
             self._output += int(row.get("completion_tokens") or 0)
 
     def seconds(self) -> float | None:
-        """Time from the first request to the last end; None without one."""
         if self._first_ns is None or self._last_ns is None or self._last_ns <= self._first_ns:
             return None
         return (self._last_ns - self._first_ns) / NS_PER_S
 
     def figures(self) -> ThroughputFigures:
-        """The figures of verdict.json; tokens need usage in every answer."""
         seconds = self.seconds()
         complete = self._counted == self.requests
         return ThroughputFigures(
