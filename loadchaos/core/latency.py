@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import Keywords
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import rounded_seconds
 
 _FEWEST_TOKENS = 2
 LATE_NS = 5_000_000
@@ -175,7 +175,7 @@ def statistics_of(histogram: LogHistogram) -> Statistics:
     """Statistics of a histogram of nanoseconds."""
 
     def of(name: str) -> float | None:
-        return _seconds(histogram.statistic(name))
+        return rounded_seconds(histogram.statistic(name), 5)
 
     return Statistics(
         mean=of("mean"), p50=of("p50"), p90=of("p90"), p95=of("p95"), p99=of("p99"), max=of("max"), n=histogram.n
@@ -267,7 +267,3 @@ class LatencyHistograms:
             e2e_s=statistics_of(self.e2e),
             lower_bounds=self.lower_bounds,
         )
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / NS_PER_S:.5g}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 from pydantic import BeforeValidator, PlainSerializer
 
@@ -133,6 +133,20 @@ def rate_per_s(text: object) -> float:
     if value <= 0:
         raise ValueError(f"a rate must be above 0 (got {text!r})")
     return value
+
+
+@overload
+def significant(value: float, digits: int = 5) -> float: ...
+@overload
+def significant(value: float | None, digits: int = 5) -> float | None: ...
+def significant(value: float | None, digits: int = 5) -> float | None:
+    """Round to so many significant digits; None stays."""
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
+def rounded_seconds(ns: float | None, digits: int = 4) -> float | None:
+    """Convert nanoseconds to seconds of so many significant digits; None stays."""
+    return None if ns is None else significant(ns / NS_PER_S, digits)
 
 
 def figure(value: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, rounded_seconds
 
 _LATE_S, _LATE_SHARE = 0.005, 0.1
 _BUSY = 0.95
@@ -47,6 +47,5 @@ class ClientLoad:
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"cpu_share": self._busy(), "limit": self.limit_reason()}
         for label, q in (("p50", 0.5), ("p99", 0.99)):
-            lag = self._lag.quantile(q)
-            found[f"send_delay_{label}_s"] = None if lag is None else float(f"{lag / NS_PER_S:.4g}")
+            found[f"send_delay_{label}_s"] = rounded_seconds(self._lag.quantile(q))
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.core.ledger.rows import MetricsRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _GAUGES = ("requests_running", "requests_waiting", "kv_usage_ratio")
 _COUNTERS = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total")
@@ -50,7 +50,7 @@ class ServerLoad:
                     seconds = (points[-1][0] - points[0][0]) / NS_PER_S
                     key, value = (key, rise) if key == "preemptions" else (f"{key}_per_s", rise / seconds)
                     found[key] = found.get(key, 0.0) + value
-        return {name: float(f"{value:.5g}") for name, value in found.items()}
+        return {name: significant(value) for name, value in found.items()}
 
 
 def _merge(found: dict[str, float], name: str, numbers: list[float]) -> None:

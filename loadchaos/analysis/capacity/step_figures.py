@@ -10,7 +10,7 @@ from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, rounded_seconds, significant
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ def figures(
         if second < len(bins):
             bins[second] += 1
     found: dict[str, Any] = {
-        "requests_per_s": _rounded(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
+        "requests_per_s": significant(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
         "completion_variation": variance_to_mean(bins),
     }  # fmt: skip
     for name in ("input_tokens", "output_tokens"):
         counts = [getattr(r, name) for r in ended]
         known = bool(counts) and None not in counts
-        found[f"{name}_per_s"] = _rounded(sum(counts) / seconds) if known else None
+        found[f"{name}_per_s"] = significant(sum(counts) / seconds) if known else None
     gaps = LogHistogram()
     for request in answered:
         gaps.merge(request.gaps)
@@ -74,12 +74,4 @@ def figures(
 
 
 def _quantiles(name: str, histogram: LogHistogram) -> dict[str, float | None]:
-    return {f"{name}_{label}_s": _seconds(histogram.statistic(label)) for label in ("p50", "p99")}
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / NS_PER_S:.4g}")
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
+    return {f"{name}_{label}_s": rounded_seconds(histogram.statistic(label)) for label in ("p50", "p99")}

@@ -11,7 +11,7 @@ from typing import Literal
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.verdict.model import AcceptanceQuantiles, EfficiencyFigures
 from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _LEAST_COVERED = 0.8
 """Share of the load that readings of power must cover."""
@@ -136,18 +136,18 @@ class Efficiency:
         hits, drafts = (parts.get(name, {}).get("", Part(0, 0)) for name in ("prefix_hit_rate", "acceptance"))
         joules, power_w = self._energy_and_power()
         return EfficiencyFigures(
-            prefix_hit_rate=_rounded(hits.share),
+            prefix_hit_rate=significant(hits.share),
             prefix_hit_tokens=hits.n if hits.whole else None,
             prefix_source=self.prefix_source if hits.whole else None,
-            acceptance=_rounded(drafts.share),
+            acceptance=significant(drafts.share),
             accepted_tokens=drafts.n if drafts.whole else None,
             drafted_tokens=drafts.whole or None,
             acceptance_source=None if not drafts.whole else "counters" if self._drafts_are_counted else "answers",
             acceptance_by_request=self._by_request(),
-            energy_j=_rounded(joules),
-            mean_power_w=_rounded(power_w),
-            joules_per_output_token=_rounded(joules / output_tokens) if joules and output_tokens else None,
-            output_tokens_per_s_per_w=_rounded(output_tokens / joules) if joules and output_tokens else None,
+            energy_j=significant(joules),
+            mean_power_w=significant(power_w),
+            joules_per_output_token=significant(joules / output_tokens) if joules and output_tokens else None,
+            output_tokens_per_s_per_w=significant(output_tokens / joules) if joules and output_tokens else None,
             warm_cache=warm,
         )
 
@@ -172,7 +172,3 @@ class Efficiency:
             return None, None
         power_w = energy[source] / (max(devices) / NS_PER_S)
         return power_w * length_ns / NS_PER_S, power_w
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")

@@ -15,7 +15,7 @@ from loadchaos.analysis.verdict.model import GoodputFigures, GoodputPart
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _FROM_DUE = ("ttft", "e2e")
 """Figures that count from the time a request was due: a delay of our own client is in them."""
@@ -83,14 +83,10 @@ class GoodputCount:
             slo_s=dict(limits_s),
             good=whole.n,
             due=whole.whole,
-            share=_rounded(whole.share),
+            share=significant(whole.share, 6),
             good_per_s=per_s(whole.n, seconds),
             over=dict(self._over.most_common()),
             by_traffic={
-                t: GoodputPart(good=p.n, due=p.whole, share=_rounded(p.share)) for t, p in sorted(parts.items())
+                t: GoodputPart(good=p.n, due=p.whole, share=significant(p.share, 6)) for t, p in sorted(parts.items())
             },
         )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")

@@ -15,7 +15,7 @@ from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LOWER_BOUNDS, statistics_of
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow
 from loadchaos.core.session_ids import place_of
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import rounded_seconds
 
 SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
@@ -210,4 +210,4 @@ class SessionCount:
 
 
 def _mean_s(sum_ns: int, n: int) -> float | None:
-    return float(f"{sum_ns / n / NS_PER_S:.5g}") if n else None
+    return rounded_seconds(sum_ns / n, 5) if n else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.verdict.model import ThroughputFigures
 from loadchaos.core.ledger.rows import BeginRow, EndRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 
 class Throughput:
@@ -40,7 +40,7 @@ class Throughput:
         seconds = self.seconds()
         complete = self._counted == self.requests
         return ThroughputFigures(
-            seconds=_rounded(seconds),
+            seconds=significant(seconds),
             requests=self.requests,
             input_tokens=self._input if complete else None,
             output_tokens=self._output if complete else None,
@@ -52,8 +52,4 @@ class Throughput:
 
 def per_s(n: int, seconds: float | None) -> float | None:
     """Number per second, to five digits; None without a time."""
-    return _rounded(n / seconds) if seconds else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    return significant(n / seconds) if seconds else None

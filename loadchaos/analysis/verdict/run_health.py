@@ -32,7 +32,7 @@ from loadchaos.core.ledger.rows import (
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, rounded_seconds
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
@@ -368,8 +368,8 @@ class RunHealth(RowFold):
             limited=bool(reasons),
             why=tuple(reasons),
             slots=tuple(f"phase {n}: {why}" for n, why in slots.items() if why),
-            lag_p99_s=_seconds(self.lag.quantile(0.99)),
-            send_lag_p99_s=_seconds(send.quantile(0.99)),
+            lag_p99_s=rounded_seconds(self.lag.quantile(0.99)),
+            send_lag_p99_s=rounded_seconds(send.quantile(0.99)),
             cpu_share_max=round(self.cpu_share, 3),
             stale_connections=stats.stale,
             retries=stats.resent,
@@ -395,7 +395,3 @@ def _requests(n: int) -> str:
 
 def _unreadable(rows: int) -> str:
     return f"{rows} unreadable row{'' if rows == 1 else 's'}" if rows else "complete"
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / NS_PER_S:.4g}")
