@@ -41,11 +41,14 @@ class AloneVsLoadOracle(Oracle):
         super().__init__()
         self._busy: list[QuestionRow] = []
         self._loaded: dict[str, list[str]] = {}
-        self._answers = self._ties = self._compared = self._withdrawn = 0
+        self._answers = self._compared = self._withdrawn = 0
         self._unconfirmed: list[_Unconfirmed] = []
 
+    def takes(self, row: QuestionRow) -> bool:
+        return row.get("part") == "reference" or row.get("when") == "load"
+
     def judge(self, row: QuestionRow) -> None:
-        if row.get("part") == "reference" and row.get("when") in ("busy", "after"):
+        if row.get("when") in ("busy", "after"):
             if row["when"] == "after":
                 self._confirm(row)
             elif not row.get("remembered"):  # else the run that asked has judged it
@@ -68,7 +71,7 @@ class AloneVsLoadOracle(Oracle):
                 about = f"token {difference.at}, {difference.describe()}"
                 self._found(row, idle, idle["text"], about)
             else:
-                self._ties += 1
+                self.ties += 1
             return
         first = self._loaded.setdefault(row["hash"], [])
         if len(first) < LEARNED_UNDER_LOAD:
@@ -112,7 +115,7 @@ class AloneVsLoadOracle(Oracle):
         limit = self.margin.limit
         by = "text" if limit is None else f"logprob margin {limit:.2f}"
         actual = (
-            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
+            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self.ties} near ties"
         )
         if open_ := self._withdrawn + len(self._unconfirmed):
             actual += f", {open_} not confirmed by the idle server after the load"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.cache_pairs import CachePairs
-from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 _IDS = {"warm": "cache_changes_answer", "after_aborts": "aborts_change_answer"}
@@ -29,10 +27,10 @@ class PrefixLadderOracle(Oracle):
         super().__init__()
         self._pairs = CachePairs()
         self._lengths: set[str] = set()
-        self._ties = self._other_length = 0
+        self.ties = self._other_length = 0
 
     def judge(self, row: QuestionRow) -> None:
-        if row.get("part") != self.asked_by or row["when"] == "idle" or not answered(row):
+        if row["when"] == "idle":
             return
         if row["role"] == "cold":
             self._pairs.keep(row)
@@ -43,15 +41,9 @@ class PrefixLadderOracle(Oracle):
         self._lengths.add(row["kind"])
         self._other_length += f"{row.get('prompt_tokens')} tokens" != row["kind"]
         difference = self.margin.compare(cold, row)
-        if difference is None:
-            return
-        if difference.proved:
+        if difference is not None and self.proved(difference):
             about = f"a prompt of {row.get('prompt_tokens')} tokens; token {difference.at}, {difference.describe()}"
             self._pairs.report(self, _IDS[row["role"]], (cold, row), about)
-        elif difference.gap is None:
-            self.doubtful += 1
-        else:
-            self._ties += 1
 
     def conclude(self) -> list[Finding]:
         if not self._pairs.n:
@@ -59,8 +51,6 @@ class PrefixLadderOracle(Oracle):
         actual = (
             f"{self._pairs.n} pairs at {len(self._lengths)} lengths ({self._pairs.hits_text()}), {self.wrong} differ, "
         )
-        actual += f"{self._ties} near ties"
+        actual += f"{self.ties} near ties"
         actual += f", {self._other_length} with another length than planned" if self._other_length else ""
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        blind = self.doubtful or self._other_length == self._pairs.n
-        return [Check("exact_prompts", "equal answers", actual, "unknown" if blind else "pass")]
+        return self.checked("equal answers", actual, blind=self._other_length == self._pairs.n)
