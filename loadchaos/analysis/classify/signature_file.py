@@ -74,9 +74,9 @@ class Signature:
     title: str
     severity: Severity
     role: str
-    file: str
-    find: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]
+    file: str = ""
+    find: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
     unless: tuple[re.Pattern[str], ...] = ()
     unless_before: tuple[re.Pattern[str], ...] = ()
     before: tuple[re.Pattern[str], ...] = ()
@@ -204,9 +204,6 @@ UNKNOWN = Signature(
     title="{exception}: {message} in {frame}",
     severity="engine_death",
     role="cause",
-    file="",
-    find=(),
-    patterns=(),
     remedy="report it upstream with the log around it; no signature matches this exception yet",
 )
 
@@ -216,9 +213,6 @@ UNCAUGHT = Signature(
     title="the log ends with an uncaught exception",
     severity="engine_death",
     role="echo",
-    file="",
-    find=(),
-    patterns=(),
     vague=True,
     remedy="the exception ended the process; report it with the log around it",
 )
@@ -229,9 +223,6 @@ UNEXPLAINED_END = Signature(
     title="The log ends with an error that no signature matches",
     severity="engine_death",
     role="echo",
-    file="",
-    find=(),
-    patterns=(),
     vague=True,
     remedy="read the last lines of the log; report them upstream with the log around them",
 )

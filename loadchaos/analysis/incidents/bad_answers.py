@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence, of_signature
 from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
-from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.model import BLAMELESS, Attribution, Facts
 from loadchaos.core.units import NS_PER_S
 
@@ -69,9 +70,14 @@ class BadAnswer:
     outcome: str
     text: str
     count: int
-    sample: dict[str, Any]
+    sample: EndRow
     began: bool = False
     waited: bool = False
+
+    @property
+    def part(self) -> WrongPart | None:
+        """The first wrong part of the answer."""
+        return next(iter(self.sample.get("wrong") or ()), None)
 
 
 class BadAnswerQueue:
@@ -84,7 +90,6 @@ class BadAnswerQueue:
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
-        part = next(iter(row.get("wrong") or ()), None)
         began = row.get("first_token_ns") is not None and not text.startswith(_NO_BYTE)
         key = (
             at_ns // NS_PER_S,
@@ -99,12 +104,7 @@ class BadAnswerQueue:
         if known is not None:
             known.count += 1
             return
-        sample = {
-            k: row.get(k)
-            for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code", "image_file")
-        }
-        sample["wrong"] = part
-        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample, began)
+        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, row, began)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
         """Answers older than 15 s, in order; all of them for None."""
@@ -166,7 +166,7 @@ def failure_of(bad: BadAnswer) -> Failure:
     if bad.outcome != OUTCOME:
         return failure
     subject = str(bad.sample.get("id") or "")
-    part = bad.sample.get("wrong") or {}
+    part: Mapping[str, Any] = bad.part or {}
     wrong = WrongAnswer(
         failure.id,
         subject,
@@ -197,8 +197,8 @@ def _named(bad: BadAnswer) -> Failure:
     if bad.outcome == OUTCOME:
         if bad.text.startswith("the word of another request"):
             return named("answer_of_another_request", MIXED_UP, _MIXED_UP_REMEDY)
-        if bad.sample.get("wrong"):
-            name = str(bad.sample["wrong"]["id"])
+        if bad.part is not None:
+            name = str(bad.part["id"])
             if signature_file.load().get(name) is None:
                 return named(name, "Wrong answer")
             return of_signature(name, shown, bad.at_ns, outcome=OUTCOME)

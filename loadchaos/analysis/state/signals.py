@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -351,29 +350,37 @@ class CounterSignals:
         return any(t in times[:i] and times[i - 1] != t for i, t in enumerate(times) if i)
 
 
+@dataclass
+class _Attack:
+    name: str
+    n: int | None
+    begin_ns: int
+    effects: frozenset[str]
+    end_ns: int | None = None
+
+
 class AttackEffects:
     """Effects of our attacks in force, from begin to end. The end comes after the undo."""
 
     def __init__(self) -> None:
-        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
+        self._recent: deque[_Attack] = deque(maxlen=100)
 
     def on_attack(self, row: AttackRow) -> None:
+        name, n = str(row.get("attack")), row.get("n")
         if row.get("what") == "begin":
-            key = (row.get("attack"), row.get("n"))
-            listed = frozenset(str(e) for e in row.get("effects") or ())
-            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": listed})
+            self._recent.append(_Attack(name, n, row["at_ns"], frozenset(str(e) for e in row.get("effects") or ())))
         elif row.get("what") == "end":
             for attack in self._recent:
-                if attack["key"] == (row.get("attack"), row.get("n")):
-                    attack["end"] = row["at_ns"]
+                if (attack.name, attack.n) == (name, n):
+                    attack.end_ns = row["at_ns"]
 
     def in_force(self, effects: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
         """Name of an attack with one of these effects, in force or recently ended. `after_ns`: ended at most this long
         ago. `by_ns`: begun by then.
         """
         for attack in self._recent:
-            if by_ns is not None and attack["begin"] > by_ns:
+            if by_ns is not None and attack.begin_ns > by_ns:
                 continue
-            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and effects & attack["effects"]:
-                return str(attack["key"][0])
+            if (attack.end_ns is None or now_ns - attack.end_ns <= after_ns) and effects & attack.effects:
+                return attack.name
         return None
