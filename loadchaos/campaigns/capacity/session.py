@@ -23,7 +23,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
-from loadchaos.core.typed_json import from_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
@@ -159,9 +159,9 @@ class CapacitySession:
             "phase": dict(settings.phase), "by": settings.search.by, "goal": settings.goal, "slo_s": dict(settings.slo_s),
             "budget_s": settings.budget_s, "tolerance": settings.search.tolerance, "at_least": settings.at_least,
             "answer": answer(self._search, settings.search),
-            "knee": findings.knee(steps, settings.search.by),
-            "saturation": findings.saturation(steps, settings.search.by),
-            "limit": findings.limiting_resource(steps),
+            "knee": to_json(findings.knee(steps, settings.search.by)),
+            "saturation": to_json(findings.saturation(steps, settings.search.by)),
+            "limit": to_json(findings.limiting_resource(steps)),
             "failures": list(self._failures.values()),
             "wanted": dict(settings.wanted),
             "steps": list(steps),
