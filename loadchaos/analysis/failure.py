@@ -97,7 +97,6 @@ class Failure:
 
     @property
     def effects(self) -> set[str]:
-        """The names under which an attack may list it among its effects."""
         return {self.id, self.outcome} if self.outcome else {self.id}
 
     @property

@@ -279,7 +279,6 @@ class Judge(RowFold):
 
     @staticmethod
     def _add_examples(known: Failure, failure: Failure) -> None:
-        """Keep the first wrong answers of a failure, in its incident too."""
         for wrong in failure.wrong[: MOST_EXAMPLES - len(known.wrong)] if failure is not known else ():
             if wrong not in known.wrong:
                 known.wrong += (wrong,)

@@ -21,7 +21,6 @@ _NUMBERED = re.compile(r"\b[A-Za-z_]*\d[\w.%-]*")
 
 
 def masked(text: str) -> list[str]:
-    """Mask stamps, numbers, quoted names and lists of a raw log line."""
     found = []
     for line in expand(text[:_MOST_CHARS]):
         own = strip_prefixes(line)

@@ -76,7 +76,6 @@ class StepWindow:
         return self.ended - len(self.requests)
 
     def with_pending(self, *, bad: bool) -> list[tuple[int, int]]:
-        """The groups with the requests that have not ended."""
         return [(b + bad * p, n + p) for (b, n), p in zip(self.groups, self.pending, strict=True)]
 
 
@@ -225,7 +224,6 @@ class StepWatch:
         return window.seconds >= min(max(look_s, 1.5 * self._median_s()), self.plan.most_s)
 
     def _look(self, window: StepWindow, growth: rule.QueueGrowth, *, final: bool) -> None:
-        """Look at the interval: one of at most three times."""
         self._looks += 1
         met = rule.decide(rule.goodput_interval(window.with_pending(bad=True), rule.LOOK_Z), self.plan.goal)
         failed = rule.decide(rule.goodput_interval(window.with_pending(bad=False), rule.LOOK_Z), self.plan.goal)

@@ -178,7 +178,6 @@ class Classifier:
         return [m for m in found if self._is_reported(m, state)]
 
     def take_loud(self) -> list[Candidate]:
-        """Take the lines at ERROR level that no rule knows, since the last call."""
         lines, self.loud = self.loud, []
         return lines
 

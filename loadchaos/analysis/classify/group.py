@@ -274,7 +274,6 @@ def _failure(
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
-    """Merge equal request failures into one with a count. Deaths stay separate."""
     merged: list[Failure] = []
     index: dict[tuple[str, str, str], int] = {}
     for failure in found:

@@ -97,7 +97,6 @@ class LastWords:
         return candidate
 
     def around(self, evidence: Evidence) -> list[CandidateLine]:
-        """Best candidates around the line that shows a death."""
         line, kept = evidence.line, self.kept.get(evidence.source or "", ())
         if line is None:
             return []
@@ -133,7 +132,6 @@ class LastWords:
 
 
 def says_error(raw: str) -> bool:
-    """True for a raw line that announces an error."""
     return re.search(r"\b(?:[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|[Ff]ailure)\b", raw) is not None
 
 
@@ -179,7 +177,6 @@ def _reach(candidate: Candidate) -> int:
 
 
 def writer_distance(process: str | None) -> int:
-    """Distance of the writer from the fault: a worker is nearest."""
     name = (process or "").lower()
     if "worker" in name or "rank" in name or re.match(r"(?:dp\d+ )?tp\d", name):
         return 0

@@ -87,7 +87,6 @@ class Trace:
 
 
 def begins_chained_traceback(text: str) -> bool:
-    """True for the line before a traceback that follows from the last one."""
     return _GROUP_MARGIN.sub("", text).startswith(_CHAIN) or _GROUP_MEMBER.match(text) is not None
 
 

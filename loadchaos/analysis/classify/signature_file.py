@@ -186,7 +186,6 @@ class Signatures:
         return _matches(self.ignore, text)
 
     def is_harmless(self, text: str) -> bool:
-        """True for an error that servers log and survive."""
         return _matches(self.harmless, text)
 
 

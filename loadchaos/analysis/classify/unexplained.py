@@ -40,7 +40,6 @@ class UnexplainedErrors:
                 )  # fmt: skip
 
     def add_lines(self, lines: Iterable[Candidate]) -> None:
-        """Count lines logged at ERROR or higher, without a traceback."""
         for line in lines:
             if line.loud:
                 place = line.place

@@ -172,7 +172,6 @@ class AnswerSigns(Detector):
 
 
 def _above(found: int, n: int, known: int, learned: int) -> bool:
-    """True if a share is higher than that of the reference, beyond chance."""
     if found < _FEWEST or not learned:
         return False
     return wilson(found, n, _Z)[0] > wilson(known, learned, _Z_OF_REFERENCE)[1]

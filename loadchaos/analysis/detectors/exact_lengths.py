@@ -65,7 +65,6 @@ class ExactLengths(RowFold):
         return self._mismatches + Counter({"length_mismatch": left_out})
 
     def _never_counted(self, traffic: str) -> bool:
-        """True if no answer of a traffic counts its images in the usage."""
         left_out = sum(n for (of, _), n in self._left_out.items() if of == traffic)
         return 0 < left_out == self._with_images[traffic]
 

@@ -163,7 +163,6 @@ class KvLeakDetector(Detector):
         return found
 
     def _held(self, engine: _Engine) -> str:
-        """Text of the KV use beyond that before the load; "" where there is none."""
         share, blocks = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0), engine.blocks or self._blocks
         if share <= (_SLACK_BLOCKS / blocks if blocks else _SLACK_SHARE):
             return ""

@@ -49,8 +49,6 @@ def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
 
 
 def files_exhausted(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when 95 % of the open-file limit is newly reached."""
-
     def near(n: float, limit: float) -> bool:
         return limit > 0 and n >= _OPEN_SHARE * limit
 

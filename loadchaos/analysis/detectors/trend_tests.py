@@ -40,7 +40,6 @@ class Samples:
             self._halve()
 
     def points(self) -> list[Point]:
-        """(second, median) of each bucket, oldest first."""
         return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
 
     def _halve(self) -> None:

@@ -32,7 +32,6 @@ class EndpointFigures:
         return {**parts, **sums}
 
     def outcomes(self) -> dict[str, Counter[str]]:
-        """Outcomes by traffic and endpoint ("": all)."""
         of = self._requests.outcomes
         sums = {name: _sum(of[traffic] for traffic in traffics) for name, traffics in self._groups.items()}
         return {**of, **sums, "": self._requests.total()}

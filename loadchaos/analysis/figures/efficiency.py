@@ -152,7 +152,6 @@ class Efficiency:
         )
 
     def _by_request(self) -> AcceptanceQuantiles | None:
-        """Quantiles of the acceptance of single answers, to 1 %; None: not told."""
         n, seen = self._shares.total(), 0
         found: dict[str, float] = {}
         for share in sorted(self._shares):

@@ -28,7 +28,6 @@ class Part:
 
     @property
     def share(self) -> float | None:
-        """The share from 0 to 1; None of nothing."""
         return self.n / self.whole if self.whole else None
 
 
@@ -240,7 +239,6 @@ class RequestStats:
         return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
-        """`{traffic: {"begun": n, "ok": n}}` up to now."""
         return {
             name: {"begun": traffic.begun, "ok": traffic.outcomes["ok"]}
             for name, traffic in self.traffic.items()
@@ -257,7 +255,6 @@ class RequestStats:
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 
     def admitted_until(self, ns: int) -> list[Sent]:
-        """The newest requests that had been sent at `ns`, oldest first."""
         known = {s.id: s for s in (*(s for _, s, _ in self.recent_ends), *self.in_flight.values()) if s.sent_ns <= ns}
         return sorted(known.values(), key=lambda s: s.sent_ns)[-_MOST_ADMITTED:]
 

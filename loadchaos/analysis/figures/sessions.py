@@ -144,7 +144,6 @@ class SessionCount:
         return {traffic: times.histogram for traffic, times in self._times.items() if times.histogram.n}
 
     def times(self) -> dict[str, SessionTimes]:
-        """Times by traffic ("": all)."""
         whole = SessionTimes()
         for times in self._times.values():
             whole.merge(times)

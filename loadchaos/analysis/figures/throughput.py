@@ -51,5 +51,4 @@ class Throughput:
 
 
 def per_s(n: int, seconds: float | None) -> float | None:
-    """Number per second, to five digits; None without a time."""
     return significant(n / seconds) if seconds else None

@@ -177,7 +177,6 @@ class AttackLog(RowFold):
         return "self-inflicted" if any(self._lasting.get(name, at_ns) < at_ns for name in names) else "server"
 
     def forget_effects(self) -> None:
-        """Forget what attacks left behind in a server: its life has ended."""
         self._lasting.clear()
 
     def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:

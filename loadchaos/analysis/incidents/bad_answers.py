@@ -76,7 +76,6 @@ class BadAnswer:
 
     @property
     def part(self) -> WrongPart | None:
-        """The first wrong part of the answer."""
         return next(iter(self.sample.get("wrong") or ()), None)
 
 
@@ -107,7 +106,6 @@ class BadAnswerQueue:
         self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, row, began)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
-        """Answers older than 15 s, in order; all of them for None."""
         found = []
         while self._waiting:
             first = next(iter(self._waiting.values()))

@@ -91,7 +91,6 @@ class Explainer:
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:
-    """Make a death that only answers to clients show."""
     title = "Answers say that the engine is dead, and no log names the cause"
     failure = bad_answers.failure_of(bad)
     return replace(

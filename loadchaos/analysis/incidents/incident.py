@@ -280,7 +280,6 @@ def _shown(failure: Failure, at_s: float | None) -> ShownFailure:
 
 
 def kind_of(state: State, was: State) -> Kind | None:
-    """Kind of incident that `state` begins; None if it begins none."""
     if state in ("dead", "dying"):
         return "death"
     if state == "hung":

@@ -35,7 +35,6 @@ class RecentIncidents:
             self.closed.append(incident)
 
     def latest(self, replica: str) -> Incident | None:
-        """The open incident of a replica, else its latest."""
         return self.open.get(replica) or next((i for i in reversed(self.closed) if i.replica == replica), None)
 
     def ended_near(self, replica: str, at_ns: int) -> Incident | None:

@@ -117,7 +117,6 @@ class IncidentTracker:
             self._attach_exit(incident, exit_row)
 
     def add_deadly(self, failure: Failure, replica: str | None) -> None:
-        """Fold a log line or an answer that shows a death or names its cause."""
         incident = self._recent.find(failure, replica, self._replicas)
         if incident is None and failure.role == "echo" and self._while_stopping(failure.at_ns):
             return  # the shutdown messages of a server that was told to end
@@ -313,7 +312,6 @@ class IncidentTracker:
         return incident
 
     def _take_requests(self, incident: Incident) -> None:
-        """Take the requests in flight and the newest ones at its begin."""
         incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
         incident.admitted = self._stats.admitted_until(incident.opened_ns)
 

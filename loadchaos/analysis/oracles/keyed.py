@@ -240,7 +240,6 @@ class KeyedOracle(Oracle):
         return found
 
     def _unsettled(self) -> str:
-        """Wrong answers of an unknown cause, in words; "": none."""
         left = Counter(
             asked.row["kind"]
             for asked in self._open.values()

@@ -63,7 +63,6 @@ def wrong_and_right(first: QuestionRow, later: QuestionRow) -> tuple[QuestionRow
 
 
 def known_wrong(row: QuestionRow) -> bool:
-    """True if the right answer is known, and this is another one."""
     return bool(row["expected"]) and not is_right(row["expected"], row["text"])
 
 
@@ -110,7 +109,6 @@ class Margin:
         return self._first.get((row["model"], row["hash"]))
 
     def texts(self, row: QuestionRow) -> Sequence[str]:
-        """All answers to the same prompt before the load."""
         return self._texts.get((row["model"], row["hash"]), ())
 
     @property

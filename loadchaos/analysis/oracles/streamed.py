@@ -62,6 +62,5 @@ class StreamedOracle(Oracle):
 
 
 def _lost(row: QuestionRow) -> bool:
-    """True when the text of an answer is not that of its own tokens."""
     text = "".join(row.get("tokens", ()))
     return bool(text) and BROKEN not in text + row["text"] and text.strip() != row["text"].strip()

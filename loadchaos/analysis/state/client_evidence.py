@@ -146,7 +146,6 @@ class ClientEvidence:
         return self._failed is not None and self._failed[1] > ns
 
     def stall_limit_ns(self, now_ns: int) -> int:
-        """Longest silence that is no hang, from the server's own gaps."""
         prefill_ns = self._prefill_ns(now_ns)
         return self._base_limit_ns() + prefill_ns
 

@@ -92,7 +92,6 @@ class DeathEvidence:
         return proofs, signs
 
     def reported(self, now_ns: int, worked_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
-        """(proofs, signs) of network, answers and log."""
         proofs, signs = self._network_signs(now_ns, knows_death=knows_death)
         weak = []
         traffic = self._traffic

@@ -81,7 +81,6 @@ class HangEvidence:
         return None if traffic.busy_since_ns is None else (0, "")
 
     def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
-        """(since when, sign) of running requests whose counters do not change."""
         counters = self._counters
         running, moved_ns = counters.gauge("requests_running"), counters.moved_ns
         fresh = counters.at_ns is not None and now_ns - counters.at_ns < COUNTERS_FRESH_NS

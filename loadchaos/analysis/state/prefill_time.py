@@ -130,7 +130,6 @@ class PrefillTime:
         learned.learn(tokens_ns + wait.ahead.images_ns, first_ns - wait.sent_ns, sum(ns for ns in silent if ns > 0))
 
     def forget_waiting(self) -> None:
-        """Learn nothing from requests in flight: the server was frozen."""
         self._in_flight = {id_: wait._replace(sent_ns=None) for id_, wait in self._in_flight.items()}
 
     def allowed_ns(self, waiting: Prompts) -> int:

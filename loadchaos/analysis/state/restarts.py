@@ -63,7 +63,6 @@ class RestartDetector:
         self._settle_from_ns = None
 
     def moved_since(self, ns: int) -> tuple[int, str] | None:
-        """(time, meaning) of a change of the start time after `ns`."""
         meaning = _ANOTHER if self._reported_balancer else "process start time changed"
         return (self._moved[0], meaning) if self._moved is not None and self._moved[0] > ns else None
 

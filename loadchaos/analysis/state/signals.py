@@ -115,7 +115,6 @@ class TrafficSignals:
         return min(begins, default=0)
 
     def silent_since(self, ns: int, now_ns: int) -> bool:
-        """True when each live worker sent a heartbeat after `ns` without a token."""
         fresh = [
             (at_ns, tokens) for _, at_ns, tokens in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS
         ]
@@ -166,7 +165,6 @@ class NetworkSignals:
             self.silent_ns[what] = _again(self.silent_ns.get(what), at_ns)
 
     def scraped(self, at_ns: int) -> None:
-        """Fold the arrival of a metrics page: the server is reachable."""
         self.last_ok_ns = max(self.last_ok_ns or 0, at_ns)
         self.silent_ns.pop("tcp", None)
 
@@ -256,7 +254,6 @@ class ProcessSignals:
                 self._busy_ns = at_ns  # ready but without a processor: not idle
 
     def stopped(self) -> tuple[int, str] | None:
-        """(since when, sign) of a stopped serving process (T)."""
         for pid, p in self._alive.items():
             if p.stopped_ns is not None and p.role in ("engine_core", "worker", "api_server"):
                 return p.stopped_ns, f"{p.role} (pid {pid}) is stopped (T)"
@@ -336,7 +333,6 @@ class CounterSignals:
         return sum(found) if found else None
 
     def work(self) -> float | None:
-        """Requests in the server, running and waiting; None where not reported."""
         parts = [self.gauge("requests_running"), self.gauge("requests_waiting")]
         known = [p for p in parts if p is not None]
         return sum(known) if known else None

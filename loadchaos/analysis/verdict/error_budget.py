@@ -58,7 +58,6 @@ def excused(failures: Iterable[FailureResult], judged: Sequence[CheckResult], er
 
 
 def _covering(failure: FailureResult, met: Sequence[ErrorBudget], errors: int) -> list[str]:
-    """Rules that cover all errors of a failure; none if one is left."""
     if not failure.requests:
         whole = [b.rule for b in met if not b.traffic and b.outcome is None]
         return whole[:1] if failure.count <= errors else []

@@ -165,8 +165,6 @@ def _if_cold(figure: _Figure, figures: ExpectationInputs) -> _Figure:
 
 
 def _share_of(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
-    """Make the function of a figure that the server may not tell."""
-
     def figure(traffic: str, figures: ExpectationInputs) -> _Figure:
         return _part(figures.efficiency.get(name, {}).get(traffic), whole, UNTOLD[name])
 
@@ -241,7 +239,6 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
 def _of_times(
     name: latency_names.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
 ) -> _Figure:
-    """A statistic of times, with its interval and what speaks against it."""
     ns = histogram.statistic(name.statistic)
     assert ns is not None
     text, interval = _duration_text(ns), None

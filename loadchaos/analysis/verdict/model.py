@@ -157,7 +157,6 @@ class FailureResult:
 
     @property
     def counts(self) -> bool:
-        """True for a failure of the load that is neither accepted nor expected."""
         return not (self.accepted or self.before_load) and self.attribution != "expected"
 
 
@@ -432,7 +431,6 @@ class Verdict:
 
     @property
     def sent(self) -> int:
-        """Requests of the load that were sent."""
         return sum(n for outcome, n in self.outcomes.items() if outcome != "missed")
 
 
