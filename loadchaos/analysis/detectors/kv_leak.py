@@ -7,9 +7,8 @@ what could not be judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
@@ -130,7 +129,7 @@ class KvLeakDetector(Detector):
             self._caching = logged[1] == "True"
 
     def on_metrics(self, row: MetricsRow) -> None:
-        values: Mapping[str, Any] = row.get("values") or {}
+        values = row.get("values") or {}
         if "requests_running" not in values:
             return
         self._metrics_seen = True

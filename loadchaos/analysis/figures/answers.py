@@ -27,7 +27,7 @@ class LengthDistribution:
     images: int = 0
     image_tokens: int = 0
 
-    def add(self, end: Mapping[str, Any]) -> None:
+    def add(self, end: EndRow) -> None:
         images = int(end.get("images") or 0)
         self.images += images
         self.image_tokens += int(end.get("image_tokens") or 0)

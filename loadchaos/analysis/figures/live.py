@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
@@ -133,7 +133,7 @@ class LiveFigures(RowFold):
         self.incidents: dict[Any, dict[str, Any]] = {}
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
-        self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
+        self.workers: dict[str, HeartbeatRow] = {}  # newest heartbeat of each
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
@@ -204,7 +204,7 @@ class LiveFigures(RowFold):
         return found
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        self.workers[str(row.get("file", ""))] = dict(row)
+        self.workers[str(row.get("file", ""))] = row
         self._bucket(row).on_heartbeat(row)
 
     # -- the server ----------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class LiveFigures(RowFold):
         oldest = max(now_ns or 0, self.now_ns) - STALE_S * NS_PER_S
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
-    def _worst(self, key: str) -> int:
+    def _worst(self, key: Literal["lag_ns", "oldest_silence_ns"]) -> int:
         return max((int(w.get(key) or 0) for w in self.workers.values()), default=0)
 
     def snapshot(self, now_ns: int | None = None) -> Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import cast
 
 from loadchaos.analysis.incidents.record import ReadingRecord
 from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
@@ -33,7 +33,7 @@ class Reading:
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:
     """Reading of a `metrics` or `device` row, None without figures."""
     of_server = row.get("row") == "metrics"
-    figures: Mapping[str, Any] = row.get("values") or {}
+    figures = row.get("values") or {}
     values = {name: figures[name] for name in _FIGURES if name in figures}
     if not values:
         return None
