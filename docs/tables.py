@@ -122,7 +122,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "verdict": {
-        "analysis.verdict.end_of_load": ("SILENT_NS",),
+        "analysis.detectors.end_of_load": ("SILENT_NS",),
         "analysis.detectors.saturation": ("THROTTLED_S",),
         "analysis.detectors.memory_leak": ("SPAN_S",),
     },

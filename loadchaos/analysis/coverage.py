@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.log_templates import masked
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, StateRow
 from loadchaos.core.model import Row
 
@@ -45,10 +45,9 @@ def tenths_up_to(name: str, ratio: float) -> Iterator[str]:
             yield f"{name}:{edge:g}"
 
 
-class WorkloadCoverage(Detector):
-    """Folds the rows of one workload; `features` and `lines` are its result.
-
-    Log lines from before the load are in `idle_lines`: the start of a server and its identification are no feedback.
+class WorkloadCoverage(RowFold):
+    """Folds the rows of one workload; `features` and `lines` are its result. Log lines from before the load are in
+    `idle_lines`: the start of a server and its identification are no feedback.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,6 @@ class WorkloadCoverage(Detector):
         self.features.update(f"pair:{a}&{b}" for a, b in combinations(sorted(set(events)), 2))
 
     def _gauge_features(self, values: Mapping[str, float]) -> list[str]:
-        """Add the features of gauges. Returns the events that they mean."""
         events = []
         for name in ("requests_running", "requests_waiting"):
             self.features.update(steps_up_to(name, values.get(name, 0.0)))

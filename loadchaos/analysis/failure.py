@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
@@ -27,7 +28,6 @@ _KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
 
 def evidence(source: str, text: str, line: int | None = None) -> Evidence:
-    """Evidence of a failure, as verdict.json has it."""
     return Evidence(source=source, line=line, text=text)
 
 
@@ -97,12 +97,10 @@ class Failure:
 
     @property
     def effects(self) -> set[str]:
-        """The names under which an attack may list it among its effects."""
         return {self.id, self.outcome} if self.outcome else {self.id}
 
     @property
     def is_wrong_answer(self) -> bool:
-        """True if each occurrence is one wrong answer."""
         return self.outcome == "wrong_output"
 
     @property
@@ -112,9 +110,8 @@ class Failure:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key of equal failures: by id; unexplained ones also by text.
-
-        A failure before the load is another one than the same in the load.
+        """Key of equal failures: by id; unexplained ones also by text. A failure before the load is another one than
+        the same in the load.
         """
         by_title = self.id.startswith(_KEYED_BY_TITLE)
         standing = f"{self.attribution}, before the load" if self.before_load else self.attribution
@@ -122,7 +119,6 @@ class Failure:
 
     @property
     def shown_title(self) -> str:
-        """Title with the images that showed it."""
         if not self.images:
             return self.title
         more = f" and {len(self.images) - _MOST_NAMED} more" if len(self.images) > _MOST_NAMED else ""
@@ -130,7 +126,6 @@ class Failure:
 
     @property
     def first_seen_ns(self) -> int:
-        """Time of its first death, else of the failure."""
         return self.deaths[0].opened_ns if self.deaths else self.at_ns
 
     def result(
@@ -181,7 +176,17 @@ class Failure:
         )
 
 
+def of_signature(name: str, shown: Evidence, at_ns: int = 0, **more: Any) -> Failure:
+    """Make the failure that an entry of signatures/ describes: its severity, title, remedy and known issues."""
+    signatures = signature_file.load()
+    signature = signatures.get(name)
+    assert signature is not None, f"{name} has no entry in signatures/"
+    known = signatures.issues(signature.known)
+    return Failure(
+        name, signature.severity, signature.title, shown, at_ns, known=known, remedy=signature.remedy, **more
+    )
+
+
 def _slowest(recoveries: list[float | None]) -> float | None:
-    """The longest recovery; None when one did not recover."""
     known = [r for r in recoveries if r is not None]
     return max(known) if known and len(known) == len(recoveries) else None

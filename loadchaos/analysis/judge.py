@@ -1,7 +1,4 @@
-"""Judge: rows of a run in, findings and the verdict out.
-
-Its time is that of the newest row.
-"""
+"""Judge: rows of a run in, findings and the verdict out. Its time is that of the newest row."""
 
 from __future__ import annotations
 
@@ -15,7 +12,13 @@ from typing import Any, cast
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
+from loadchaos.analysis.detectors.end_of_load import EndOfLoad
+from loadchaos.analysis.detectors.exact_lengths import ExactLengths
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
+from loadchaos.analysis.detectors.image_cache_hits import ImageCacheHits
+from loadchaos.analysis.detectors.length_ladder import LengthLadder
+from loadchaos.analysis.detectors.length_symptoms import LengthSymptoms
+from loadchaos.analysis.detectors.open_restarts import OpenRestarts
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
@@ -30,14 +33,9 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
-from loadchaos.analysis.verdict import error_budget, symptoms
+from loadchaos.analysis.verdict import error_budget
 from loadchaos.analysis.verdict import verdict as rules
-from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
-from loadchaos.analysis.verdict.end_of_load import EndOfLoad
-from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
-from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
-from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.model import (
     AttackCounts,
     EndpointResult,
@@ -47,14 +45,12 @@ from loadchaos.analysis.verdict.model import (
     Verdict,
     VerdictTarget,
 )
-from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
-    AttackRow,
     BeginRow,
     ConfigurationRow,
     DeviceRow,
@@ -66,7 +62,6 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     LogRow,
     MetricsRow,
-    ProcessRow,
     RunRow,
     StateRow,
     SupervisorRow,
@@ -80,12 +75,9 @@ _MOST_OPEN = 16  # newest incidents that may still get candidates
 
 
 class Judge(RowFold):
-    """Folds rows in the order of their arrival.
-
-    `terms` None: those of the run's first row. Without `answers` it folds no latencies: `figures.answers` is set before the
-    verdict.
-
-    Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
+    """Folds rows in the order of their arrival. `terms` None: those of the run's first row. Without `answers` it folds
+    no latencies: `figures.answers` is set before the verdict. Memory is bounded by what is in flight and by the kinds
+    of failure, not by the length of the run.
     """
 
     def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
@@ -97,11 +89,7 @@ class Judge(RowFold):
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._queue_order = QueueOrder()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
-        self._length_symptoms, self._exact_lengths, self._images = (
-            symptoms.LengthSymptoms(),
-            ExactLengths(),
-            ImageCacheHits(),
-        )
+        self._lengths, self._exact_lengths, self._images = LengthSymptoms(), ExactLengths(), ImageCacheHits()
         self._growth, self._kernel = GrowthTracker(), KernelLog()
         self._ladder, self._open_restarts, self._end_of_load = LengthLadder(), OpenRestarts(), EndOfLoad()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
@@ -113,13 +101,13 @@ class Judge(RowFold):
         self._tracker.environment = self._environment
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
-        after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
-        self._router = RowRouter([self._health, self.figures, self, *self._detectors.detectors, *after])
+        before = (self._health, self.figures, self._attacks, self._mechanisms, self._queue_order, self._kernel)
+        after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load, self._lengths)
+        self._router = RowRouter([*before, self, *self._detectors.detectors, *after, self._exact_lengths])
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
     def fold(self, row: Row) -> None:
-        """Fold one row; kinds it does not know only move the clock."""
         self._health.move_clock(row)
         self._router.fold(row)
         newest_ns = self._health.newest_ns
@@ -134,10 +122,6 @@ class Judge(RowFold):
         outcome, sent = str(row.get("outcome")), self.figures.ended
         if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
             self._stats.shed_by_attacks += 1
-        self._mechanisms.on_end(row)
-        self._queue_order.on_end(row)
-        self._length_symptoms.on_end(row)
-        self._exact_lengths.feed(row)
         bad = bad_answers.bad_outcome(row)
         self._ladder.on_end(row, bad=bad is not None)
         if row.get("edge") is not None and bad is None and outcome == "rejected":
@@ -148,19 +132,13 @@ class Judge(RowFold):
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
     def on_metrics(self, row: MetricsRow) -> None:
-        self._mechanisms.on_metrics(row)
         self._tracker.feed_reading(row)
 
     def on_device(self, row: DeviceRow) -> None:
         self._tracker.feed_reading(row)
 
-    def on_attack(self, row: AttackRow) -> None:
-        self._attacks.on_attack(row)
-        self._mechanisms.on_attack(row)
-
     def on_state(self, row: StateRow) -> None:
         self._states.append(row)
-        self._mechanisms.on_state(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
@@ -178,7 +156,6 @@ class Judge(RowFold):
             self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
     def on_supervisor(self, row: SupervisorRow) -> None:
-        """Fold an orchestrator's report of a server exit."""
         if row.get("what") != "ended":
             return
         for failure in classify_text(str(row.get("reason"))):
@@ -211,9 +188,6 @@ class Judge(RowFold):
     def on_last_question(self, row: LastQuestionRow) -> None:
         self._tracker.last_question_waits = row["what"] == "ask"
 
-    def on_process(self, row: ProcessRow) -> None:
-        self._kernel.on_process(row)
-
     def on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
             if not self._kernel.concerns(str(row.get("text", ""))):
@@ -242,7 +216,6 @@ class Judge(RowFold):
         self._add_candidates()
 
     def _add_candidates(self) -> None:
-        """Give deaths that no log names the unexplained lines around them."""
         for incident in self._tracker.incidents[-_MOST_OPEN:]:
             if incident.kind not in ("death", "restart") or incident.causes:
                 continue
@@ -279,7 +252,6 @@ class Judge(RowFold):
             self._explainer.add_logged(failure.at_ns, known)
 
     def _is_before_load(self, failure: Failure) -> bool:
-        """True for a failed request before the load, which is none of its own."""
         begin_ns = self._health.load_begin_ns
         newest_ns = max(failure.at_ns, failure.last_ns)
         return failure.severity == "request" and (begin_ns is None or newest_ns < begin_ns)
@@ -289,7 +261,6 @@ class Judge(RowFold):
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
     def _record(self, failure: Failure) -> Failure:
-        """Register a failure: add attribution and incident, report new ones."""
         attribution = self._attacks.attribute(failure.effects, failure.at_ns)
         if attribution == "server":
             attribution = failure.attribution
@@ -308,7 +279,6 @@ class Judge(RowFold):
 
     @staticmethod
     def _add_examples(known: Failure, failure: Failure) -> None:
-        """Keep the first wrong answers of a failure, in its incident too."""
         for wrong in failure.wrong[: MOST_EXAMPLES - len(known.wrong)] if failure is not known else ():
             if wrong not in known.wrong:
                 known.wrong += (wrong,)
@@ -319,11 +289,8 @@ class Judge(RowFold):
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
     def findings(self) -> list[FailureRow | IncidentRow]:
-        """Rows for findings.jsonl since the last call.
-
-        They are new failures, and incidents opened and closed.
-
-        A death is reported as a failure when a log names it, and with final counts when its incident closes.
+        """Rows for findings.jsonl since the last call. They are new failures, and incidents opened and closed. A death
+        is reported as a failure when a log names it, and with final counts when its incident closes.
         """
         tracker = self._tracker
         rows = [*self._findings, *tracker.findings]
@@ -339,7 +306,6 @@ class Judge(RowFold):
 
     @property
     def incidents(self) -> Sequence[Incident]:
-        """All incidents so far without false alarms; open ones still change."""
         return [i for i in self._tracker.incidents if i.real]
 
     def verdict(self, *, bad_rows: int = 0) -> Verdict:
@@ -366,6 +332,7 @@ class Judge(RowFold):
             target=self._target(),
             outcomes=dict(self._stats.total()),
             by_traffic={t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
+            answer_labels=self.figures.labels.figures(),
             failures=tuple(failures),
             failure_counts=rules.failure_counts(failures),
             states=tuple(self._state_changes()),
@@ -420,7 +387,7 @@ class Judge(RowFold):
         """All failures so far with counts, none accepted. Folding continues unchanged."""
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
-        name_by_length(found, self._length_symptoms, self._log_classifier.kv, self._facts)
+        self._lengths.name(found, self._log_classifier.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
         return [self._result(failure) for failure in found]
@@ -466,7 +433,7 @@ class Judge(RowFold):
         checks = self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
+        ladder = self._ladder.check(against, self._facts)
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exact_lengths.checks(terms.expect)
         checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
@@ -515,7 +482,6 @@ class Judge(RowFold):
         )
 
     def _warm(self, terms: Terms) -> str | None:
-        """Reason why the prefix cache was warm before the load, or None."""
         hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
         return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 

@@ -21,7 +21,6 @@ _NUMBERED = re.compile(r"\b[A-Za-z_]*\d[\w.%-]*")
 
 
 def masked(text: str) -> list[str]:
-    """Mask stamps, numbers, quoted names and lists of a raw log line."""
     found = []
     for line in expand(text[:_MOST_CHARS]):
         own = strip_prefixes(line)
@@ -32,9 +31,8 @@ def masked(text: str) -> list[str]:
 
 
 class TemplateMiner:
-    """Templates seen so far; `add` gives the template of a masked line.
-
-    A template keeps its name (its first line), however general it becomes.
+    """Templates seen so far; `add` gives the template of a masked line. A template keeps its name (its first line),
+    however general it becomes.
     """
 
     def __init__(self) -> None:
@@ -61,7 +59,6 @@ class TemplateMiner:
         return sum(map(len, self._groups.values()))
 
     def templates(self) -> Iterator[str]:
-        """Every template, with wildcards."""
         for group in self._groups.values():
             for words, _ in group:
                 yield " ".join(words)

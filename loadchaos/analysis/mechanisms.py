@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.analysis.verdict.model import CheckResult
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import EXPOSURES, Facts
 from loadchaos.core.units import NS_PER_S, figure
@@ -29,7 +30,7 @@ class Check(CheckResult):
     """A check of the run itself, as in verdict.json."""
 
 
-class Mechanisms:
+class Mechanisms(RowFold):
     """Counters of the mechanisms and exposures of a run. `exposures` counts by the names that `exposure:` may use."""
 
     def __init__(self) -> None:
@@ -67,21 +68,17 @@ class Mechanisms:
             self.exposures["near_limit_requests"] += 1
 
     def over_limit(self) -> None:
-        """Count a refused prompt above the limit as an exposure."""
         self.exposures["near_limit_requests"] += 1
 
     def on_state(self, row: StateRow) -> None:
-        """Fold a `state` row: the replicas that were healthy."""
         if row.get("to") == "healthy":
             self._replicas.add(str(row.get("replica")))
 
     def on_attack(self, row: AttackRow) -> None:
-        """Fold an `attack` row; successful attacks are exposures."""
         if row.get("what") == "end" and row.get("ok"):
             self.exposures["attacks"] += 1
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Fold a `metrics` row: growth of counters, drafts beside images."""
         self.scrapes += 1
         for gauge in _GAUGES.values():
             if (value := (row.get("values") or {}).get(gauge)) is not None:
@@ -100,7 +97,6 @@ class Mechanisms:
         self._newest[key] = {**before, **now}
 
     def required(self, names: Sequence[str], facts: Facts | None, attacks_worked: int) -> list[Check]:
-        """Checks of required mechanisms: pass where counters prove them."""
         return [self._require(str(name), facts, attacks_worked) for name in names]
 
     def _require(self, name: str, facts: Facts | None, attacks_worked: int) -> Check:
@@ -135,7 +131,6 @@ class Mechanisms:
         return Check(f"requires {name}", "active", actual, "pass" if ok else "unknown")
 
     def exposed(self, wanted: Mapping[str, Any] | None) -> Check | None:
-        """Check of the exposure that the profile asks for."""
         if not wanted:
             return None
         name, least = str(wanted.get("count", "requests")), int(wanted.get("at_least") or 0)

@@ -22,10 +22,9 @@ _LIKE_WORDS = 4
 
 
 class WarmCache(RowFold):
-    """Folds what explains prefix cache hits: `feed` rows, then `hit_rate`.
-
-    Prompts of `new_prompts` (names of traffic) share the tokens of the chat template only. Hits are not judged where
-    these are unknown, or where the engine preempted requests: it reads their prompts again.
+    """Folds what explains prefix cache hits: `feed` rows, then `hit_rate`. Prompts of `new_prompts` (names of traffic)
+    share the tokens of the chat template only. Hits are not judged where these are unknown, or where the engine
+    preempted requests: it reads their prompts again.
     """
 
     def __init__(self) -> None:
@@ -86,7 +85,6 @@ class WarmCache(RowFold):
 
 
 def why_warm(hit_rate: float | None) -> str | None:
-    """Reason why latencies are those of a warm prefix cache, or None."""
     if hit_rate is None or hit_rate <= _MOST_SHARE:
         return None
     return (

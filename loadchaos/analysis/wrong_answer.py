@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.analysis.classify import signature_file
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import Failure, evidence, of_signature
 from loadchaos.analysis.verdict.model import TextDifference, WrongAnswerExample
 
 OUTCOME = "wrong_output"
@@ -55,21 +54,18 @@ class WrongAnswer:
 
     @property
     def first_difference(self) -> int | None:
-        """Index of the first character that differs; None with nothing to compare."""
         if not (self.expected and self.got) or self.expected == self.got:
             return None
         pairs = enumerate(zip(self.expected, self.got, strict=False))
         return next((i for i, (a, b) in pairs if a != b), min(len(self.expected), len(self.got)))
 
     def _difference(self, at: int | None) -> TextDifference | None:
-        """The first characters from the first difference on."""
         if at is None:
             return None
         until = at + _DIFFERENCE_CHARS
         return TextDifference(expected=self.expected[at:until], got=self.got[at:until])
 
     def example(self) -> WrongAnswerExample:
-        """The wrong answer as in verdict.json: long texts are cut around the first difference."""
         at = self.first_difference
         return WrongAnswerExample(
             subject=self.subject,
@@ -93,23 +89,6 @@ def excerpt(text: str, around: int | None = None) -> str:
 
 
 def wrong_failure(wrong: WrongAnswer) -> Failure:
-    """Make the failure of one wrong answer.
-
-    Title and remedy are those of its id.
-
-    A detector returns it from `poll`; each call counts one wrong answer.
-    """
-    signatures = signature_file.load()
-    signature = signatures.get(wrong.id)
-    assert signature is not None, f"{wrong.id} has no entry in signatures/figures.toml"
-    return Failure(
-        wrong.id,
-        "request",
-        signature.title,
-        evidence(wrong.found_by, f"{wrong.subject}: {wrong.summary}" if wrong.subject else wrong.summary),
-        wrong.at_ns,
-        known=signatures.issues(signature.known),
-        remedy=signature.remedy,
-        outcome=OUTCOME,
-        wrong=(wrong,),
-    )
+    """Make the failure of one wrong answer, for `poll` of a detector. Title and remedy are those of its id."""
+    text = f"{wrong.subject}: {wrong.summary}" if wrong.subject else wrong.summary
+    return of_signature(wrong.id, evidence(wrong.found_by, text), wrong.at_ns, outcome=OUTCOME, wrong=(wrong,))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, overload
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
@@ -18,7 +18,7 @@ def seconds_of(ns: float | None, digits: int | None = None) -> float | None:
     """Convert nanoseconds to seconds, rounded to significant digits where they are given."""
     if ns is None:
         return None
-    return ns / NS_PER_S if digits is None else float(f"{ns / NS_PER_S:.{digits}g}")
+    return ns / NS_PER_S if digits is None else significant(ns / NS_PER_S, digits)
 
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -138,6 +138,15 @@ def rate_per_s(text: object) -> float:
     if value <= 0:
         raise ValueError(f"a rate must be above 0 (got {text!r})")
     return value
+
+
+@overload
+def significant(value: float, digits: int = 5) -> float: ...
+@overload
+def significant(value: float | None, digits: int = 5) -> float | None: ...
+def significant(value: float | None, digits: int = 5) -> float | None:
+    """Round to so many significant digits; None stays."""
+    return None if value is None else float(f"{value:.{digits}g}")
 
 
 def figure(value: float) -> str:

@@ -25,6 +25,7 @@ SECTIONS = {
     "expectations": "Expectations",
     "checks": "Validity checks",
     "outcomes": "Requests by outcome",
+    "labels": "Answers by label, as the server gave it",
     "latency": "Latency of answered requests",
     "endpoints": "By endpoint",
     "states": "Server states",

@@ -50,8 +50,8 @@ class ServerConfig:
     `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. `min_pixels`, `max_pixels`, `patch`: the
     Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit. `lora_modules`:
     names of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
-    eras that need this flag. `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by
-    name.
+    eras that need this flag. `service_tier` is no flag of vLLM: the tier that answers name, as those of a gateway in
+    front of it do. `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
 
     model: str = "sim"
@@ -68,6 +68,7 @@ class ServerConfig:
     enable_prompt_tokens_details: bool = False
     enable_server_load_tracking: bool = False
     enable_scale_out: bool = False
+    service_tier: str = ""
     enable_auto_tool_choice: bool = False
     tool_call_parser: str = ""
     quiet: bool = False

@@ -236,6 +236,26 @@ assert "full_moon" in [f.id for f in judge.verdict().failures]
 assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures without a line"]()
 """,
     ),
+    "label of an answer": Addition(
+        entries={
+            "core/answer_labels.py": [("LABELS = (\n", '    AnswerLabel("region", "region", "server.region"),\n')]
+        },
+        use="""
+from loadchaos.analysis.judge import Judge
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.completion import Completion
+from loadchaos.report.export.tables import TABLES
+
+answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+choice = '{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}'
+answer.feed(1, ('data: {"id": "1", "region": "north", "choices": [' + choice + ']}\\n\\n').encode())
+assert answer.labels == {"region": "north"}, answer.labels
+judge = Judge()
+judge.fold({"row": "end", "at_ns": 2, "id": "r", "traffic": "t", "outcome": "ok", "labels": answer.labels})
+assert judge.verdict().answer_labels == {"t": {"region": {"north": 1}}}
+assert "region" in TABLES[0].columns
+""",
+    ),
     "defect": Addition(
         files={
             "simulator/defects/drops_blocks.py": """

@@ -6,7 +6,7 @@ from typing import Any
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 _LATE_S, _LATE_SHARE = 0.005, 0.1
 _BUSY = 0.95
@@ -22,18 +22,15 @@ class ClientLoad:
         self._cpu: list[float] = []
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        """Fold the CPU use of a worker."""
         self._cpu.append(float(row.get("cpu_share") or 0.0))
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the delay of a request between its due time and its first byte."""
         sent_ns = row.get("sent_ns")
         if sent_ns is not None:
             self._lag.add(max(0, sent_ns - row["due_ns"]))
             self._e2e.add(max(0, row["at_ns"] - row["due_ns"]))
 
     def limit_reason(self) -> str | None:
-        """Reason why our own client limits the step; None where it does not."""
         lag, e2e = self._lag.quantile(0.5), self._e2e.quantile(0.5)
         if self._open and lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, _LATE_S * NS_PER_S):
             return f"our own client sends late: the median delay is {lag / 1e6:.0f} ms"
@@ -48,9 +45,7 @@ class ClientLoad:
         return beats[len(beats) // 2] if len(beats) >= _FEWEST_BEATS else None
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of capacity.json."""
         found: dict[str, Any] = {"cpu_share": self._busy(), "limit": self.limit_reason()}
         for label, q in (("p50", 0.5), ("p99", 0.99)):
-            lag = self._lag.quantile(q)
-            found[f"send_delay_{label}_s"] = None if lag is None else float(f"{lag / NS_PER_S:.4g}")
+            found[f"send_delay_{label}_s"] = seconds_of(self._lag.quantile(q), 4)
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadchaos.analysis.capacity.result import Knee, Limit, Saturation
+
 Step = Mapping[str, Any]
 
 _SLOWED = 2.0
@@ -15,37 +17,34 @@ _PROMPTS = 4.0
 """Prompt tokens for each output token from which on the server mostly reads prompts."""
 
 
-def saturation(steps: Sequence[Step], by: str) -> dict[str, Any]:
-    """Highest throughput that an overloaded server had.
-
-    `reached` is False where no step overloaded the server: it can do more. A rate overloads it where its queue grows, a
-    number of users also where more of them complete no more.
+def saturation(steps: Sequence[Step], by: str) -> Saturation:
+    """Highest throughput that an overloaded server had. `reached` is False where no step overloaded the server: it can
+    do more. A rate overloads it where its queue grows, a number of users also where more of them complete no more.
     """
     measured = [s for s in steps if s.get("requests_per_s") and s["status"] != "client"]
     if not measured:
-        return {"reached": False, "requests_per_s": None, "output_tokens_per_s": None, "load": None}
+        return Saturation()
     best = max(measured, key=lambda s: (s.get("output_tokens_per_s") or 0.0, s["requests_per_s"]))
     reached = any(s.get("queue_grows") for s in steps)
     if not reached and by == "concurrency":
         ordered = sorted(measured, key=lambda s: float(s["load"]))
         reached = len(ordered) > 1 and _throughput(ordered[-1]) <= 1.05 * _throughput(ordered[-2])
-    return {
-        "reached": reached,
-        "requests_per_s": max(s["requests_per_s"] for s in measured),
-        "output_tokens_per_s": best.get("output_tokens_per_s"),
-        "load": best["load"],
-    }
+    return Saturation(
+        reached=reached,
+        requests_per_s=max(s["requests_per_s"] for s in measured),
+        output_tokens_per_s=best.get("output_tokens_per_s"),
+        load=best["load"],
+    )
 
 
 def _throughput(step: Step) -> float:
     return float(step.get("output_tokens_per_s") or step["requests_per_s"])
 
 
-def knee(steps: Sequence[Step], by: str) -> dict[str, Any] | None:
-    """Highest load at which the server keeps up, and the next one tried.
-
-    It keeps up while the median answer takes less than twice as long as at the lowest load, and, by rate, while it completes
-    the rate. None where the lowest load is already too high, or no load is.
+def knee(steps: Sequence[Step], by: str) -> Knee | None:
+    """Highest load at which the server keeps up, and the next one tried. It keeps up while the median answer takes less
+    than twice as long as at the lowest load, and, by rate, while it completes the rate. None where the lowest load is
+    already too high, or no load is.
     """
     ordered = sorted((s for s in steps if s.get("e2e_p50_s")), key=lambda s: float(s["load"]))
     if not ordered:
@@ -56,23 +55,21 @@ def knee(steps: Sequence[Step], by: str) -> dict[str, Any] | None:
         slowed = float(step["e2e_p50_s"]) >= _SLOWED * base
         behind = by == "rate" and step.get("queue_grows")
         if slowed or behind or step["status"] == "client":
-            return None if below is None else {"load": below["load"], "next": step["load"]}
+            return None if below is None else Knee(load=below["load"], next=step["load"])
         below = step
     return None
 
 
-def limiting_resource(steps: Sequence[Step]) -> dict[str, Any]:
-    """Name the resource that limits the load, with the figures that show it.
-
-    It is one of `client`, `kv_cache`, `queue`, `prefill`, `decode` and `unknown`. The evidence is of the lowest load that
-    failed.
+def limiting_resource(steps: Sequence[Step]) -> Limit:
+    """Name the resource that limits the load, with the figures that show it. It is one of `client`, `kv_cache`,
+    `queue`, `prefill`, `decode` and `unknown`. The evidence is of the lowest load that failed.
     """
     failed = sorted((s for s in steps if s["status"] == "not_met"), key=lambda s: float(s["load"]))
     client = [s for s in steps if s["status"] == "client"]
     if not failed:
         if client:
             return _named("client", client[0], [client[0]["why"]])
-        return {"resource": "unknown", "load": None, "evidence": ["no load failed"]}
+        return Limit(resource="unknown", evidence=("no load failed",))
     step = failed[0]
     server = step.get("server") or {}
     if not server:
@@ -81,7 +78,7 @@ def limiting_resource(steps: Sequence[Step]) -> dict[str, Any]:
     return _of_server(step, server, min(steps, key=lambda s: float(s["load"])))
 
 
-def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[str, Any]:
+def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> Limit:
     kv, preemptions = server.get("kv_usage_ratio_max", 0.0), server.get("preemptions", 0.0)
     running, most = server.get("requests_running_mean", 0.0), server.get("requests_running_max", 0.0)
     waiting = server.get("requests_waiting_mean", 0.0)
@@ -105,9 +102,8 @@ def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[st
 
 
 def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float]) -> bool:
-    """Tell if steps are long, and most of their tokens are prompts.
-
-    The number of running requests is then steady without any limit of it: as many start as end.
+    """Tell if steps are long, and most of their tokens are prompts. The number of running requests is then steady
+    without any limit of it: as many start as end.
     """
     before, after = lowest.get("tpot_p50_s"), step.get("tpot_p50_s")
     if step is lowest or not before or not after or after < _SLOWED * before:
@@ -116,7 +112,6 @@ def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float])
 
 
 def _slower(step: Step, lowest: Step, name: str, text: str) -> list[str]:
-    """The growth of a median between the lowest load and a step."""
     before, after = lowest.get(name), step.get(name)
     if not before or not after or step is lowest:
         return []
@@ -129,5 +124,5 @@ def _limits_exceeded(step: Step) -> list[str]:
     return [f"requests over a limit: {parts}"] if parts else []
 
 
-def _named(resource: str, step: Step, evidence: Sequence[str]) -> dict[str, Any]:
-    return {"resource": resource, "load": step["load"], "evidence": list(evidence)}
+def _named(resource: str, step: Step, evidence: Sequence[str]) -> Limit:
+    return Limit(resource=resource, load=step["load"], evidence=tuple(evidence))

@@ -35,11 +35,9 @@ class QueueModel:
 
     @classmethod
     def of(cls, steps: Sequence[Step], limits_s: Mapping[str, float], arrivals: float) -> Self | None:
-        """Make the model from the steps whose queue grew; None without one.
-
-        Where no growth is sure, those count that failed while requests waited.
-
-        `arrivals` is the variance to mean ratio of the arrivals: 1 for Poisson, 0 for constant gaps.
+        """Make the model from the steps whose queue grew; None without one. Where no growth is sure, those count that
+        failed while requests waited. `arrivals` is the variance to mean ratio of the arrivals: 1 for Poisson, 0 for
+        constant gaps.
         """
         measured = [s for s in steps if s.get("completed") and s.get("completing_s")]
         full = [s for s in measured if s.get("queue_grows")] or [s for s in measured if _had_a_queue(s)]
@@ -58,7 +56,6 @@ class QueueModel:
         return cls(completed, arrivals + ratio, min(slacks, default=math.inf))
 
     def share_in_time(self, load: float) -> float:
-        """Compute the long-run share of requests that wait within the slack."""
         if load >= self.completed_per_s:
             return 0.0
         if self.slack_s == math.inf or self.variation <= 0:

@@ -24,7 +24,6 @@ class SearchedServer:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Known facts of the server."""
         return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
@@ -136,7 +135,6 @@ class CapacityStep:
     proved: tuple[float | None, ...] = ()
 
     def figure(self, name: str) -> float | None:
-        """A figure by its key, such as `ttft_p50_s`."""
         value: float | None = getattr(self, name)
         return value
 
@@ -178,10 +176,8 @@ class CapacityResult:
 
     @classmethod
     def from_json(cls, data: object) -> CapacityResult:
-        """Read capacity.json, whatever is in it."""
         return typed_json.from_json(cls, data)
 
     @property
     def by_load(self) -> list[CapacityStep]:
-        """The steps in the order of their load."""
         return sorted(self.steps, key=lambda step: step.load)

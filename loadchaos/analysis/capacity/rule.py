@@ -43,10 +43,8 @@ class ShareInterval:
 
 @dataclass(frozen=True)
 class QueueGrowth:
-    """Growth of the requests in flight at a constant rate.
-
-    `share` is the part of the arrivals that stays behind. `sure`: the queue grows without end. `possible`: that cannot
-    be excluded.
+    """Growth of the requests in flight at a constant rate. `share` is the part of the arrivals that stays behind.
+    `sure`: the queue grows without end. `possible`: that cannot be excluded.
     """
 
     share: float = 0.0
@@ -55,9 +53,8 @@ class QueueGrowth:
 
 
 def least_requests(goal: float) -> int:
-    """Compute the fewest requests that can prove a goal, all of them good.
-
-    One more than the formula gives, as it is rounded.
+    """Compute the fewest requests that can prove a goal, all of them good. One more than the formula gives, as it is
+    rounded.
     """
     return math.ceil(LOOK_Z**2 * goal / (1 - goal)) + 1
 
@@ -79,7 +76,6 @@ def overdispersion(groups: Sequence[tuple[int, int]]) -> float:
 
 
 def goodput_interval(groups: Sequence[tuple[int, int]], z: float) -> ShareInterval:
-    """Compute the Wilson interval of the goodput of groups of requests."""
     bad, whole = sum(b for b, _ in groups), sum(n for _, n in groups)
     factor = overdispersion(groups)
     low, high = wilson((whole - bad) / factor, whole / factor, z) if whole else (0.0, 1.0)
@@ -87,7 +83,6 @@ def goodput_interval(groups: Sequence[tuple[int, int]], z: float) -> ShareInterv
 
 
 def decide(interval: ShareInterval, goal: float) -> StepStatus:
-    """Decide a step by the interval of its goodput."""
     if interval.low >= goal:
         return "met"
     return "not_met" if interval.high < goal else "undecided"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.core.ledger.rows import MetricsRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _GAUGES = ("requests_running", "requests_waiting", "kv_usage_ratio")
 _COUNTERS = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total")
@@ -20,7 +20,6 @@ class ServerLoad:
         self._by_engine: dict[tuple[str, str], Scrapes] = {}
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Keep one scrape."""
         values = {name: float(row["values"][name]) for name in (*_GAUGES, *_COUNTERS) if name in row["values"]}
         if values:
             self._by_engine.setdefault((row["replica"], row["engine"]), []).append((row["at_ns"], values))
@@ -36,7 +35,6 @@ class ServerLoad:
         return not found or max(found) > 0
 
     def to_json(self, from_ns: int, to_ns: int) -> dict[str, float]:
-        """Means, maxima and rates between two times; empty without metrics."""
         found: dict[str, float] = {}
         for scrapes in self._by_engine.values():
             inside = [(at_ns, values) for at_ns, values in scrapes if from_ns <= at_ns <= to_ns]
@@ -52,7 +50,7 @@ class ServerLoad:
                     seconds = (points[-1][0] - points[0][0]) / NS_PER_S
                     key, value = (key, rise) if key == "preemptions" else (f"{key}_per_s", rise / seconds)
                     found[key] = found.get(key, 0.0) + value
-        return {name: float(f"{value:.5g}") for name, value in found.items()}
+        return {name: significant(value) for name, value in found.items()}
 
 
 def _merge(found: dict[str, float], name: str, numbers: list[float]) -> None:

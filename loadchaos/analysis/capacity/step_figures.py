@@ -10,7 +10,7 @@ from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.core.units import NS_PER_S, seconds_of, significant
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ class StepRequest:
 
     @classmethod
     def of(cls, row: EndRow, over: tuple[str, ...]) -> Self:
-        """Make it from an `end` row."""
         end: Any = row
         return cls(
             row["due_ns"], row["at_ns"], row["outcome"] == "ok", over, e2e_ns(end) or 0, ttft_ns(end), tpot_ns(end),
@@ -41,9 +40,8 @@ class StepRequest:
 def figures(
     requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int
 ) -> dict[str, Any]:
-    """Figures of capacity.json.
-
-    Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are those of the measured requests.
+    """Figures of capacity.json. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are
+    those of the measured requests.
     """
     seconds = (now_ns - from_ns) / NS_PER_S
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]
@@ -54,13 +52,13 @@ def figures(
         if second < len(bins):
             bins[second] += 1
     found: dict[str, Any] = {
-        "requests_per_s": _rounded(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
+        "requests_per_s": significant(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
         "completion_variation": variance_to_mean(bins),
     }  # fmt: skip
     for name in ("input_tokens", "output_tokens"):
         counts = [getattr(r, name) for r in ended]
         known = bool(counts) and None not in counts
-        found[f"{name}_per_s"] = _rounded(sum(counts) / seconds) if known else None
+        found[f"{name}_per_s"] = significant(sum(counts) / seconds) if known else None
     gaps = LogHistogram()
     for request in answered:
         gaps.merge(request.gaps)
@@ -77,7 +75,3 @@ def figures(
 
 def _quantiles(name: str, histogram: LogHistogram) -> dict[str, float | None]:
     return {f"{name}_{label}_s": seconds_of(histogram.statistic(label), 4) for label in ("p50", "p99")}
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")

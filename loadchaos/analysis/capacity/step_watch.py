@@ -60,7 +60,6 @@ class StepWindow:
 
     @property
     def seconds(self) -> float:
-        """Length of the measured time."""
         return max(0.0, (self.to_ns - self.from_ns) / NS_PER_S)
 
     @property
@@ -70,23 +69,19 @@ class StepWindow:
 
     @property
     def bad(self) -> int:
-        """Requests that have ended and were not good."""
         return sum(b for b, _ in self.groups)
 
     @property
     def not_sent(self) -> int:
-        """Requests that found no free slot."""
         return self.ended - len(self.requests)
 
     def with_pending(self, *, bad: bool) -> list[tuple[int, int]]:
-        """The groups with the requests that have not ended."""
         return [(b + bad * p, n + p) for (b, n), p in zip(self.groups, self.pending, strict=True)]
 
 
 class StepProgress(NamedTuple):
-    """A step in progress; `requests` are those that were measured and ended.
-
-    `goodput` is None before the first of them.
+    """A step in progress; `requests` are those that were measured and ended. `goodput` is None before the first of
+    them.
     """
 
     elapsed_s: float
@@ -96,7 +91,6 @@ class StepProgress(NamedTuple):
     interval: tuple[float, float] = (0.0, 1.0)
 
     def describe(self) -> str:
-        """The step so far in one line."""
         if self.goodput is None:
             return f"{self.elapsed_s:.0f} s, warm-up, {self.in_flight} in flight"
         low, high = self.interval
@@ -128,7 +122,6 @@ class StepWatch:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def feed(self, row: Row) -> None:
-        """Fold one row. Rows after the decision are of the drain, and do not count."""
         if self.status is not None:
             return
         typed = as_typed(row)
@@ -166,7 +159,6 @@ class StepWatch:
             insort(self._e2e_ns, request.e2e_ns)
 
     def _limits_exceeded(self, row: EndRow) -> tuple[str, ...]:
-        """Limits that an answer exceeds; `failed` without a good answer."""
         if str(row.get("outcome")) not in (row.get("expect") or ("ok",)):
             return ("failed",)
         found = figures_of(row, self.plan.limits_s)
@@ -181,19 +173,16 @@ class StepWatch:
     # --- decision -----------------------------------------------------------------------------------------------------
 
     def reason(self) -> str | None:
-        """Reason to end the step now; None to go on."""
         if self.status is None and self._now_ns - self._looked_ns >= NS_PER_S:
             self._looked_ns = self._now_ns
             self._decide(final=False)
         return self.why if self.status is not None else None
 
     def finish(self) -> None:
-        """Decide a step whose load has ended by itself."""
         if self.status is None:
             self._decide(final=True)
 
     def missing_figure(self) -> str | None:
-        """Name of a limit that no answer has a figure for; None without one."""
         if not self._successes:
             return None
         return next((name for name in self.plan.limits_s if not self._had[name]), None)
@@ -228,7 +217,6 @@ class StepWatch:
             self._look(window, growth, final=final or window.seconds >= plan.most_s)
 
     def _loaded_s(self, window: StepWindow) -> float:
-        """Time since the warm-up."""
         return (self._now_ns - window.from_ns) / NS_PER_S
 
     def _look_is_due(self, window: StepWindow) -> bool:
@@ -236,7 +224,6 @@ class StepWatch:
         return window.seconds >= min(max(look_s, 1.5 * self._median_s()), self.plan.most_s)
 
     def _look(self, window: StepWindow, growth: rule.QueueGrowth, *, final: bool) -> None:
-        """Look at the interval: one of at most three times."""
         self._looks += 1
         met = rule.decide(rule.goodput_interval(window.with_pending(bad=True), rule.LOOK_Z), self.plan.goal)
         failed = rule.decide(rule.goodput_interval(window.with_pending(bad=False), rule.LOOK_Z), self.plan.goal)
@@ -255,9 +242,8 @@ class StepWatch:
         self.status, self.why = status, why
 
     def _slots_reason(self) -> str | None:
-        """Reason why our own limit of requests in flight failed the step, or None.
-
-        The requests that were sent meet the goal, and those that found no free slot make the step miss it.
+        """Reason why our own limit of requests in flight failed the step, or None. The requests that were sent meet the
+        goal, and those that found no free slot make the step miss it.
         """
         window = self._window()
         if window is None or not window.not_sent:
@@ -273,7 +259,6 @@ class StepWatch:
         return self._e2e_ns[len(self._e2e_ns) // 2] / NS_PER_S if self._e2e_ns else 0.0
 
     def _window(self) -> StepWindow | None:
-        """The measured time so far; None before the end of the warm-up."""
         if self._begin_ns is None or self._now_ns <= self._begin_ns:
             return None
         elapsed_s = (self._now_ns - self._begin_ns) / NS_PER_S
@@ -304,7 +289,6 @@ class StepWatch:
         return StepWindow(from_ns, to_ns, list(zip(bad, whole, strict=True)), pending, measured)
 
     def _growth(self, window: StepWindow) -> rule.QueueGrowth:
-        """Growth of the queue from the end of the warm-up until now."""
         begin_ns = self._begin_ns or 0
         first, last = (
             int((window.from_ns - begin_ns) / NS_PER_S / _BIN_S),
@@ -331,7 +315,6 @@ class StepWatch:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def progress(self) -> StepProgress:
-        """The step so far."""
         elapsed_s = (self._now_ns - self._begin_ns) / NS_PER_S if self._begin_ns is not None else 0.0
         window = self._window()
         if window is None or not window.ended:
@@ -341,7 +324,6 @@ class StepWatch:
         return StepProgress(elapsed_s, len(self._in_flight), window.ended, share, (interval.low, interval.high))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of capacity.json."""
         window = self._window()
         plan = self.plan
         found: dict[str, Any] = {

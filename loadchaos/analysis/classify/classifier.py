@@ -1,7 +1,4 @@
-"""Match log lines against the signatures.
-
-`group()` turns the matches into failures.
-"""
+"""Match log lines against the signatures. `group()` turns the matches into failures."""
 
 from __future__ import annotations
 
@@ -72,8 +69,6 @@ _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit"
 
 @dataclass(slots=True)
 class _Writer:
-    """Open traceback and context of one process."""
-
     trace: Trace | None = None
     last: Trace | None = None
     last_line: int = -_ATTEND
@@ -86,10 +81,7 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Repeats:
-    """Counts of equal matches within a short time.
-
-    `since` is in seconds; `last` is the newest reported one.
-    """
+    """Counts of equal matches within a short time. `since` is in seconds; `last` is the newest reported one."""
 
     since: float
     last: Match
@@ -99,9 +91,8 @@ class _Repeats:
 
 @dataclass(slots=True)
 class _Source:
-    """State of one log: open tracebacks, facts, repeats.
-
-    `writers` has the least recently active first; `carry` is the writer of unprefixed lines.
+    """State of one log: open tracebacks, facts, repeats. `writers` has the least recently active first; `carry` is the
+    writer of unprefixed lines.
     """
 
     writers: OrderedDict[str, _Writer] = field(default_factory=OrderedDict)
@@ -126,7 +117,6 @@ class _Source:
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
     def ended_in_traceback(self) -> bool:
-        """True if the log ends with a traceback that no logger reported."""
         if self.ending is None:
             return False
         trace, match = self.ending
@@ -153,7 +143,6 @@ class _Position:
 
     @property
     def text_before(self) -> str:
-        """The line before, without its prefixes. Few signatures ask for it."""
         return strip_prefixes(self.before).text
 
 
@@ -165,7 +154,7 @@ class Classifier:
         self._signatures = signatures or load()
         self._live = live
         self.last_words = LastWords()
-        self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows, for the caller to take
+        self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
         self._sources: dict[str, _Source] = {}
         self._chain = 0
 
@@ -243,12 +232,14 @@ class Classifier:
             position.state.hang[1].title = match.title  # it has not been grouped, or its title is as it was then
         return []
 
+    def take_loud(self) -> list[Candidate]:
+        lines, self.loud = self.loud, []
+        return lines
+
     def _quotes_a_traceback(self, line: str) -> bool:
-        """True for a logged prompt with a traceback in it."""
         return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0])
 
     def _follow_phase(self, match: Match, state: _Source) -> None:
-        """Follow whether the server starts, serves or ends."""
         if match.role == "start":
             state.starting, state.served = match.signature.starting, not match.signature.starting
             if not self._live:
@@ -281,11 +272,8 @@ class Classifier:
         return True
 
     def close(self, *, died: bool = False) -> list[Match]:
-        """End all logs and give their last matches.
-
-        A traceback without its last line is still one.
-
-        `died`: the process is gone, or nothing is known of it. Then an unlogged traceback at the very end killed it.
+        """End all logs and give their last matches. A traceback without its last line is still one. `died`: the process
+        is gone, or nothing is known of it. Then an unlogged traceback at the very end killed it.
         """
         found: list[Match] = []
         for source, state in self._sources.items():
@@ -314,7 +302,6 @@ class Classifier:
         return found
 
     def _unexplained_end(self, source: str, state: _Source) -> Match | None:
-        """Match for a log that ends with an error that no rule knows."""
         word = self.last_words.at_end(source, state.last_line, starting=state.starting)
         if word is None or state.last_line - state.stopped_line <= _ENDED_IN_ORDER:
             return None
@@ -413,9 +400,8 @@ class Classifier:
         return found
 
     def _ended(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
-        """Close a traceback at its exception line.
-
-        The line is matched, then the frames; else it is an unknown exception.
+        """Close a traceback at its exception line. The line is matched, then the frames; else it is an unknown
+        exception.
         """
         line_no, state, trace = position.line_no, position.state, writer.trace
         assert trace is not None
@@ -451,7 +437,6 @@ class Classifier:
         return found
 
     def _unknown(self, line: LogLine, position: _Position, trace: Trace, *, harmless: bool) -> Match:
-        """Match of an exception that no signature knows, with its place."""
         place = None if harmless else self._signatures.place(line.text, [frame.text for frame in trace.frames])
         signature = UNKNOWN
         if place is not None:
@@ -486,14 +471,12 @@ class Classifier:
         return found
 
     def _keep_exception(self, line: LogLine, position: _Position) -> None:
-        """Keep an unknown exception as a candidate for a death."""
         text = LogLine(line.text, line.writer)
         word = self.last_words.feed(text, position.source, position.line_no, position.at_ns)
         if word is not None:
-            word.traced, word.loud = True, False
+            word.loud = False
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
-        """Keep a line that no rule knows as a candidate for the cause of a death."""
         if line.level in QUIET_LEVELS or (line.level not in _ERRORS and not is_suspicious(line.text)):
             return
         if not rank_of(line)[0]:
@@ -527,7 +510,6 @@ class Classifier:
         return found
 
     def _in_frames(self, trace: Trace, line: LogLine, position: _Position) -> list[Match]:
-        """Match signatures of frames: asserts without a message."""
         found = []
         for frame in trace.frames:
             for signature, hit in self._signatures.scan(frame.text, where="traceback"):
@@ -595,12 +577,9 @@ def _is_counted(match: Match) -> bool:
 
 
 def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
-    """Failures of a whole log or an HTTP body by root cause.
-
-    Echoes only where no cause was found.
-
-    A body (one line, or JSON, or a page) also gets client errors such as a prompt over the context; in a log those are
-    left out unless the server made a 500 of them.
+    """Failures of a whole log or an HTTP body by root cause. Echoes only where no cause was found. A body (one line, or
+    JSON, or a page) also gets client errors such as a prompt over the context; in a log those are left out unless the
+    server made a 500 of them.
     """
     classifier = Classifier(signatures)
     matches: list[Match] = []
@@ -618,14 +597,11 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
         return found
     errors = UnexplainedErrors()
     errors.add_exceptions(leftover)
-    for word in classifier.loud:
-        if word.loud:
-            errors.add_line(word)
+    errors.add_lines(classifier.take_loud())
     return found + errors.beside(found)
 
 
 def with_candidates(failure: Failure, words: LastWords) -> Failure:
-    """Add candidates for the cause of a death to a failure without one."""
     if failure.role != "echo" or failure.severity not in (*DEADLY, "hang"):
         return failure
     return replace(failure, candidates=tuple(words.around(failure.evidence)))

@@ -44,16 +44,12 @@ _LANDMARKS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Landmarks:
-    """Line numbers of what upstream asks for, of the newest life.
-
-    `version` is (dialect, version, line).
-    """
+    """Line numbers of what upstream asks for, of the newest life. `version` is (dialect, version, line)."""
 
     version: tuple[str, str, int] | None = None
     lines: dict[str, list[int]] = field(default_factory=dict)
 
     def feed(self, line: str, n: int) -> None:
-        """Fold line number `n`."""
         # Spelled out, because it runs for every line: a generator would cost as much as the classifier.
         if "(v" not in line and "ersion" not in line and "mdeploy" not in line and "glang" not in line:
             if "args" not in line and "Config(" not in line and "Dumping" not in line:
@@ -149,7 +145,6 @@ class Diagnosis:
         self._errors = UnexplainedErrors()
 
     def feed(self, line: WholeLine) -> None:
-        """Fold the next line. It may have begun before the one that was fed last."""
         self.lines += line.raw_lines
         self._classify(line.text, line.line_no)
 
@@ -158,25 +153,17 @@ class Diagnosis:
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
         if len(self._classifier.loud) > _MOST_HELD:
-            self._take_lines()
-
-    def _take_lines(self) -> None:
-        """Count the lines at ERROR level that no rule knows."""
-        lines, self._classifier.loud = self._classifier.loud, []
-        for word in lines:
-            if word.loud:
-                self._errors.add_line(word)
+            self._errors.add_lines(self._classifier.take_loud())
 
     def finish(self) -> list[Failure]:
         """End the log and give its failures, deaths first. Each kind is in the order of its evidence."""
         for match in self._classifier.close(died=True):
             self._hold(match)
         self._group()
-        self._take_lines()
+        self._errors.add_lines(self._classifier.take_loud())
         found = [*self._deaths, *self._others.values()]
         if not found and not self._errors.kinds:
-            for word in self._classifier.last_words.raised(self._source):
-                self._errors.add_line(word)
+            self._errors.add_lines(self._classifier.last_words.raised(self._source))
         found += self._errors.beside(found)
         found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence.line))
         return found

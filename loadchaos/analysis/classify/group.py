@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from loadchaos.analysis.classify.last_words import writer_distance
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
@@ -132,9 +132,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
 
 
 def _without_torn_echoes(life: Sequence[Match]) -> Sequence[Match]:
-    """Drop echoes without traceback and process near a named cause.
-
-    Two processes that write at once tear prefix and text apart, and the echo no longer belongs to its traceback.
+    """Drop echoes without traceback and process near a named cause. Two processes that write at once tear prefix and
+    text apart, and the echo no longer belongs to its traceback.
     """
     torn = [m for m in life if m.role == "echo" and not m.chain and not m.process]
     causes = [m for m in life if m.role == "cause" and not m.unknown and m.process] if torn else []
@@ -143,9 +142,8 @@ def _without_torn_echoes(life: Sequence[Match]) -> Sequence[Match]:
 
 
 def _without_refusals(life: Sequence[Match]) -> Sequence[Match]:
-    """Drop echoes of a request whose traceback has only harmless exceptions.
-
-    vLLM logs `Error in chat completion stream generator` for a 400 inside a stream, too.
+    """Drop echoes of a request whose traceback has only harmless exceptions. vLLM logs `Error in chat completion stream
+    generator` for a 400 inside a stream, too.
     """
     harmless = {m.chain for m in life if m.harmless and m.chain}
     harmless -= {m.chain for m in life if m.role == "cause" and not m.harmless}
@@ -153,16 +151,12 @@ def _without_refusals(life: Sequence[Match]) -> Sequence[Match]:
 
 
 def _of_clients(life: Sequence[Match]) -> set[int]:
-    """Matches that a client caused.
-
-    These are the quiet ones, and those that a quiet one refines in the same traceback.
-    """
+    """Matches that a client caused. These are the quiet ones, and those that a quiet one refines in the same traceback."""
     refined = {(of, m.chain) for m in life if m.signature.quiet and m.chain for of in m.signature.refines}
     return {id(m) for m in life if m.signature.quiet or (m.id, m.chain) in refined}
 
 
 def _without_explained_end(life: Sequence[Match]) -> Sequence[Match]:
-    """Drop the match of an end with an error if others say more."""
     ends = [m for m in life if m.id == UNEXPLAINED_END.id]
     if not ends:
         return life
@@ -171,10 +165,7 @@ def _without_explained_end(life: Sequence[Match]) -> Sequence[Match]:
 
 
 def _deaths(life: Sequence[Match]) -> list[list[Match]]:
-    """Clusters of deadly matches, one per death.
-
-    After an envelope the server is dead: later echoes are of that death.
-    """
+    """Clusters of deadly matches, one per death. After an envelope the server is dead: later echoes are of that death."""
     clusters: list[list[Match]] = []
     for match in life:
         if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.unknown:
@@ -201,7 +192,6 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
 def _death(
     cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]
 ) -> tuple[Failure, Match]:
-    """Make the failure of a cluster; also gives the match that names it."""
     echoes = [m for m in cluster if m.role == "echo"]
     chains = {m.chain for m in echoes if m.chain}
     in_cluster = {id(m) for m in cluster}
@@ -220,7 +210,7 @@ def _death(
         )
     ]
     order = {id(m): n for n, m in enumerate(life)}
-    causes.sort(key=lambda m: (m.unknown, m.severity not in DEADLY, _distance(m), order[id(m)]))
+    causes.sort(key=lambda m: (m.unknown, m.severity not in DEADLY, writer_distance(m.process), order[id(m)]))
     chosen = causes[0] if causes else min(echoes, key=lambda m: (m.signature.vague, order[id(m)]))
     refined = _refined(chosen, life)
     also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id) and not m.unknown))
@@ -244,12 +234,10 @@ def _death(
 
 
 def _is_of_engine(match: Match) -> bool:
-    """True for an error written by an engine core or a worker."""
     return match.severity != "degraded" and (match.process or "").startswith(_ENGINES)
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:
-    """The more specific match whose signature refines this one."""
     for _ in range(4):  # a refinement of a refinement of ...
         better = next(
             (
@@ -278,14 +266,6 @@ def _without_refined(rest: Sequence[Match], life: Sequence[Match]) -> list[Match
         return any((f.chain and f.chain == match.chain) or 0 <= f.line - match.line <= _SAME_LINES for f in same)
 
     return [m for m in rest if m.role != "cause" or m.severity != "request" or not is_refined(m)]
-
-
-def _distance(match: Match) -> int:
-    """Distance of the writer from the fault: a worker is nearest."""
-    process = (match.process or "").lower()
-    if "worker" in process or "rank" in process or re.match(r"(?:dp\d+ )?tp\d", process):
-        return 0
-    return 2 if "api" in process else 1
 
 
 def _failure(
@@ -321,7 +301,6 @@ def _failure(
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
-    """Merge equal request failures into one with a count. Deaths stay separate."""
     merged: list[Failure] = []
     index: dict[tuple[str, str, str], int] = {}
     for failure in found:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ProcessRow
 
 _KILLED = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
 _MOST_PIDS = 100_000
 
 
-class KernelLog:
+class KernelLog(RowFold):
     """Folds `process` rows; `concerns` then filters lines."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
     def on_process(self, row: ProcessRow) -> None:
-        """Fold a process of the server."""
         if len(self._pids) < _MOST_PIDS:
             self._pids.add(int(row["pid"]))
 

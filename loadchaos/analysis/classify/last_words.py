@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from loadchaos.analysis.classify.normalise import normalise
@@ -74,7 +74,6 @@ class Candidate:
     place: Signature | None = None  # the part of the server it is from, where it is loud
 
     def shown(self) -> CandidateLine:
-        """The candidate as verdict.json has it."""
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
 
 
@@ -85,7 +84,6 @@ class LastWords:
     kept: dict[str, deque[Candidate]] = field(default_factory=dict)
 
     def feed(self, line: LogLine, source: str, line_no: int, at_ns: int | None) -> Candidate | None:
-        """Fold a line that no signature matches; gives its candidate."""
         rank, loud = rank_of(line)
         if not rank:
             return None
@@ -96,7 +94,6 @@ class LastWords:
         )
 
     def add(self, candidate: Candidate) -> Candidate:
-        """Keep a candidate."""
         kept = self.kept.get(candidate.source)
         if kept is None:
             if len(self.kept) >= _MOST_SOURCES:
@@ -106,7 +103,6 @@ class LastWords:
         return candidate
 
     def around(self, evidence: Evidence) -> list[CandidateLine]:
-        """Best candidates around the line that shows a death."""
         line, kept = evidence.line, self.kept.get(evidence.source or "", ())
         if line is None:
             return []
@@ -129,9 +125,8 @@ class LastWords:
         return [c.shown() for c in best(found)]
 
     def at_end(self, source: str, last_line: int, *, starting: bool) -> Candidate | None:
-        """The likeliest error at the end of a log, None without one.
-
-        `starting`: the server has not served yet, so that any error ended it; else only a message of native code did.
+        """The likeliest error at the end of a log, None without one. `starting`: the server has not served yet, so that
+        any error ended it; else only a message of native code did.
         """
         least = _LOGGED if starting else _FATAL
         near = [c for c in self.kept.get(source, ()) if last_line - c.line <= _END and c.rank >= least]
@@ -142,15 +137,13 @@ class LastWords:
 
     def raised(self, source: str) -> list[Candidate]:
         """Exceptions and messages of native code, for a log in which nothing else was found."""
-        return [c for c in self.kept.get(source, ()) if c.rank >= _RAISED]
+        return [replace(c, loud=True) for c in self.kept.get(source, ()) if c.rank >= _RAISED]
 
     def forget(self, source: str) -> None:
-        """Drop the candidates of a log that began a new life."""
         self.kept.pop(source, None)
 
 
 def says_error(raw: str) -> bool:
-    """True for a raw line that announces an error."""
     return re.search(r"\b(?:[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|[Ff]ailure)\b", raw) is not None
 
 
@@ -182,9 +175,8 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
 
 
 def best(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The likeliest candidates, equal texts once, in order of rank."""
     chosen: dict[str, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda c: (-c.rank, _distance(c.process), c.line)):
+    for candidate in sorted(candidates, key=lambda c: (-c.rank, writer_distance(c.process), c.line)):
         chosen.setdefault(normalise(candidate.text), candidate)
         if len(chosen) >= _MOST_SHOWN:
             break
@@ -193,12 +185,11 @@ def best(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _reach(candidate: Candidate) -> int:
     """Lines before a death within which a candidate may name it."""
-    return _BEFORE_API if candidate.rank < _FATAL and _distance(candidate.process) == 2 else _BEFORE
+    return _BEFORE_API if candidate.rank < _FATAL and writer_distance(candidate.process) == 2 else _BEFORE
 
 
-def _distance(process: str) -> int:
-    """Distance of the writer from the fault: a worker is nearest."""
-    name = process.lower()
-    if "worker" in name or "rank" in name or "tp" in name:
+def writer_distance(process: str | None) -> int:
+    name = (process or "").lower()
+    if "worker" in name or "rank" in name or re.match(r"(?:dp\d+ )?tp\d", name):
         return 0
     return 2 if "api" in name else 1

@@ -1,7 +1,4 @@
-"""Classify log lines live.
-
-Matches are held back for a moment so that a cause precedes its echoes.
-"""
+"""Classify log lines live. Matches are held back for a moment so that a cause precedes its echoes."""
 
 from __future__ import annotations
 
@@ -37,12 +34,9 @@ _KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "c
 
 
 class LiveClassifier:
-    """Feeds the classifier.
-
-    `poll` gives the failures of a burst once 2 s have passed without another match.
-
-    Matches of the 300 s before are kept as context: a late echo of a death is no second one, and an earlier line may be
-    the cause of a later one.
+    """Feeds the classifier. `poll` gives the failures of a burst once 2 s have passed without another match. Matches of
+    the 300 s before are kept as context: a late echo of a death is no second one, and an earlier line may be the cause
+    of a later one.
     """
 
     def __init__(self) -> None:
@@ -58,9 +52,8 @@ class LiveClassifier:
         self.kv: dict[str, float] = {}
 
     def on_log(self, row: LogRow, now_ns: int) -> bool:
-        """Fold a `log` row; True when a line that is whole now has a match.
-
-        A part of a line that a collector cut is held until its line is whole, for 2 s at most.
+        """Fold a `log` row; True when a line that is whole now has a match. A part of a line that a collector cut is
+        held until its line is whole, for 2 s at most.
         """
         self.lines += 1
         source = str(row.get("file") or row.get("source") or "server.log")
@@ -95,7 +88,7 @@ class LiveClassifier:
             self._take_back_doubts()
         elif not self._matches or (not at_once and self._is_open(now_ns)):
             if not self._matches:
-                self._take_lines([])
+                self.unexplained.add_lines(self._classifier.take_loud())
             return []
         matches, self._matches = self._matches, []
         self._doubted.extend(match for match in matches if match.warned)
@@ -105,42 +98,31 @@ class LiveClassifier:
         found = group(matches, context=[match for _, match in self._context], leftover=leftover)
         self._context.extend((self._newest_ns, match) for match in matches)
         self.unexplained.add_exceptions(leftover)
-        self._take_lines(found)
+        lines = self._classifier.take_loud()
+        if not any(f.severity in DEADLY for f in found):
+            self.unexplained.add_lines(lines)
         return [with_candidates(failure, self._classifier.last_words) for failure in found]
 
     def _take_back_doubts(self) -> None:
-        """Hold the matches again whose traceback ended the process.
-
-        The warning before them was unrelated, which only the end of the log shows.
+        """Hold the matches again whose traceback ended the process. The warning before them was unrelated, which only
+        the end of the log shows.
         """
         proved = [match for match in self._doubted if not match.warned]
         self._context = deque((known for known in self._context if known[1] not in proved), maxlen=_MOST_CONTEXT)
         self._hold(proved, self._newest_ns)
         self._doubted.clear()
 
-    def _take_lines(self, found: list[Failure]) -> None:
-        """Count ERROR lines that no rule knows, unless a death is near."""
-        lines, self._classifier.loud = self._classifier.loud, []
-        if not any(f.severity in DEADLY for f in found):
-            for word in lines:
-                if word.loud:
-                    self.unexplained.add_line(word)
-
     def last_words(self, at_ns: int, replica: str | None) -> list[CandidateLine]:
         """Unexplained lines around a death that no log names."""
         return self._classifier.last_words.at_time(at_ns, replica, kernel=KERNEL_LOG)
 
     def _is_open(self, now_ns: int) -> bool:
-        """True while more lines of this burst are worth waiting for."""
         short = now_ns - self._first_ns < _LONGEST_NS and len(self._matches) < _MOST_MATCHES
         return short and now_ns - self._newest_ns < _QUIET_NS
 
     def forget(self, replica: str, *, sole: bool) -> None:
-        """Drop the context of a server that was started again.
-
-        Its new life has other causes.
-
-        `sole`: there is one server only, and every log is its own.
+        """Drop the context of a server that was started again. Its new life has other causes. `sole`: there is one
+        server only, and every log is its own.
         """
         kept = [
             (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence.source)).stem != replica

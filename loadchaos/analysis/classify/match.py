@@ -57,15 +57,13 @@ class Match:
 
     @property
     def line(self) -> int:
-        """Number of its line."""
         return self.evidence.line or 0
 
 
 @dataclass(slots=True)
 class Hit:
-    """Place and content of a hit: line, writer, time, traceback.
-
-    `groups` are the named groups of the pattern, with the facts of the log where the signature uses them.
+    """Place and content of a hit: line, writer, time, traceback. `groups` are the named groups of the pattern, with the
+    facts of the log where the signature uses them.
     """
 
     groups: Mapping[str, str]
@@ -122,7 +120,6 @@ def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) ->
 
 
 def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> None:
-    """Add the stack printed after a match, and its guilty frame to the title."""
     match.frames = tuple(str(f) for f in frames)
     if blamed is None or match.signature.asynchronous:
         return
@@ -150,7 +147,6 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _clauses(template: str, values: Mapping[str, str]) -> str:
-    """Fill in the sentences and clauses whose figures are all known."""
     parts = [p for p in _CLAUSE_END.split(template) if all(m in values for m in _PLACEHOLDER.findall(p))]
     return _PLACEHOLDER.sub(lambda m: values[m[1]], " ".join(parts).rstrip(";"))
 

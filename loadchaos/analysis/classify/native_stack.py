@@ -46,10 +46,7 @@ _MOST = 64
 
 @dataclass(slots=True)
 class NativeStack:
-    """The stack printed after one fault, innermost frame first.
-
-    Threads that did not crash are left out.
-    """
+    """The stack printed after one fault, innermost frame first. Threads that did not crash are left out."""
 
     frames: list[Frame] = field(default_factory=list)
     python: list[Frame] = field(default_factory=list)
@@ -102,9 +99,8 @@ class NativeStack:
         return True
 
     def guilty_frame(self, skip: Sequence[re.Pattern[str]]) -> Frame | None:
-        """The innermost frame that no skip pattern matches, native before Python.
-
-        Patterns are searched in `path:function`.
+        """The innermost frame that no skip pattern matches, native before Python. Patterns are searched in
+        `path:function`.
         """
         for frame in (*self.frames, *self.python):
             if not any(p.search(f"{frame.path}:{frame.function}") for p in skip):
@@ -112,7 +108,6 @@ class NativeStack:
         return None
 
     def outermost_first(self) -> list[Frame]:
-        """All frames, in the order of a Python traceback."""
         return [*reversed(self.python), *reversed(self.frames)]
 
     @staticmethod
@@ -129,10 +124,7 @@ def _frame(path: str, line: str, symbol: str, line_no: int) -> Frame | None:
 
 
 def symbol_name(symbol: str) -> str:
-    """Function name of a symbol, mangled or not.
-
-    `at::native::f<float>(at::Tensor const&) const` gives `at::native::f`.
-    """
+    """Function name of a symbol, mangled or not. `at::native::f<float>(at::Tensor const&) const` gives `at::native::f`."""
     mangled = _MANGLED.match(symbol)
     if mangled is not None:
         return _demangled(symbol[mangled.end() :]) or symbol
@@ -145,7 +137,6 @@ def symbol_name(symbol: str) -> str:
 
 
 def _demangled(rest: str) -> str:
-    """Join the names of `2at6native1fE...`."""
     names: list[str] = []
     while (length := re.match(r"\d+", rest)) is not None:
         end = length.end() + int(length[0][:6])

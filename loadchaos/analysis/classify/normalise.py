@@ -1,7 +1,4 @@
-"""Normalise messages: replace addresses, hashes, ids and numbers.
-
-Equal failures then have equal titles.
-"""
+"""Normalise messages: replace addresses, hashes, ids and numbers. Equal failures then have equal titles."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ _ROUNDS = 8
 
 
 def normalise(text: str) -> str:
-    """Replace noise by names, to a fixed point.
-
-    It never cuts the text: a title that is cut before it is compared is another title.
+    """Replace noise by names, to a fixed point. It never cuts the text: a title that is cut before it is compared is
+    another title.
     """
     text = _without_cut_json(text)
     for _ in range(_ROUNDS):

@@ -75,12 +75,9 @@ _FLAT_EXCEPTION = re.compile(
 
 
 class LogLine(NamedTuple):
-    """A log line without its prefixes: text, writer, level, clock, file.
-
-    The text keeps its indentation; writer, level and file (the source file that logged it) are "" where unknown.
-
-    `clock_s` counts seconds from the start of some year by the log's own timestamp, None without one. It is only good for
-    differences inside one log.
+    """A log line without its prefixes: text, writer, level, clock, file. The text keeps its indentation; writer, level
+    and file (the source file that logged it) are "" where unknown. `clock_s` counts seconds from the start of some year
+    by the log's own timestamp, None without one. It is only good for differences inside one log.
     """
 
     text: str
@@ -92,10 +89,7 @@ class LogLine(NamedTuple):
 
 @lru_cache(maxsize=256)  # the lines of a second share their stamp
 def clock(month_day: str, time: str) -> float:
-    """Seconds of `11-20`, `15:53:40`.
-
-    Months count 31 days, which keeps the order and nearly every difference.
-    """
+    """Seconds of `11-20`, `15:53:40`. Months count 31 days, which keeps the order and nearly every difference."""
     month, day = month_day.split("-")
     hour, minute, second = time.split(":")
     return float(((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600 + int(minute) * 60 + int(second))
@@ -111,7 +105,6 @@ def format_clock(clock_s: float) -> str:
 
 
 def expand(raw: str) -> list[str]:
-    """Expand a raw line into itself, or into the lines of its JSON record."""
     raw = raw.rstrip("\r\n")
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
@@ -166,7 +159,6 @@ def record_texts(record: object) -> list[str]:
 
 
 def strip_prefixes(text: str) -> LogLine:
-    """Strip the prefixes of an expanded line. Never raises."""
     writer = level = file = ""
     when: float | None = None
     at = 0

@@ -35,15 +35,11 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """`gpu_model_runner.py _gather_mm_embeddings`.
-
-        The function alone for native code without a file.
-        """
+        """`gpu_model_runner.py _gather_mm_embeddings`. The function alone for native code without a file."""
         return f"{self.file} {self.function}".strip()
 
     @property
     def text(self) -> str:
-        """The frame in one line, for patterns."""
         return f'File "{self.path}", line {self.line}, in {self.function} {self.code}'
 
     def __str__(self) -> str:
@@ -54,12 +50,10 @@ class Frame:
 class Trace:
     """A traceback, open until its exception line.
 
-    Chained tracebacks share `chain`.
-
-    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `may_be_uncaught`:
-    the line before it may be of another record. `loud`: it was an error.
-    `named`: a signature knows it or one that it follows from, and what is raised from that adds nothing.
-    `introduced_by`: matches of the lines right before it.
+    Chained tracebacks share `chain`. `logged`: a logger reported it, and the process went on. `warned`: it was only a
+    warning. `may_be_uncaught`: the line before it may be of another record. `loud`: it was an error. `named`: a
+    signature knows it or one that it follows from, and what is raised from that adds nothing. `introduced_by`: matches
+    of the lines right before it.
     """
 
     chain: int
@@ -104,15 +98,11 @@ class Trace:
 
 
 def begins_chained_traceback(text: str) -> bool:
-    """True for the line before a traceback that follows from the last one."""
     return _GROUP_MARGIN.sub("", text).startswith(_CHAIN) or _GROUP_MEMBER.match(text) is not None
 
 
 def guilty_frame(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
-    """The innermost frame that no skip pattern matches, else the innermost.
-
-    Patterns are searched in `path:function`.
-    """
+    """The innermost frame that no skip pattern matches, else the innermost. Patterns are searched in `path:function`."""
     for frame in reversed(frames):
         where = f"{frame.path}:{frame.function}"
         if not any(p.search(where) for p in skip):

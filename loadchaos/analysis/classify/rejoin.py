@@ -20,7 +20,6 @@ _BEGIN = 6
 
 
 def rejoin(lines: Iterable[str]) -> Iterator[WholeLine]:
-    """Give the whole lines of a file."""
     rest = iter(lines)
     head = list(islice(rest, _HEAD_LINES))
     joiner, line_no = LineJoiner(), 1

@@ -74,9 +74,9 @@ class Signature:
     title: str
     severity: Severity
     role: str
-    file: str
-    find: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]
+    file: str = ""
+    find: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
     unless: tuple[re.Pattern[str], ...] = ()
     unless_before: tuple[re.Pattern[str], ...] = ()
     before: tuple[re.Pattern[str], ...] = ()
@@ -104,10 +104,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Signatures:
-    """All signatures, ready to scan.
-
-    A line without a word of `keys` cannot match.
-    """
+    """All signatures, ready to scan. A line without a word of `keys` cannot match."""
 
     all: tuple[Signature, ...]
     by_word: Mapping[bytes, tuple[Signature, ...]]
@@ -121,7 +118,6 @@ class Signatures:
     frame_places: dict[str, Signature | None] = field(default_factory=dict)  # of the frames seen; bounded
 
     def issues(self, names: Iterable[str]) -> tuple[KnownIssue, ...]:
-        """Upstream issues of a signature, with what known.toml says of each."""
         return tuple(self.known.get(name) or KnownIssue(issue=name) for name in names)
 
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
@@ -151,7 +147,6 @@ class Signatures:
         return found
 
     def get(self, signature_id: str) -> Signature | None:
-        """The signature with this id, None if there is none."""
         return next((s for s in self.all if s.id == signature_id), None)
 
     def may_match(self, line: str) -> bool:
@@ -169,7 +164,6 @@ class Signatures:
         return False
 
     def scan(self, text: str, where: str = "line") -> list[tuple[Signature, re.Match[str]]]:
-        """Every signature that matches `text`, in the files' order."""
         found: list[tuple[Signature, re.Match[str]]] = []
         words = self.keys.intersection(words_of(text))
         if not words:
@@ -192,7 +186,6 @@ class Signatures:
         return _matches(self.ignore, text)
 
     def is_harmless(self, text: str) -> bool:
-        """True for an error that servers log and survive."""
         return _matches(self.harmless, text)
 
 
@@ -210,9 +203,6 @@ UNKNOWN = Signature(
     title="{exception}: {message} in {frame}",
     severity="engine_death",
     role="cause",
-    file="",
-    find=(),
-    patterns=(),
     remedy="report it upstream with the log around it; no signature matches this exception yet",
 )
 
@@ -222,9 +212,6 @@ UNCAUGHT = Signature(
     title="the log ends with an uncaught exception",
     severity="engine_death",
     role="echo",
-    file="",
-    find=(),
-    patterns=(),
     vague=True,
     remedy="the exception ended the process; report it with the log around it",
 )
@@ -235,9 +222,6 @@ UNEXPLAINED_END = Signature(
     title="The log ends with an error that no signature matches",
     severity="engine_death",
     role="echo",
-    file="",
-    find=(),
-    patterns=(),
     vague=True,
     remedy="read the last lines of the log; report them upstream with the log around them",
 )
@@ -254,10 +238,7 @@ def load() -> Signatures:
 
 
 def build(texts: Mapping[str, str]) -> Signatures:
-    """Build signatures from file name -> TOML text.
-
-    Raises SignatureError for any mistake.
-    """
+    """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
     parsed = {name: _parse(name, text) for name, text in texts.items()}
     frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
     found: dict[str, Signature] = {}
@@ -420,11 +401,8 @@ def _check_expression(name: str, entry: str, text: str) -> None:
 
 
 def evaluate(expression: str, values: Mapping[str, float]) -> float:
-    """Evaluate + - * /, ceil(x), ceil2(x) and over(x, limit) on named figures.
-
-    ceil2 rounds up to two decimals.
-
-    Raises KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
+    """Evaluate + - * /, ceil(x), ceil2(x) and over(x, limit) on named figures. ceil2 rounds up to two decimals. Raises
+    KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
     """
 
     def of(node: ast.AST) -> float:

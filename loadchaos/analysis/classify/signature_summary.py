@@ -38,7 +38,6 @@ class SignatureSummary:
 
     @classmethod
     def of(cls, s: Signature, signatures: Signatures) -> SignatureSummary:
-        """Make one of a loaded signature."""
         return cls(
             id=s.id,
             title=s.title,

@@ -29,46 +29,37 @@ class UnexplainedErrors:
 
     def add_exceptions(self, matches: Iterable[Match]) -> None:
         """Count exceptions of tracebacks that group() explains with nothing."""
-        for match in matches:
-            if match.loud:
-                name = "unexplained_exception" if match.id == UNKNOWN.id else match.id
-                self._add(name, match.title, match.evidence, match.process, match, match.repeats)
+        for m in matches:
+            if m.loud:
+                name = "unexplained_exception" if m.id == UNKNOWN.id else m.id
+                self._count(
+                    Failure(
+                        name, "request", m.title, m.evidence, m.at_ns or 0, process=m.process, remedy=m.remedy or _REMEDY,
+                        repeats=m.repeats, frames=m.frames, frame=m.frame, clock_s=m.clock_s,
+                    )
+                )  # fmt: skip
 
-    def add_line(self, candidate: Candidate) -> None:
-        """Count a line logged at ERROR or higher, without a traceback."""
-        text = normalise(candidate.text)[:_TITLE]
-        shown = evidence(candidate.source, candidate.text, candidate.line)
-        place = candidate.place
-        name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
-        self._add(name, f"{what}: {text}", shown, candidate.process or None, candidate, 0)
+    def add_lines(self, lines: Iterable[Candidate]) -> None:
+        for line in lines:
+            if line.loud:
+                place = line.place
+                name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
+                title = f"{what}: {normalise(line.text)[:_TITLE]}"
+                remedy = (place.remedy if place is not None else "") or _REMEDY
+                shown, process = evidence(line.source, line.text, line.line), line.process or None
+                self._count(Failure(name, "request", title, shown, line.at_ns or 0, process=process, remedy=remedy))
 
-    def _add(
-        self, name: str, title: str, shown: object, process: str | None, seen: Match | Candidate, repeats: int
-    ) -> None:
-        source = str(seen.evidence.source) if isinstance(seen, Match) else seen.source
-        key = (source, name, title)
+    def _count(self, failure: Failure) -> None:
+        key = (str(failure.evidence.source), failure.id, failure.title)
         first = self.kinds.get(key)
         if first is not None:
-            self.kinds[key] = replace(first, repeats=first.repeats + repeats + 1)
+            self.kinds[key] = replace(first, repeats=first.repeats + failure.repeats + 1)
         elif len(self.kinds) < _MOST_KINDS:
-            self.kinds[key] = Failure(
-                id=name,
-                severity="request",
-                title=title,
-                evidence=shown,  # type: ignore[arg-type]
-                process=process,
-                at_ns=seen.at_ns or 0,
-                remedy=(seen.remedy if isinstance(seen, Match) else seen.place.remedy if seen.place else "") or _REMEDY,
-                repeats=repeats,
-                frames=seen.frames if isinstance(seen, Match) else (),
-                frame=seen.frame if isinstance(seen, Match) else "",
-                clock_s=seen.clock_s if isinstance(seen, Match) else None,
-            )
+            self.kinds[key] = failure
 
     def beside(self, found: Sequence[Failure]) -> list[Failure]:
-        """Unexplained errors to report with the failures `found`.
-
-        Those around a death belong to it. Most frequent first, and three findings for each log at most.
+        """Unexplained errors to report with the failures `found`. Those around a death belong to it. Most frequent
+        first, and three findings for each log at most.
         """
         deaths = [f for f in found if f.severity in (*DEADLY, "hang", "node")]
         room = max(0, _MOST_FINDINGS - len({(f.id, f.title) for f in found}))
@@ -77,7 +68,6 @@ class UnexplainedErrors:
         return rest[:room]
 
     def notes(self) -> list[str]:
-        """Notes for a verdict, most frequent first."""
         found = sorted(self.kinds.values(), key=lambda f: (not f.frames, -f.repeats))
         notes = []
         for failure in found[:_MOST_FINDINGS]:

@@ -19,11 +19,8 @@ Order = tuple[tuple[int, ...], int, int]
 
 
 def order(text: str) -> Order | None:
-    """Sort key of the version at the start of a text.
-
-    None where there is none.
-
-    `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a local part (`+cpu`) does not count.
+    """Sort key of the version at the start of a text. None where there is none. `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a
+    local part (`+cpu`) does not count.
     """
     found = _VERSION.match(text.strip())
     if found is None:

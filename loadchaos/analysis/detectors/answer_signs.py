@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BaselineRow, EndRow
 from loadchaos.core.stats import wilson
@@ -53,8 +52,6 @@ _WORDS = {
 
 @dataclass
 class _Share:
-    """Counts of one sign in one traffic."""
-
     idle: int = 0
     reference: int = 0
     later: int = 0
@@ -75,12 +72,10 @@ class _Traffic:
     shares: dict[str, _Share] = field(default_factory=dict)
 
     def share(self, sign: str) -> _Share:
-        """Get the counts of a sign."""
         return self.shares.setdefault(sign, _Share())
 
     @property
     def learned(self) -> int:
-        """Answers that the reference is made of."""
         return self.idle + min(self.answers, REFERENCE)
 
 
@@ -90,8 +85,8 @@ class AnswerSigns(Detector):
     slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._traffics: dict[str, _Traffic] = {}
-        self._pending: list[Failure] = []
 
     def on_baseline(self, row: BaselineRow) -> None:
         if row.get("outcome") != "ok":
@@ -138,7 +133,6 @@ class AnswerSigns(Detector):
 
     @staticmethod
     def _judge(traffic: _Traffic, sign: str, share: _Share) -> str:
-        """Say why a share is abnormal; empty if it is not."""
         known, learned = share.idle + share.reference, traffic.learned
         if sign == _STRUCTURE and traffic.answers > REFERENCE and not known:
             return f"none of {learned} answers before"
@@ -156,7 +150,6 @@ class AnswerSigns(Detector):
         return ""
 
     def _report(self, name: str, sign: str, share: _Share) -> None:
-        """Report the answers with the sign that were held back, and this one."""
         suspects = list(share.suspects)
         share.suspects.clear()
         for subject, at_ns in suspects[: max(0, _MOST_REPORTED - share.reported)]:
@@ -166,13 +159,7 @@ class AnswerSigns(Detector):
             wrong = WrongAnswer(IDS[sign], subject, at_ns, "answer signs", summary, traffic=name, facts=facts)
             self._pending.append(wrong_failure(wrong))
 
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Degenerated answers since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
-
     def finish(self) -> list[Finding]:
-        """A note for each sign that answers have by themselves."""
         notes = []
         for name, traffic in sorted(self._traffics.items()):
             for sign, share in sorted(traffic.shares.items()):
@@ -185,7 +172,6 @@ class AnswerSigns(Detector):
 
 
 def _above(found: int, n: int, known: int, learned: int) -> bool:
-    """True if a share is higher than that of the reference, beyond chance."""
     if found < _FEWEST or not learned:
         return False
     return wilson(found, n, _Z)[0] > wilson(known, learned, _Z_OF_REFERENCE)[1]

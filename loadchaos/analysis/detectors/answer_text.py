@@ -22,15 +22,14 @@ REMEDY = (
 
 
 class AnswerTextDetector(Detector):
-    """Folds ok end rows by traffic.
-
-    Many answers without text are a failure. Some of them, answers with less text than tokens can make, and answers with more
-    chunks than tokens leave unknown what was measured.
+    """Folds ok end rows by traffic. Many answers without text are a failure. Some of them, answers with less text than
+    tokens can make, and answers with more chunks than tokens leave unknown what was measured.
     """
 
     slow = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._answers: Counter[str] = Counter()
         self._silent: Counter[str] = Counter()  # no text, and several tokens counted
         self._empty: Counter[str] = Counter()  # no text, whatever was counted
@@ -49,7 +48,6 @@ class AnswerTextDetector(Detector):
         self._extra[traffic] += "extra_chunks" in detail
 
     def finish(self) -> list[Finding]:
-        """The failure of each traffic without text, and the checks of the rest."""
         failed = [t for t in self._answers if self._is_many(self._silent[t], t, _FAIL_SHARE)]
         found: list[Finding] = [self._failure(traffic) for traffic in sorted(failed)]
         lacking = self._silent + self._thin

@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow
 from loadchaos.core.units import NS_PER_S
@@ -30,9 +29,9 @@ class AnswerUsage(Detector):
     slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._bodies: dict[str, str] = {}  # in flight: id -> hash of the body
         self._prompts: OrderedDict[str, tuple[str, int]] = OrderedDict()  # hash -> first request, its prompt tokens
-        self._pending: list[Failure] = []
         self._sums = dict.fromkeys(_COUNTERS, 0)
         self._recent: deque[tuple[int, tuple[int, int]]] = deque()
         self._before: dict[tuple[str, str], dict[str, float]] = {}
@@ -89,13 +88,7 @@ class AnswerUsage(Detector):
             for name, n in zip(_COUNTERS, self._recent.popleft()[1], strict=True):
                 self._sums[name] += n
 
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Answers with other prompt tokens than before, since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
-
     def finish(self) -> list[Finding]:
-        """The failure of answers with more tokens than the server counts."""
         found: list[Finding] = []
         for name, (answers, grown) in self._worst.items():
             missing = answers - grown

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
-from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import FactsRow
+from loadchaos.core.model import Facts, Severity
 
 Finding = Failure | Check | str
 """A failure of the server, a check of the verdict, or a note for its reader."""
 
 
 class Detector(RowFold):
-    """Folds ledger rows and reports failures.
+    """Folds ledger rows and reports failures: those in `_pending`, or what its own `poll` finds.
 
     Attributes:
         slow: its `poll` is expensive or looks at long trends: it is polled every 10 s, less often in a long run.
     """
 
     slow: ClassVar[bool] = True
+    _facts: Facts | None = None
+    """The facts that discovery found before the load."""
 
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
+    def __init__(self) -> None:
+        self._pending: list[Failure] = []
+        self._known_failures: set[tuple[str, str]] = set()
+
+    def on_facts(self, row: FactsRow) -> None:
+        if self._facts is None and row.get("facts"):
+            self._facts = Facts.from_json(row["facts"])
+
+    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - a detector of trends needs it
         """Failures found since the last call, each once. One of severity `hang` names a hang that the states show."""
-        return []
+        pending, self._pending = self._pending, []
+        return pending
+
+    def untold(self, found: Iterable[Failure]) -> list[Failure]:
+        """Those that are the first ones of their id and process."""
+        first = {(f.id, str(f.process)): f for f in found if (f.id, str(f.process)) not in self._known_failures}
+        self._known_failures.update(first)
+        return list(first.values())
 
     def finish(self) -> list[Finding]:
-        """Failures, checks and notes of the whole run.
-
-        May be called again; `at_ns` 0 stands for the newest row's time.
-        """
+        """Failures, checks and notes of the whole run. May be called again; `at_ns` 0 is the newest row's time."""
         return []
+
+
+def from_figures(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
+    """Make a failure whose evidence is its title, which tells the figures."""
+    return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)

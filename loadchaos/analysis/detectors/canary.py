@@ -30,16 +30,12 @@ _SHOWN_CHARS = 120
 
 @dataclass(frozen=True)
 class Tolerated:
-    """The text an answer must begin with.
-
-    `whole`: it must be equal, because all learned answers were.
-    """
+    """The text an answer must begin with. `whole`: it must be equal, because all learned answers were."""
 
     text: str
     whole: bool
 
     def admits(self, answer: str) -> bool:
-        """True for a tolerated answer."""
         return answer == self.text if self.whole else answer.startswith(self.text)
 
 
@@ -71,13 +67,13 @@ class CanaryDetector(Detector):
     slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._idle: list[str] = []
         self._first_loaded: list[str] = []
         self._idle_echoes: list[bool] = []  # True for an idle echo that held its own word
         self._doubtful = 0
         self._words: list[str] = []
         self._answers = self._wrong = self._failed = 0
-        self._pending: list[Failure] = []
 
     def on_canary(self, row: CanaryRow) -> None:
         word = str(row.get("word") or "")
@@ -134,13 +130,7 @@ class CanaryDetector(Detector):
             Failure(name, "request", title, shown, at_ns, remedy=remedy, outcome=OUTCOME, wrong=(wrong,))
         )
 
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Wrong answers since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
-
     def finish(self) -> list[Finding]:
-        """A check with the number of answers and what they were compared with. Nothing where no canary was sent."""
         if not (self._idle or self._first_loaded or self._idle_echoes or self._answers or self._failed):
             return []
         odd = outlier(self._idle, self._first_loaded)

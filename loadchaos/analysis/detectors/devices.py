@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.detectors.base import Detector
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import evidence
 from loadchaos.core.ledger.rows import DeviceRow
 
 MOST_DEVICES, MOST_PROCESSES = 64, 32
@@ -16,9 +16,8 @@ MOST_DEVICES, MOST_PROCESSES = 64, 32
 
 
 def new_xids(before: Mapping[str, float], now: Mapping[str, float]) -> list[int]:
-    """Xids between two readings of one GPU; 0 stands for an unknown number.
-
-    dcgm-exporter's gauge is the newest Xid ever, so that the same one again shows in the counter alone, where there is one.
+    """Xids between two readings of one GPU; 0 stands for an unknown number. dcgm-exporter's gauge is the newest Xid
+    ever, so that the same one again shows in the counter alone, where there is one.
     """
     last, newest = before.get("gpu_xid_last"), now.get("gpu_xid_last")
     counted = now.get("gpu_xids_total", 0.0) > before.get("gpu_xids_total", now.get("gpu_xids_total", 0.0))
@@ -28,7 +27,6 @@ def new_xids(before: Mapping[str, float], now: Mapping[str, float]) -> list[int]
 
 
 def new_oom_kills(before: Mapping[str, float], now: Mapping[str, float]) -> int:
-    """Processes killed by a host's OOM killer between two readings."""
     total = now.get("host_oom_kills_total")
     return max(0, int(total - before.get("host_oom_kills_total", total))) if total is not None else 0
 
@@ -39,8 +37,8 @@ class DeviceFaultDetector(Detector):
     slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._newest: dict[tuple[str, str, str], Mapping[str, float]] = {}
-        self._pending: list[Failure] = []
 
     def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
@@ -58,15 +56,7 @@ class DeviceFaultDetector(Detector):
         self._newest[key] = {**(before or {}), **values}
 
     def _add(self, kernel_line: str, text: str, where: str, at_ns: int) -> None:
-        """Add the fault that `kernel_line` stands for.
-
-        A signature names it as it names the same line in a kernel log.
-        """
+        """Add the fault that `kernel_line` stands for. A signature names it as it names the same line in a kernel log."""
         for failure in classify_text(kernel_line):
             shown = evidence(where, text)
             self._pending.append(replace(failure, evidence=shown, at_ns=at_ns, process=where, explains_death=True))
-
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Faults since the last call."""
-        pending, self._pending = self._pending, []
-        return pending

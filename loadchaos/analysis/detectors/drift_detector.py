@@ -8,12 +8,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.detectors.base import Detector, from_figures
 from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import Failure
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
-from loadchaos.core.model import SERVER_ROLES, Severity
+from loadchaos.core.model import SERVER_ROLES
 from loadchaos.core.units import NS_PER_S
 
 _LATENCY_SPAN_S = 120.0
@@ -41,7 +41,6 @@ def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_
 
 
 def _constant(in_flight: Sequence[Point]) -> bool:
-    """True when as many requests are in flight at the end as at the beginning."""
     if len(in_flight) < 3:
         return False
     third = max(1, len(in_flight) // 3)
@@ -89,7 +88,6 @@ class _Phase:
     handles: dict[tuple[str, int, str], tuple[str, Samples]] = field(default_factory=dict)
 
     def flying(self, at_ns: int, n: int) -> None:
-        """Count requests in flight. A load that grows is not steady yet."""
         self.in_flight.add(at_ns / NS_PER_S, float(n))
         if n > max(_MORE_BY * self.peak, self.peak + _MORE):
             self.peak, self.answers, self.steady_ns = n, 0, None
@@ -103,7 +101,6 @@ class _Phase:
             self.steady_ns = at_ns
 
     def steady(self, samples: Samples) -> list[Point]:
-        """Points of the steady time."""
         since_s = self.steady_ns / NS_PER_S if self.steady_ns is not None else float("inf")
         return [point for point in samples.points() if point[0] >= since_s]
 
@@ -118,13 +115,13 @@ class DriftDetector(Detector):
     """Folds end, heartbeat, process, metrics and state rows. Reports each id and place once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._phase = _Phase()
         self._phase_n: object = None
         self._in_flight: dict[str, int] = {}
         self._queues: dict[tuple[str, str], tuple[float, float]] = {}
         self._idle: dict[tuple[str, str], _Idle] = {}
         self._kv_after_idle: dict[tuple[str, str], list[float]] = {}
-        self._reported: set[tuple[str, str]] = set()
         self._restarted = False
 
     def on_end(self, row: EndRow) -> None:
@@ -180,7 +177,6 @@ class DriftDetector(Detector):
             idle.usage = float(usage)
 
     def _note_idle(self, key: tuple[str, str], now_ns: int) -> None:
-        """Keep the KV use of an idle period long enough for a current gauge."""
         idle = self._idle[key]
         if idle.since_ns is not None and (now_ns - idle.since_ns) / NS_PER_S >= _IDLE_FOR_S:
             left = self._kv_after_idle.setdefault(key, [])
@@ -197,15 +193,8 @@ class DriftDetector(Detector):
             self._phase = _Phase()
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """Drifts and leaks as of now."""
         checks = (self._latencies, self._handles, self._kv_cache)
-        return [failure for check in checks for failure in check(now_ns) if self._is_new(failure)]
-
-    def _is_new(self, failure: Failure) -> bool:
-        key = (failure.id, str(failure.process))
-        new = key not in self._reported
-        self._reported.add(key)
-        return new
+        return self.untold(failure for check in checks for failure in check(now_ns))
 
     def _latencies(self, now_ns: int) -> list[Failure]:
         found: list[Failure] = []
@@ -222,7 +211,7 @@ class DriftDetector(Detector):
                 title = f"{name} rises under constant load: {_ms(max(0.0, trend.begin))} to {_ms(trend.end)}"
                 title += f" in {trend.span_s:.0f} s"
                 remedy = "Compare with a restarted server. Check its memory, KV cache and queues over this time."
-                found.append(_failure("latency_drift", "degraded", title, remedy, now_ns, name))
+                found.append(from_figures("latency_drift", "degraded", title, remedy, now_ns, name))
         return found
 
     def _handles(self, now_ns: int) -> list[Failure]:
@@ -234,7 +223,7 @@ class DriftDetector(Detector):
                 title = f"{label.capitalize()} of {role.replace('_', ' ')} (pid {pid}) rise under constant load: "
                 title += f"{trend.begin:.0f} to {trend.end:.0f} in {trend.span_s:.0f} s ({trend.per_s * 3600:.0f}/h)"
                 remedy = "Restart it before its limit (ulimit) is reached. /proc/PID shows what they are."
-                found.append(_failure(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
+                found.append(from_figures(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
         return found
 
     def _kv_cache(self, now_ns: int) -> list[Failure]:
@@ -250,12 +239,8 @@ class DriftDetector(Detector):
             if rise is not None:
                 title = f"KV cache leaks: use with nothing running rises from {rise[0]:.1%} to {rise[1]:.1%}"
                 remedy = "Check aborted requests and disconnected clients: their blocks are not freed."
-                found.append(_failure("kv_leak", "degraded", title, remedy, now_ns, f"engine {engine}"))
+                found.append(from_figures("kv_leak", "degraded", title, remedy, now_ns, f"engine {engine}"))
         return found
-
-
-def _failure(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
-    return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)
 
 
 def _ms(seconds: float) -> str:

@@ -50,11 +50,8 @@ _UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms
 
 @dataclass(frozen=True)
 class Growth:
-    """Growth of a figure per hour, observed for `span_s` seconds.
-
-    Relative to its begin, or in points.
-
-    `absolute`: the same in the figure's own unit.
+    """Growth of a figure per hour, observed for `span_s` seconds. Relative to its begin, or in points. `absolute`: the
+    same in the figure's own unit.
     """
 
     per_hour: float
@@ -73,8 +70,6 @@ class Growth:
 
 @dataclass
 class _Life:
-    """Samples of one life of the server: a new process starts again."""
-
     samples: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in FIGURES})
     processes: dict[int, Row] = field(default_factory=dict)
     cache_holders: int = 0  # processes that may keep images
@@ -187,7 +182,6 @@ def _processes(life: _Life, row: ProcessRow) -> Iterator[tuple[str, float]]:
 
 
 def _errors(life: _Life, row: EndRow, at_s: float) -> tuple[float, float] | None:
-    """Count an answer; gives time and share of errors of a span that ended."""
     life.since_s = life.since_s or at_s
     share = None
     if at_s - life.since_s > _ERRORS_S and life.ended >= _ERRORS_OF:

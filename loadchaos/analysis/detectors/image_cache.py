@@ -18,15 +18,12 @@ class ImageCacheBudget:
         self._cache_bytes = _CACHE_GB * 2**30
 
     def on_end(self, row: EndRow) -> None:
-        """Fold an end row."""
         self._image_tokens += int(row.get("image_tokens") or 0)
 
     def on_configuration(self, row: ConfigurationRow) -> None:
-        """Fold the server's configuration."""
         configured_gb = (row.get("settings") or {}).get("mm_processor_cache_gb")
         self._cache_bytes = float(_CACHE_GB if configured_gb is None else configured_gb) * 2**30
 
     @property
     def bytes(self) -> float:
-        """Upper bound in each process."""
         return min(self._cache_bytes, self._image_tokens * _BYTES_PER_IMAGE_TOKEN)

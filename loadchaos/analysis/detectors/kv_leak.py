@@ -7,9 +7,8 @@ what could not be judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
@@ -27,7 +26,6 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.model import Facts
 from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -42,8 +40,6 @@ _CACHING = re.compile(r"enable_prefix_caching['\"]?\s*[=:]\s*(True|False)")
 
 
 class _Reading(NamedTuple):
-    """Gauges of one engine at one time."""
-
     at_ns: int
     busy: float
     kv: float | None
@@ -58,7 +54,6 @@ class _Engine:
 
     @property
     def newest(self) -> _Reading:
-        """The newest reading; one at time 0 without any."""
         return self.readings[-1] if self.readings else _Reading(0, 0.0, None)
 
     def feed_before_load(self, kv: float, *, busy: bool) -> None:
@@ -77,6 +72,7 @@ class KvLeakDetector(Detector):
     """Judges at the end of the run, from gauges before and after the load."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._engines: dict[tuple[str, str], _Engine] = {}
         self._load_begun = False
         self._load_end_ns: int | None = None
@@ -88,7 +84,6 @@ class KvLeakDetector(Detector):
         self._launched = False  # a server just launched holds nothing, even if its gauges were not read in time
         self._blocks: float | None = None
         self._caching: bool | None = None  # True with a prefix cache, None where it is not known
-        self._facts: Facts | None = None
 
     def on_end(self, row: EndRow) -> None:
         self._aborted += row.get("outcome") == "aborted"
@@ -99,9 +94,8 @@ class KvLeakDetector(Detector):
             self._load_end_ns = int(row["at_ns"])
 
     def on_facts(self, row: FactsRow) -> None:
+        super().on_facts(row)
         self._blocks = (row.get("facts") or {}).get("kv_blocks") or self._blocks
-        if self._facts is None and row.get("facts"):
-            self._facts = Facts.from_json(row["facts"])
 
     def on_preflight(self, row: PreflightRow) -> None:
         if row.get("name") == "others":
@@ -123,7 +117,6 @@ class KvLeakDetector(Detector):
             engine.question_at(int(row["sent_ns"]))
 
     def on_launch(self, row: LaunchRow) -> None:
-        """Learn from the command if the server has a prefix cache."""
         if row["what"] != "start":
             return
         self._launched = True
@@ -132,12 +125,11 @@ class KvLeakDetector(Detector):
         self._caching = next((flag in command for word, flag in off_by_default if word in command), None)
 
     def on_configuration(self, row: ConfigurationRow) -> None:
-        """Learn from the log if the server has a prefix cache."""
         if logged := _CACHING.search(str(row.get("flags") or "")):
             self._caching = logged[1] == "True"
 
     def on_metrics(self, row: MetricsRow) -> None:
-        values: Mapping[str, Any] = row.get("values") or {}
+        values = row.get("values") or {}
         if "requests_running" not in values:
             return
         self._metrics_seen = True
@@ -170,7 +162,6 @@ class KvLeakDetector(Detector):
         return found
 
     def _held(self, engine: _Engine) -> str:
-        """Text of the KV use beyond that before the load; "" where there is none."""
         share, blocks = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0), engine.blocks or self._blocks
         if share <= (_SLACK_BLOCKS / blocks if blocks else _SLACK_SHARE):
             return ""
@@ -178,7 +169,6 @@ class KvLeakDetector(Detector):
         return f"{share:.1%} of the KV cache{count} held by no request"
 
     def _kv_unknown(self, engine: _Engine) -> str | None:
-        """Reason why its KV use proves nothing; None where it does."""
         counts = self._dialect.kv_gauge
         if not counts or engine.newest.kv is None:
             return "no gauge that drops when the server is idle"
@@ -193,7 +183,6 @@ class KvLeakDetector(Detector):
         return [] if end_ns is None else [e for e in self._engines.values() if e.newest.at_ns > end_ns]
 
     def finish(self) -> list[Finding]:
-        """Failures, the check `idle after the load`, or a note why it is unknown."""
         found: list[Finding] = []
         for replica, (name, text) in self.leaks().items():
             title = f"{text} after clients disconnected and the load ended"
@@ -215,10 +204,7 @@ class KvLeakDetector(Detector):
         return Check("idle after the load", expected, actual, "fail" if leaks else "pass")
 
     def _note(self) -> str:
-        """Reason why nothing could be judged after clients disconnected.
-
-        "" otherwise, and for a dead server.
-        """
+        """Reason why nothing could be judged after clients disconnected. "" otherwise, and for a dead server."""
         if not self._aborted or self._load_end_ns is None or self._down:
             return ""
         if self._read_after_load() and not self._other_clients:

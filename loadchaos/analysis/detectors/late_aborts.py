@@ -12,6 +12,7 @@ class LateAborts(Detector):
     """Folds begin and end rows into one note per traffic. Nothing is judged by it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._in_flight: set[str] = set()
         self._planned: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
@@ -27,7 +28,6 @@ class LateAborts(Detector):
             self._late[str(row.get("traffic", ""))] += row.get("outcome") == "ok"
 
     def finish(self) -> list[Finding]:
-        """One note per traffic with late aborts."""
         return [
             f"traffic {traffic}: {late:,} of {self._planned[traffic]:,} aborts came too late, after the whole answer. "
             "Abort earlier, or request longer answers (output: {exact})."

@@ -27,11 +27,9 @@ _MB = 2**20
 
 
 def leak_trend(resident: Sequence[Point], *, cache_bytes: float = 0.0) -> RisingTrend | None:
-    """Trend of leaking memory (bytes) over ten minutes or more.
-
-    It rises by 5 % and by 64 MB more than caches may hold.
-
-    It must rise at the end as it did before: the first third, five minutes or more of it, is warm-up and does not count.
+    """Trend of leaking memory (bytes) over ten minutes or more. It rises by 5 % and by 64 MB more than caches may hold.
+    It must rise at the end as it did before: the first third, five minutes or more of it, is warm-up and does not
+    count.
     """
     if not resident or resident[-1][0] - resident[0][0] < SPAN_S:
         return None
@@ -40,7 +38,6 @@ def leak_trend(resident: Sequence[Point], *, cache_bytes: float = 0.0) -> Rising
 
 
 def _steady(points: Sequence[Point]) -> bool:
-    """True when it rises as fast at the end as before, after the warm-up."""
     begin, span_s = points[0][0], points[-1][0] - points[0][0]
     warm = [p for p in points if p[0] - begin >= max(_WARM_UP_S, span_s / 3)]
     middle = len(warm) // 2
@@ -51,6 +48,7 @@ class MemoryLeakDetector(Detector):
     """Folds process, end and configuration rows. Reports leaks, each once, and growth that proves none as a check."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
         self._reported: set[tuple[str, int]] = set()
         self._aborted = False
@@ -72,7 +70,6 @@ class MemoryLeakDetector(Detector):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / NS_PER_S, float(resident))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """Leaks as of now."""
         found = []
         for key, (role, samples) in self._resident.items():
             if key in self._reported:
@@ -90,7 +87,6 @@ class MemoryLeakDetector(Detector):
         return found
 
     def finish(self) -> list[Finding]:
-        """A check with growth as large as a leak's that proves none, and why. Nothing where there was none."""
         grew = [
             text
             for key, (role, samples) in self._resident.items()

@@ -49,8 +49,6 @@ def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
 
 
 def files_exhausted(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when 95 % of the open-file limit is newly reached."""
-
     def near(n: float, limit: float) -> bool:
         return limit > 0 and n >= _OPEN_SHARE * limit
 
@@ -68,9 +66,9 @@ class SaturationDetector(Detector):
     """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._devices: dict[_Key, _Device] = {}
         self._reported: set[tuple[str, ...]] = set()
-        self._pending: list[Failure] = []
 
     def _device(self, key: _Key) -> _Device | None:
         if key not in self._devices and len(self._devices) >= MOST_DEVICES:
@@ -126,7 +124,6 @@ class SaturationDetector(Detector):
         self._pending.append(Failure(name, severity, title, shown, at_ns, process=key[2], remedy=remedy))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """New problems, leaks first."""
         exhausted, self._pending = self._pending, []
         for key, device in self._devices.items():
             if ("gpu_memory_leak", *key) in self._reported or (trend := leak_trend(device.memory.points())) is None:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadchaos.analysis.detectors.base import Detector
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.detectors.base import Detector, from_figures
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.state.signals import PROGRESS
-from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, FactsRow, HeartbeatRow, MetricsRow, StateRow
-from loadchaos.core.model import Facts, Severity
+from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, HeartbeatRow, MetricsRow, StateRow
+from loadchaos.core.model import Facts
 from loadchaos.core.units import NS_PER_S
 
 _STALL_S = 30.0
@@ -22,10 +22,9 @@ RELEASE = "Requests whose client disconnected are not released: they hold KV cac
 
 
 def prompt_truncation(prompts: Sequence[tuple[int, int]]) -> int | None:
-    """The length (tokens) that prompts are truncated to, None without.
-
-    `prompts` are (planned, counted by the server) of good answers. At least three longer ones were counted at
-    one same length, none longer was counted whole, and shorter ones are right.
+    """The length (tokens) that prompts are truncated to, None without. `prompts` are (planned, counted by the server)
+    of good answers. At least three longer ones were counted at one same length, none longer was counted whole, and
+    shorter ones are right.
     """
     cut = Counter(counted for planned, counted in prompts if planned - counted > max(_SLACK_TOKENS, _SLACK * planned))
     if not cut:
@@ -38,12 +37,9 @@ def prompt_truncation(prompts: Sequence[tuple[int, int]]) -> int | None:
 
 
 def truncated_answers(answers: Sequence[tuple[int, int, int]], context: int | None) -> tuple[int, int] | None:
-    """(count, first length) of answers that were truncated.
-
-    They ended by `length` before max_tokens and before the context limit.
-
-    `answers` are (prompt tokens, completion tokens, max_tokens) of answers with finish_reason length; `context` is the
-    context length in tokens, None where it is not known: then nothing is reported.
+    """(count, first length) of answers that were truncated. They ended by `length` before max_tokens and before the
+    context limit. `answers` are (prompt tokens, completion tokens, max_tokens) of answers with finish_reason length;
+    `context` is the context length in tokens, None where it is not known: then nothing is reported.
     """
     if context is None:
         return None
@@ -64,18 +60,12 @@ class SilentFaultDetector(Detector):
     """Folds begin, end, heartbeat, metrics, facts and state rows. Reports each fault once per engine."""
 
     def __init__(self) -> None:
-        self._facts: Facts | None = None
+        super().__init__()
         self._max_tokens: dict[str, int] = {}
         self._prompts: list[tuple[int, int]] = []
         self._answers: list[tuple[int, int, int]] = []
         self._in_flight: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], _Gauges] = {}
-        self._pending: list[Failure] = []
-        self._reported: set[tuple[str, str]] = set()
-
-    def on_facts(self, row: FactsRow) -> None:
-        if self._facts is None and row.get("facts"):
-            self._facts = Facts.from_json(row["facts"])
 
     def on_begin(self, row: BeginRow) -> None:
         if most := row.get("max_tokens"):
@@ -132,42 +122,33 @@ class SilentFaultDetector(Detector):
                 "A request that can never get its KV blocks blocks the queue: lower --max-model-len, or add KV cache."
             )
             name = "kv_capacity_deadlock" if kv is not None and kv < 0.95 else "preempt_thrash_deadlock"
-            self._pending.append(_failure(name, "hang", title, remedy, gauges.stuck_ns, where))
+            self._pending.append(from_figures(name, "hang", title, remedy, gauges.stuck_ns, where))
         if gauges.held_ns is not None and (at_ns - gauges.held_ns) / NS_PER_S >= _LOST_S:
             n = gauges.values["requests_running"]
             title = f"{requests(n)} still running {_LOST_S:.0f} s after the last client disconnected"
             remedy = RELEASE
-            self._pending.append(_failure("lost_requests_held", "degraded", title, remedy, gauges.held_ns, where))
+            self._pending.append(from_figures("lost_requests_held", "degraded", title, remedy, gauges.held_ns, where))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """Silent faults as of now."""
         pending, self._pending = self._pending, []
         if (length := prompt_truncation(self._prompts)) is not None:
             title = f"Prompts longer than {length} tokens are truncated to {length} without an error"
             remedy = "The model never saw the rest of the prompt: check the truncation settings of server and gateway."
-            pending.append(_failure("silent_truncation", "request", title, remedy, now_ns, "prompts"))
+            pending.append(from_figures("silent_truncation", "request", title, remedy, now_ns, "prompts"))
         if (cut := truncated_answers(self._answers, _context(self._facts))) is not None:
             title = f"{cut[0]} answers ended with finish_reason length before max_tokens and before the context limit"
             title += f" (the first after {cut[1]} tokens)"
             remedy = "Check the output token limits of server and gateway."
-            pending.append(_failure("silent_truncation", "request", title, remedy, now_ns, "answers"))
-        fresh = [s for s in pending if (s.id, str(s.process)) not in self._reported]
-        self._reported.update((s.id, str(s.process)) for s in fresh)
-        return list({(s.id, s.process): s for s in fresh}.values())
+            pending.append(from_figures("silent_truncation", "request", title, remedy, now_ns, "answers"))
+        return self.untold(pending)
 
 
 def requests(n: float) -> str:
-    """`1 request`, `2 requests`."""
     return f"{n:g} request{'' if n == 1 else 's'}"
 
 
 def _context(facts: Facts | None) -> int | None:
-    """Most tokens of prompt and answer together, as far as known."""
     if facts is None or facts.max_model_len is None:
         return None
     limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
     return min(n for n in limits if n is not None)
-
-
-def _failure(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
-    return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)

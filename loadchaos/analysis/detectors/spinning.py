@@ -9,9 +9,8 @@ from pathlib import PurePath
 from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import within
 from loadchaos.analysis.detectors.base import Detector
-from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.core.ledger.rows import FactsRow, LogRow, ProcessRow, StateRow
-from loadchaos.core.model import Facts
+from loadchaos.analysis.failure import evidence, of_signature
+from loadchaos.core.ledger.rows import LogRow, ProcessRow, StateRow
 from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
@@ -35,13 +34,8 @@ class SpinningDetector(Detector):
     """Folds log, process, facts and state rows."""
 
     def __init__(self) -> None:
-        self._facts: Facts | None = None
+        super().__init__()
         self._engines: dict[str, _Engine] = {}
-        self._pending: list[Failure] = []
-
-    def on_facts(self, row: FactsRow) -> None:
-        if self._facts is None and row.get("facts"):
-            self._facts = Facts.from_json(row["facts"])
 
     def on_log(self, row: LogRow) -> None:
         if _DESYNC not in str(row.get("text", "")):
@@ -75,7 +69,9 @@ class SpinningDetector(Detector):
         seconds, cpu_s = (cpu[-1][0] - cpu[0][0]) / NS_PER_S, cpu[-1][1] - cpu[0][1]
         if cpu_s >= _SPINS * seconds:
             text = f"engine core used {cpu_s:.0f} s of CPU in {seconds:.0f} s without progress, after the log line"
-            self._pending.append(_spinning(replica, since_ns, f"{text} `{_DESYNC}`"))
+            self._pending.append(
+                of_signature(ID, evidence("figures", f"{text} `{_DESYNC}`"), since_ns, process=replica)
+            )
 
     def _fixed_version(self) -> bool:
         facts = self._facts
@@ -86,23 +82,3 @@ class SpinningDetector(Detector):
         if signature is None or not any(issue.startswith(f"{repository}#") for issue in signature.known):
             return True
         return facts.version is not None and within(_AFFECTED, facts.version) is False
-
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Hangs named since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
-
-
-def _spinning(replica: str, since_ns: int, text: str) -> Failure:
-    signature = load().get(ID)
-    assert signature is not None
-    return Failure(
-        ID,
-        signature.severity,
-        signature.title,
-        evidence("figures", text),
-        since_ns,
-        process=replica,
-        known=load().issues(signature.known),
-        remedy=signature.remedy,
-    )

@@ -1,7 +1,4 @@
-"""Run all detectors of this folder.
-
-Their failures go to the incidents they belong to.
-"""
+"""Run all detectors of this folder. Their failures go to the incidents they belong to."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ _DEATH_WAIT_NS = 10 * NS_PER_S
 
 
 class DetectorSuite:
-    """All detectors of one run.
-
-    `detectors` fold the rows, `poll` is for now and then, `finish` for the end of the run.
-
+    """All detectors of one run. `detectors` fold the rows, `poll` is for now and then, `finish` for the end of the run.
     `checks` and `notes` are for the verdict, once `finish` was called.
     """
 
@@ -55,11 +49,8 @@ class DetectorSuite:
         self._finished = False
 
     def poll(self, now_ns: int, begin_ns: int, *, final: bool) -> None:
-        """Report new failures.
-
-        Slow detectors are polled every 10 s, and every tenth of a run's length once that is more.
-
-        `final`: a server's life or the run is over, so that nothing is held back.
+        """Report new failures. Slow detectors are polled every 10 s, and every tenth of a run's length once that is
+        more. `final`: a server's life or the run is over, so that nothing is held back.
         """
         self._poll_detectors(now_ns, slow=False)
         self._explain_deaths(now_ns, final=final)

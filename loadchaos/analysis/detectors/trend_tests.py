@@ -26,10 +26,7 @@ _CERTAIN_Z = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chan
 
 @dataclass
 class Samples:
-    """Medians of values over time, in at most 240 buckets of equal width.
-
-    The width doubles when they are full.
-    """
+    """Medians of values over time, in at most 240 buckets of equal width. The width doubles when they are full."""
 
     width_s: float = 1.0
     _buckets: dict[int, list[float]] = field(default_factory=dict)
@@ -43,7 +40,6 @@ class Samples:
             self._halve()
 
     def points(self) -> list[Point]:
-        """(second, median) of each bucket, oldest first."""
         return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
 
     def _halve(self) -> None:
@@ -64,7 +60,6 @@ class RisingTrend:
 
     @property
     def per_s(self) -> float:
-        """Rise per second."""
         return (self.end - self.begin) / self.span_s if self.span_s else 0.0
 
 
@@ -84,10 +79,9 @@ def mann_kendall_z(values: Sequence[float]) -> float:
 
 
 def autocorrelation_factor(points: Sequence[Point]) -> float:
-    """Autocorrelation factor of the deviation of Mann-Kendall's S; 1 without.
-
-    The residual of the trend is taken for an AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its
-    bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all autocorrelation, and no trend.
+    """Autocorrelation factor of the deviation of Mann-Kendall's S; 1 without. The residual of the trend is taken for an
+    AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its bias in a short series (von Storch
+    1995; Kendall 1954). A random walk is nearly all autocorrelation, and no trend.
     """
     n = len(points)
     if n < FEWEST_POINTS:
@@ -113,12 +107,9 @@ def levels_off(points: Sequence[Point], *, z: float) -> bool:
 
 
 def rising_trend(points: Sequence[Point], *, at_least: float, by: float) -> RisingTrend | None:
-    """The trend of a series that rises by enough and still rises at the end.
-
-    Enough is `at_least`, and the part `by` of where it began.
-
-    It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
-    a quarter), and where no two neighbours hold half of it (a jump).
+    """The trend of a series that rises by enough and still rises at the end. Enough is `at_least`, and the part `by` of
+    where it began. It still rises where the second half has at least a third of the whole rise (a line has a half of
+    it, a logarithm a quarter), and where no two neighbours hold half of it (a jump).
     """
     if len(points) < FEWEST_POINTS or mann_kendall_z([v for _, v in points]) < _CERTAIN_Z:
         return None

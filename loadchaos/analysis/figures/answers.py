@@ -27,8 +27,7 @@ class LengthDistribution:
     images: int = 0
     image_tokens: int = 0
 
-    def add(self, end: Mapping[str, Any]) -> None:
-        """Add an end row."""
+    def add(self, end: EndRow) -> None:
         images = int(end.get("images") or 0)
         self.images += images
         self.image_tokens += int(end.get("image_tokens") or 0)
@@ -91,5 +90,4 @@ class AnswerFigures(RowFold):
             latency.add_delay(row, sample)
 
     def all_latency(self) -> LatencyHistograms:
-        """Latency of all traffic together."""
         return merged_latency(self.latency.values())

@@ -21,11 +21,9 @@ class EndpointFigures:
         self._groups = {PREFIX + name: traffics for name, traffics in groups.items()}
 
     def traffics_of(self, names: Collection[str]) -> set[str]:
-        """Replace names of endpoints by those of their traffic."""
         return {traffic for name in names for traffic in self._groups.get(name, [name])}
 
     def with_parts(self, parts: Mapping[str, Part]) -> dict[str, Part]:
-        """Counts by traffic with those of each endpoint."""
         sums = {
             name: sum_of(parts[traffic] for traffic in traffics if traffic in parts)
             for name, traffics in self._groups.items()
@@ -34,13 +32,11 @@ class EndpointFigures:
         return {**parts, **sums}
 
     def outcomes(self) -> dict[str, Counter[str]]:
-        """Outcomes by traffic and endpoint ("": all)."""
         of = self._requests.outcomes
         sums = {name: _sum(of[traffic] for traffic in traffics) for name, traffics in self._groups.items()}
         return {**of, **sums, "": self._requests.total()}
 
     def latency(self) -> dict[str, LatencyHistograms]:
-        """Latencies by traffic and endpoint ("": all)."""
         of = self._answers.latency
         sums = {name: merged_latency(map(of.get, traffics)) for name, traffics in self._groups.items()}
         return {**of, **sums, "": self._answers.all_latency()}

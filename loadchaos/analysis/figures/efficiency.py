@@ -11,7 +11,7 @@ from typing import Literal
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.verdict.model import AcceptanceQuantiles, EfficiencyFigures
 from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _LEAST_COVERED = 0.8
 """Share of the load that readings of power must cover."""
@@ -47,12 +47,10 @@ class Efficiency:
         self._at_end: tuple[dict[str, float], dict[tuple[str, str, str], int]] = {}, {}
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold a request that was sent: the load goes on."""
         if self._first_ns is None:
             self._first_ns = int(row["at_ns"])
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request."""
         if row["at_ns"] > self._last_ns:
             self._last_ns = int(row["at_ns"])
         if self._power:
@@ -76,7 +74,6 @@ class Efficiency:
             self._shares[round(100 * accepted / drafted)] += 1
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Fold counters of the server: their growth during the load."""
         key = (str(row.get("replica")), str(row.get("engine")))
         before, now = self._newest.get(key, {}), row.get("values") or {}
         for name in (_HITS, _QUERIES, _ACCEPTED, _DRAFTED):
@@ -85,7 +82,6 @@ class Efficiency:
         self._newest[key] = {**before, **now}
 
     def on_device(self, row: DeviceRow) -> None:
-        """Fold a reading of a GPU's power."""
         watts = (row.get("values") or {}).get("gpu_power_w")
         if watts is None:
             return
@@ -119,9 +115,8 @@ class Efficiency:
 
     @property
     def _drafts_are_counted(self) -> bool:
-        """True if counters of the server tell the drafts of the whole load.
-
-        The answers tell them better, but only where those of all traffic do: vLLM's `responses` tell none.
+        """True if counters of the server tell the drafts of the whole load. The answers tell them better, but only
+        where those of all traffic do: vLLM's `responses` tell none.
         """
         return bool(self._grown[_DRAFTED]) and (not self._drafted or bool(self._generating - self._drafting))
 
@@ -141,23 +136,22 @@ class Efficiency:
         hits, drafts = (parts.get(name, {}).get("", Part(0, 0)) for name in ("prefix_hit_rate", "acceptance"))
         joules, power_w = self._energy_and_power()
         return EfficiencyFigures(
-            prefix_hit_rate=_rounded(hits.share),
+            prefix_hit_rate=significant(hits.share),
             prefix_hit_tokens=hits.n if hits.whole else None,
             prefix_source=self.prefix_source if hits.whole else None,
-            acceptance=_rounded(drafts.share),
+            acceptance=significant(drafts.share),
             accepted_tokens=drafts.n if drafts.whole else None,
             drafted_tokens=drafts.whole or None,
             acceptance_source=None if not drafts.whole else "counters" if self._drafts_are_counted else "answers",
             acceptance_by_request=self._by_request(),
-            energy_j=_rounded(joules),
-            mean_power_w=_rounded(power_w),
-            joules_per_output_token=_rounded(joules / output_tokens) if joules and output_tokens else None,
-            output_tokens_per_s_per_w=_rounded(output_tokens / joules) if joules and output_tokens else None,
+            energy_j=significant(joules),
+            mean_power_w=significant(power_w),
+            joules_per_output_token=significant(joules / output_tokens) if joules and output_tokens else None,
+            output_tokens_per_s_per_w=significant(output_tokens / joules) if joules and output_tokens else None,
             warm_cache=warm,
         )
 
     def _by_request(self) -> AcceptanceQuantiles | None:
-        """Quantiles of the acceptance of single answers, to 1 %; None: not told."""
         n, seen = self._shares.total(), 0
         found: dict[str, float] = {}
         for share in sorted(self._shares):
@@ -177,7 +171,3 @@ class Efficiency:
             return None, None
         power_w = energy[source] / (max(devices) / NS_PER_S)
         return power_w * length_ns / NS_PER_S, power_w
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")

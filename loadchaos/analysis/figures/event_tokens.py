@@ -6,12 +6,9 @@ from loadchaos.core.ledger.rows import EndRow
 
 
 class EventTokens:
-    """Mean number of tokens in an event of an answer.
-
-    It is that of the answers whose tokens the server counted.
-
-    Heartbeats count events, because the tokens of a stream are known only at its end. With speculative decoding an event of
-    a stream has several tokens; a whole answer is one event, whatever its length.
+    """Mean number of tokens in an event of an answer. It is that of the answers whose tokens the server counted.
+    Heartbeats count events, because the tokens of a stream are known only at its end. With speculative decoding an
+    event of a stream has several tokens; a whole answer is one event, whatever its length.
     """
 
     __slots__ = ("_events", "_tokens")
@@ -20,7 +17,6 @@ class EventTokens:
         self._events = self._tokens = 0
 
     def on_end(self, row: EndRow) -> None:
-        """Add an ended request; one without `completion_tokens` says nothing."""
         tokens = row.get("completion_tokens")
         if not isinstance(tokens, int):
             return

@@ -15,7 +15,7 @@ from loadchaos.analysis.verdict.model import GoodputFigures, GoodputPart
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 _FROM_DUE = ("ttft", "e2e")
 """Figures that count from the time a request was due: a delay of our own client is in them."""
@@ -34,7 +34,6 @@ class GoodputCount:
         self._limits: tuple[str, ...] = ()
 
     def on_end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
-        """Fold the end of a request."""
         if not counts_for_goodput(row):
             return
         traffic = str(row.get("traffic", ""))
@@ -53,7 +52,6 @@ class GoodputCount:
             self._late[traffic] += all(name in _FROM_DUE and figures[name] - delay_s <= limits_s[name] for name in over)
 
     def on_missed(self, row: MissedRow) -> None:
-        """Fold requests that were not sent; those without a free slot count."""
         if row.get("why") == "no_slot":
             n = int(row.get("count") or 0)
             self._due[str(row.get("traffic", ""))] += n
@@ -79,21 +77,16 @@ class GoodputCount:
         return {**parts, "": sum_of(parts.values())}
 
     def figures(self, limits_s: Mapping[str, float], seconds: float | None) -> GoodputFigures:
-        """The figures of verdict.json; `seconds` is how long the load lasted."""
         parts = self.parts()
         whole = parts.pop("")
         return GoodputFigures(
             slo_s=dict(limits_s),
             good=whole.n,
             due=whole.whole,
-            share=_rounded(whole.share),
+            share=significant(whole.share, 6),
             good_per_s=per_s(whole.n, seconds),
             over=dict(self._over.most_common()),
             by_traffic={
-                t: GoodputPart(good=p.n, due=p.whole, share=_rounded(p.share)) for t, p in sorted(parts.items())
+                t: GoodputPart(good=p.n, due=p.whole, share=significant(p.share, 6)) for t, p in sorted(parts.items())
             },
         )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")

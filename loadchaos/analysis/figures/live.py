@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
@@ -85,7 +85,6 @@ class BucketHistogram:
         self.sum_s = 0.0
 
     def add(self, value_s: float, times: int = 1, request_id: str = "") -> None:
-        """Count a value; `request_id` becomes the example of its bucket."""
         i = bisect_left(self.bounds, value_s)
         self.counts[i] += times
         self.sum_s += value_s * times
@@ -134,7 +133,7 @@ class LiveFigures(RowFold):
         self.incidents: dict[Any, dict[str, Any]] = {}
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
-        self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
+        self.workers: dict[str, HeartbeatRow] = {}  # newest heartbeat of each
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
@@ -145,7 +144,6 @@ class LiveFigures(RowFold):
         self._window: dict[int, Bucket] = {}
 
     def fold(self, row: Row) -> None:
-        """Fold one row; unknown kinds are counted and otherwise ignored."""
         if self._folds_figures:
             self.figures.fold(row)
         kind = str(row.get("row"))
@@ -201,13 +199,12 @@ class LiveFigures(RowFold):
         self._bucket(row).outcomes["missed"] += count
 
     def bounded(self, traffic: str) -> _Bounded:
-        """Histograms of a kind of traffic, with exemplars."""
         if (found := self._bounded.get(traffic)) is None:
             found = self._bounded[traffic] = _Bounded()
         return found
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        self.workers[str(row.get("file", ""))] = dict(row)
+        self.workers[str(row.get("file", ""))] = row
         self._bucket(row).on_heartbeat(row)
 
     # -- the server ----------------------------------------------------------------------------------------------
@@ -286,10 +283,9 @@ class LiveFigures(RowFold):
         self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
 
     def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
-        """Update failures and their counts from all that the judge knows now.
-
-        Counts never decrease: Prometheus would take that for a restart. Deaths are counted from their own rows: an open
-        death can still be renamed by its log, and a count under the first name could not be undone.
+        """Update failures and their counts from all that the judge knows now. Counts never decrease: Prometheus would
+        take that for a restart. Deaths are counted from their own rows: an open death can still be renamed by its log,
+        and a count under the first name could not be undone.
         """
         counted: Counter[tuple[str, str]] = Counter()
         for failure in failures:
@@ -306,7 +302,6 @@ class LiveFigures(RowFold):
         known.update(row)
 
     def all_failures(self) -> list[dict[str, Any]]:
-        """List failures, and open incidents under their current id."""
         names = {name for name, _ in self.failures}
         open_incidents = [
             {**i, "attribution": i.get("attribution") or "server", "count": 1}
@@ -316,9 +311,8 @@ class LiveFigures(RowFold):
         return [*self.failures.values(), *open_incidents]
 
     def _settled(self, incident: Mapping[str, Any]) -> bool:
-        """True once the id of an incident is final enough to show.
-
-        The log of a dying server comes a moment later than its signs, and gives a better id.
+        """True once the id of an incident is final enough to show. The log of a dying server comes a moment later than
+        its signs, and gives a better id.
         """
         named = any(name == incident.get("id") for name, _ in self.failures)
         return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["settled_from_ns"]
@@ -335,9 +329,8 @@ class LiveFigures(RowFold):
         return bucket  # one that is too old is folded into nothing
 
     def window(self, now_ns: int | None = None) -> Bucket:
-        """Merge the last WINDOW_S whole seconds before `now_ns` into one bucket.
-
-        By default `now_ns` is the time of the newest row.
+        """Merge the last WINDOW_S whole seconds before `now_ns` into one bucket. By default `now_ns` is the time of the
+        newest row.
         """
         last = (now_ns or self.now_ns) // NS_PER_S
         recent = Bucket()
@@ -347,15 +340,13 @@ class LiveFigures(RowFold):
         return recent
 
     def fresh_server(self, now_ns: int | None = None) -> dict[tuple[str, str], dict[str, float]]:
-        """Server metrics that are not older than STALE_S."""
         oldest = max(now_ns or 0, self.now_ns) - STALE_S * NS_PER_S
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
-    def _worst(self, key: str) -> int:
+    def _worst(self, key: Literal["lag_ns", "oldest_silence_ns"]) -> int:
         return max((int(w.get(key) or 0) for w in self.workers.values()), default=0)
 
     def snapshot(self, now_ns: int | None = None) -> Snapshot:
-        """Take a snapshot for the live view; `now_ns` is the current time."""
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
         begun, terms, figures = self.load_begin_ns, self.run.get("terms") or {}, self.figures

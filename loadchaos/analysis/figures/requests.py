@@ -1,15 +1,13 @@
-"""Fold requests into outcomes by traffic, and what is in flight.
-
-Memory grows with what is open, not with the run.
-"""
+"""Fold requests into outcomes by traffic, and what is in flight. Memory grows with what is open, not with the run."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from loadchaos.analysis.incidents.record import SentRequest
 from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
@@ -30,7 +28,6 @@ class Part:
 
     @property
     def share(self) -> float | None:
-        """The share from 0 to 1; None of nothing."""
         return self.n / self.whole if self.whole else None
 
 
@@ -46,18 +43,13 @@ class Sent(NamedTuple):
     edge: int | None
     image_file: str = ""
 
-    def to_json(self, now_ns: int) -> dict[str, Any]:
-        """The request as in incident.json; `age_s` is how long it was in flight."""
-        return {
-            **({"image_file": self.image_file} if self.image_file else {}),
-            "id": self.id,
-            "step": self.step,
-            "traffic": self.traffic,
-            "tokens": self.tokens,
-            "images": self.images,
-            "edge": self.edge,
-            "age_s": round((now_ns - self.sent_ns) / NS_PER_S, 3),
-        }
+    def record(self, now_ns: int) -> SentRequest:
+        """The request as in incident.json, where it was in flight until `now_ns`."""
+        age_s = round((now_ns - self.sent_ns) / NS_PER_S, 3)
+        return SentRequest(
+            image_file=self.image_file, id=self.id, step=self.step, traffic=self.traffic, tokens=self.tokens,
+            images=self.images, edge=self.edge, age_s=age_s,
+        )  # fmt: skip
 
 
 class PhaseStats:
@@ -70,16 +62,14 @@ class PhaseStats:
         self.ended = self.no_slot = 0
 
     def limit_reason(self) -> str | None:
-        """Reason why the generator limited this phase, None where it did not."""
         lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
         if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
             return f"median generator delay {lag / 1e6:.0f} ms"
         return None
 
     def slots_reason(self, limit: str) -> str | None:
-        """Reason why requests of this phase were not sent: `limit` was reached.
-
-        The limit is the profile's, and the server reached it by slow answers.
+        """Reason why requests of this phase were not sent: `limit` was reached. The limit is the profile's, and the
+        server reached it by slow answers.
         """
         if self.no_slot <= 0.01 * (self.ended + self.no_slot):
             return None
@@ -201,13 +191,11 @@ class RequestStats:
         return sent
 
     def on_missed(self, row: MissedRow) -> None:
-        """Fold a `missed` row, which counts many at once."""
         n = int(row.get("count") or 0)
         self._with_outcome(str(row.get("traffic", ""))).outcomes["missed"] += n
         self._miss(row, str(row.get("why", "")), n)
 
     def finish(self) -> int:
-        """End the run: count what has no end as unfinished, and give that count."""
         left, self.in_flight = self.in_flight, {}
         for sent in left.values():
             traffic = self._with_outcome(sent.traffic)
@@ -216,7 +204,6 @@ class RequestStats:
         return len(left)
 
     def traffic_of(self, name: str) -> TrafficFigures:
-        """Figures of a kind of traffic."""
         if (traffic := self.traffic.get(name)) is None:  # setdefault would make new figures for every row
             traffic = self.traffic[name] = TrafficFigures()
         return traffic
@@ -228,16 +215,14 @@ class RequestStats:
         return traffic
 
     def total(self) -> Counter[str]:
-        """Outcomes of all traffic."""
         found: Counter[str] = Counter()
         for outcomes in self.outcomes.values():
             found.update(outcomes)
         return found
 
     def ok_parts(self, shed_allowed: Container[str] = ()) -> dict[str, Part]:
-        """Count requests that had to succeed and did, by traffic ("": all).
-
-        A request that the server shed had to succeed, unless its traffic (or "" for all) is in `shed_allowed`.
+        """Count requests that had to succeed and did, by traffic ("": all). A request that the server shed had to
+        succeed, unless its traffic (or "" for all) is in `shed_allowed`.
         """
         parts = {
             name: Part(traffic.came_ok, traffic.due_ok - traffic.shed * ("" in shed_allowed or name in shed_allowed))
@@ -247,15 +232,13 @@ class RequestStats:
         return {**parts, "": sum_of(parts.values())}
 
     def error_parts(self) -> dict[str, Part]:
-        """Count requests with an unexpected outcome, by traffic ("": all).
-
-        The whole is all requests with an outcome. Requests that we aborted are in neither number.
+        """Count requests with an unexpected outcome, by traffic ("": all). The whole is all requests with an outcome.
+        Requests that we aborted are in neither number.
         """
         parts = {name: Part(self.traffic[name].failed, self.traffic[name].judged) for name in self.outcomes}
         return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
-        """`{traffic: {"begun": n, "ok": n}}` up to now."""
         return {
             name: {"begun": traffic.begun, "ok": traffic.outcomes["ok"]}
             for name, traffic in self.traffic.items()
@@ -263,17 +246,15 @@ class RequestStats:
         }
 
     def in_flight_at(self, ns: int) -> list[Sent]:
-        """Requests in flight at `ns`, oldest first.
-
-        Clients may get errors before the first sign of a death: then the first failed request in the second before `ns`
-        is the moment that counts. Requests sent after that were never in flight.
+        """Requests in flight at `ns`, oldest first. Clients may get errors before the first sign of a death: then the
+        first failed request in the second before `ns` is the moment that counts. Requests sent after that were never in
+        flight.
         """
         ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - NS_PER_S <= at_ns < ns), default=ns)
         ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 
     def admitted_until(self, ns: int) -> list[Sent]:
-        """The newest requests that had been sent at `ns`, oldest first."""
         known = {s.id: s for s in (*(s for _, s, _ in self.recent_ends), *self.in_flight.values()) if s.sent_ns <= ns}
         return sorted(known.values(), key=lambda s: s.sent_ns)[-_MOST_ADMITTED:]
 
@@ -290,6 +271,5 @@ class RequestStats:
 
 
 def sum_of(parts: Iterable[Part]) -> Part:
-    """Add shares as counts."""
     found = list(parts)
     return Part(sum(p.n for p in found), sum(p.whole for p in found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadchaos.analysis.figures.answer_labels import LabelCounts
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.efficiency import Efficiency
 from loadchaos.analysis.figures.goodput import GoodputCount
@@ -33,6 +34,7 @@ class RunFigures(RowFold):
     def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
         self.requests, self.sessions = RequestStats(), SessionCount()
         self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
+        self.labels = LabelCounts()
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
@@ -77,6 +79,7 @@ class RunFigures(RowFold):
 
     def on_end(self, row: EndRow) -> None:
         self.ended = self.requests.on_end(row)
+        self.labels.on_end(row)
         if self.warm_up.covers(row):
             self.warm_up.left_out += 1
         else:

@@ -39,10 +39,7 @@ _UNTIMED = frozenset({"header", "log", "facts", "failure", "incident"})
 
 @dataclass(frozen=True)
 class Span:
-    """Time span of a state, attack, load or incident.
-
-    Seconds since the origin of the series.
-    """
+    """Time span of a state, attack, load or incident. Seconds since the origin of the series."""
 
     lane: str
     name: str
@@ -79,7 +76,6 @@ class Series(RowFold):
         self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
 
     def fold(self, row: Row) -> None:
-        """Fold one row; kinds that no chart shows are ignored."""
         at, kind = row.get("at_ns"), row.get("row")
         if kind == "header" and row.get("file") == "events.jsonl":
             self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
@@ -199,7 +195,6 @@ class Series(RowFold):
 
     @property
     def origin_ns(self) -> int:
-        """Monotonic time of 0 s on every chart."""
         return self.first_sent_ns or self.load_ns or self.begin_ns or 0
 
     @property
@@ -208,7 +203,6 @@ class Series(RowFold):
         return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / NS_PER_S
 
     def seconds(self, at_ns: int) -> float:
-        """Convert a monotonic time to seconds on the charts."""
         return (at_ns - self.origin_ns) / NS_PER_S
 
     def points(self) -> list[tuple[float, Bucket | None]]:
@@ -219,7 +213,6 @@ class Series(RowFold):
         return [(start + i * self.width_s, self._buckets.get(i)) for i in range(max(self._buckets) + 1)]
 
     def spans(self) -> list[Span]:
-        """Spans in order of begin; an open span lasts until the last row."""
         open_spans = [(lane, name, since, self.last_ns, text) for (lane, _), (since, name, text) in self._open.items()]
         spans = sorted(self._closed + open_spans, key=lambda s: s[2])
         return [Span(lane, name, self.seconds(a), self.seconds(b), text) for lane, name, a, b, text in spans]

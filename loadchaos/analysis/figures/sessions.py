@@ -15,7 +15,7 @@ from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LOWER_BOUNDS, statistics_of
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow
 from loadchaos.core.session_ids import place_of
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import seconds_of
 
 SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
@@ -39,17 +39,14 @@ class CutTurns(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Share of the planned turns."""
         return self.turns / self.planned
 
     @property
     def too_many(self) -> bool:
-        """True if too little of the plan was tested."""
         return self.share > MOST_CUT
 
     @property
     def text(self) -> str:
-        """Counts in words."""
         return (
             f"{self.turns:,} of {self.planned:,} turns of {self.traffic} ({self.share:.1%}) had no room in the context"
         )
@@ -65,17 +62,15 @@ class CallsMade(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Counts in words."""
         bad = f"; {self.bad:,} calls were cut or had no JSON object as arguments" if self.bad else ""
         return f"{self.calls:,} tool calls of {self.traffic} got a result, in {self.answers:,} requests{bad}"
 
 
 @dataclass
 class SessionTimes:
-    """Times of sessions in ns, from their due time to their last answer.
-
-    A session that was lost to a timeout counts as a lower bound. `stopped` ones still went on when the load ended: they have
-    no time here, so that the times of the others are too short.
+    """Times of sessions in ns, from their due time to their last answer. A session that was lost to a timeout counts as
+    a lower bound. `stopped` ones still went on when the load ended: they have no time here, so that the times of the
+    others are too short.
     """
 
     histogram: LogHistogram = field(default_factory=LogHistogram)
@@ -83,20 +78,17 @@ class SessionTimes:
     stopped: int = 0
 
     def merge(self, other: SessionTimes) -> None:
-        """Add another's counts."""
         self.histogram.merge(other.histogram)
         self.lower_bounds += other.lower_bounds
         self.stopped += other.stopped
 
     def statistics(self) -> SessionStatistics:
-        """The statistics of verdict.json."""
         return SessionStatistics(**vars(statistics_of(self.histogram)), lower_bounds=self.lower_bounds)
 
     @property
     def too_short(self) -> str:
-        """Reason why the times prove no met limit; empty: they do.
-
-        A load that ends stops the longest sessions rather than the short ones.
+        """Reason why the times prove no met limit; empty: they do. A load that ends stops the longest sessions rather
+        than the short ones.
         """
         every = self.histogram.n + self.stopped
         if self.stopped <= MOST_STOPPED * every:
@@ -117,7 +109,6 @@ class SessionCount:
         self._tools: dict[str, str] = {}  # tool_choice of the traffic whose sessions have tools
 
     def on_conversation(self, row: ConversationRow, *, timed: bool) -> None:
-        """Fold the begin or end of a session; only a `timed` one counts for times."""
         name, traffic = str(row.get("id")), str(row.get("traffic", ""))
         counts = self.by_traffic.setdefault(traffic, Counter())
         if row.get("what") == "begin":
@@ -150,18 +141,15 @@ class SessionCount:
         return bool(place.branch or place.number)
 
     def times_by_traffic(self) -> dict[str, LogHistogram]:
-        """Times of sessions in ns by traffic, of traffic that has any."""
         return {traffic: times.histogram for traffic, times in self._times.items() if times.histogram.n}
 
     def times(self) -> dict[str, SessionTimes]:
-        """Times by traffic ("": all)."""
         whole = SessionTimes()
         for times in self._times.values():
             whole.merge(times)
         return {**self._times, "": whole}
 
     def counts(self) -> dict[str, int]:
-        """Counts that expectations are judged by."""
         return {name: sum(c[name] for c in self.by_traffic.values()) for name in ("turns_lost",)}
 
     def unproved(self) -> dict[str, str]:
@@ -175,9 +163,8 @@ class SessionCount:
         return {}
 
     def cut(self) -> CutTurns | None:
-        """Turns without room in the context; None without sessions.
-
-        They are those of the traffic with the largest share of them.
+        """Turns without room in the context; None without sessions. They are those of the traffic with the largest
+        share of them.
         """
         found = [
             CutTurns(t, c["turns_cut"], c["planned_turns"]) for t, c in self.by_traffic.items() if c["planned_turns"]
@@ -196,7 +183,6 @@ class SessionCount:
         return min(found, key=lambda made: made.calls, default=None)
 
     def figures(self) -> SessionFigures | None:
-        """The figures of verdict.json; None without sessions."""
         if not self.by_traffic:
             return None
         total: Counter[str] = Counter()
@@ -223,4 +209,4 @@ class SessionCount:
 
 
 def _mean_s(sum_ns: int, n: int) -> float | None:
-    return float(f"{sum_ns / n / NS_PER_S:.5g}") if n else None
+    return seconds_of(sum_ns / n, 5) if n else None

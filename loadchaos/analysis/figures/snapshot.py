@@ -38,10 +38,7 @@ class AttackInForce:
 
 @dataclass(frozen=True)
 class TrafficLine:
-    """Counts, outcomes and latencies of one kind of traffic or endpoint.
-
-    `latency` has `ttft`, `itl` and `e2e`.
-    """
+    """Counts, outcomes and latencies of one kind of traffic or endpoint. `latency` has `ttft`, `itl` and `e2e`."""
 
     name: str
     in_flight: int
@@ -52,10 +49,7 @@ class TrafficLine:
 
 @dataclass(frozen=True)
 class SessionLine:
-    """Sessions of one kind of traffic, by end; their turns by result.
-
-    The plan counts them instead of their requests.
-    """
+    """Sessions of one kind of traffic, by end; their turns by result. The plan counts them instead of their requests."""
 
     begun: int
     ends: Mapping[str, int]
@@ -63,16 +57,12 @@ class SessionLine:
 
     @property
     def ended(self) -> int:
-        """Sessions that are over, however they ended."""
         return sum(self.ends.values())
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Values of one moment.
-
-    Rates and `recent` latencies cover the last ten whole seconds, the rest the whole run.
-    """
+    """Values of one moment. Rates and `recent` latencies cover the last ten whole seconds, the rest the whole run."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
     now_ns: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.verdict.model import ThroughputFigures
 from loadchaos.core.ledger.rows import BeginRow, EndRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, significant
 
 
 class Throughput:
@@ -16,12 +16,10 @@ class Throughput:
         self.requests = self._counted = self._input = self._output = 0
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold a request that was sent."""
         if self._first_ns is None or row["at_ns"] < self._first_ns:
             self._first_ns = row["at_ns"]
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request."""
         outcome = row.get("outcome")
         if outcome != "missed" and (self._last_ns is None or row["at_ns"] > self._last_ns):
             self._last_ns = row["at_ns"]
@@ -34,17 +32,15 @@ class Throughput:
             self._output += int(row.get("completion_tokens") or 0)
 
     def seconds(self) -> float | None:
-        """Time from the first request to the last end; None without one."""
         if self._first_ns is None or self._last_ns is None or self._last_ns <= self._first_ns:
             return None
         return (self._last_ns - self._first_ns) / NS_PER_S
 
     def figures(self) -> ThroughputFigures:
-        """The figures of verdict.json; tokens need usage in every answer."""
         seconds = self.seconds()
         complete = self._counted == self.requests
         return ThroughputFigures(
-            seconds=_rounded(seconds),
+            seconds=significant(seconds),
             requests=self.requests,
             input_tokens=self._input if complete else None,
             output_tokens=self._output if complete else None,
@@ -55,9 +51,4 @@ class Throughput:
 
 
 def per_s(n: int, seconds: float | None) -> float | None:
-    """Number per second, to five digits; None without a time."""
-    return _rounded(n / seconds) if seconds else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    return significant(n / seconds) if seconds else None

@@ -10,10 +10,7 @@ from loadchaos.core.model import GPU_SLOWED
 
 
 class Bucket:
-    """One time span of a run.
-
-    Gauges are kept per worker or replica, so that they can be summed; the last value counts.
-    """
+    """One time span of a run. Gauges are kept per worker or replica, so that they can be summed; the last value counts."""
 
     __slots__ = (
         "begun", "devices", "due", "events", "good", "in_flight", "lag_ns", "latency", "outcomes", "server", "users",
@@ -32,7 +29,6 @@ class Bucket:
         self.devices: dict[str, dict[str, float]] = {}  # by host and device
 
     def merge(self, later: Bucket) -> None:
-        """Merge a later time span into this one."""
         self.begun += later.begun
         self.due += later.due
         self.good += later.good
@@ -46,7 +42,6 @@ class Bucket:
         self.devices.update(later.devices)
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        """Add a heartbeat of a worker: events, requests, users and send delay."""
         worker = str(row.get("file", ""))
         self.events += int(row.get("tokens") or 0)
         self.in_flight[worker] = int(row.get("in_flight") or 0)
@@ -70,24 +65,19 @@ class Bucket:
         return max(shares, default=None)
 
     def busiest(self, name: str) -> float | None:
-        """Highest value of a metric on any device; None without data."""
         return max((v[name] for v in self.devices.values() if name in v), default=None)
 
     def share(self, part: str, whole: str) -> float | None:
-        """Largest ratio of `part` to `whole` on any device; None without data."""
         shares = [v[part] / v[whole] for v in self.devices.values() if v.get(whole) and part in v]
         return max(shares, default=None)
 
     def used_share(self, free: str, whole: str) -> float | None:
-        """Used share of the fullest device; None without data."""
         shares = [1 - v[free] / v[whole] for v in self.devices.values() if v.get(whole) and free in v]
         return max(shares, default=None)
 
     def throttled_gpus(self) -> float | None:
-        """Number of GPUs throttled by heat or power; None without data."""
         reasons = [int(v["gpu_throttle_reasons"]) for v in self.devices.values() if "gpu_throttle_reasons" in v]
         return float(sum(bool(r & sum(GPU_SLOWED)) for r in reasons)) if reasons else None
 
     def host_memory(self) -> float | None:
-        """Used share of memory on the fullest host; None without data."""
         return self.used_share("host_memory_available_bytes", "host_memory_total_bytes")

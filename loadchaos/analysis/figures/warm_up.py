@@ -13,9 +13,8 @@ from loadchaos.core.units import NS_PER_S
 
 
 class WarmUp:
-    """Tells which requests belong to the warm-up.
-
-    They are those of some phases, and those due in the first `seconds` of the load.
+    """Tells which requests belong to the warm-up. They are those of some phases, and those due in the first `seconds`
+    of the load.
     """
 
     def __init__(self, rule: Mapping[str, Any] | None = None) -> None:
@@ -27,7 +26,6 @@ class WarmUp:
         self.left_out = 0
 
     def covers(self, row: Mapping[str, Any]) -> bool:
-        """Tell if the request of a begin, end or missed row is one of it."""
         if not self._rule:
             return False
         if self._length_ns:
@@ -38,7 +36,6 @@ class WarmUp:
         return int(row.get("phase") or 0) in self._phases
 
     def figures(self) -> WarmUpFigures | None:
-        """The figures of verdict.json; None without a warm-up."""
         if not self._rule:
             return None
         return WarmUpFigures(

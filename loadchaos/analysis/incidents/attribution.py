@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.attack_names import STALLS
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
 from loadchaos.core.units import NS_PER_S
@@ -93,7 +94,7 @@ class ProcessEnds:
         return not self.pids or pid in self.pids or pid == self.exit_pid
 
 
-class AttackLog:
+class AttackLog(RowFold):
     """Attacks of the run: the newest with their effects, and counts of all."""
 
     def __init__(self) -> None:
@@ -102,7 +103,6 @@ class AttackLog:
         self.counts: dict[str, dict[str, int]] = {}
 
     def on_attack(self, row: AttackRow) -> None:
-        """Fold an `attack` row."""
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))
         counts = self.counts.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
@@ -129,9 +129,8 @@ class AttackLog:
                     break
 
     def feed_log(self, text: str, at_ns: int) -> None:
-        """Fold a log line: acts of sabotage inside the engine are an attack.
-
-        It lasts from the first act to a while after the last.
+        """Fold a log line: acts of sabotage inside the engine are an attack. It lasts from the first act to a while
+        after the last.
         """
         act = _SABOTAGE.match(text) if "loadchaos-sabotage: act" in text else None
         if act is None:
@@ -159,11 +158,8 @@ class AttackLog:
         ]
 
     def attribute(self, ids: Iterable[str], at_ns: int, ended: ProcessEnds | None = None) -> Attribution:
-        """Attribute a failure with one of these ids (or outcomes) at `at_ns`.
-
-        It is ours only where an effect of an attack lists it.
-
-        `ended`: the known process ends of a death. Our signal explains only the process that got it.
+        """Attribute a failure with one of these ids (or outcomes) at `at_ns`. It is ours only where an effect of an
+        attack lists it. `ended`: the known process ends of a death. Our signal explains only the process that got it.
         """
         names = set(ids)
         for attack in reversed(self._recent):
@@ -181,11 +177,9 @@ class AttackLog:
         return "self-inflicted" if any(self._lasting.get(name, at_ns) < at_ns for name in names) else "server"
 
     def forget_effects(self) -> None:
-        """Forget what attacks left behind in a server: its life has ended."""
         self._lasting.clear()
 
     def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
-        """Planned attacks of which none succeeded, each with the reason."""
         found = []
         for name in planned:
             counts = self.counts.get(name)

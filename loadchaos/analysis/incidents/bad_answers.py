@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.failure import DEADLY, Failure, evidence
+from loadchaos.analysis.failure import DEADLY, Failure, evidence, of_signature
 from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
-from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.model import BLAMELESS, Facts
+from loadchaos.core.ledger.rows import EndRow, WrongPart
+from loadchaos.core.model import BLAMELESS, Attribution, Facts
 from loadchaos.core.units import NS_PER_S
 
 WAIT_NS = 15 * NS_PER_S
@@ -31,6 +32,17 @@ _FACTS = {"expected": "rule", "other": "other_request"}
 _MOST_TEXT = 2_000
 _NO_BYTE = "no byte of the answer arrived"  # within the limit; it may have come while the client gave up
 _TITLE = 160
+_UNPLANNED = {
+    "overlength_not_refused": "A prompt over the limit was not refused",
+    "unexpected_ok": "A request that had to fail was answered",
+    "unexpected_rejection": "A valid request was refused",
+}
+_MIXED_UP_REMEDY = (
+    "The incident shows which request got whose data. Stop serving users who must not see each other's data."
+)
+_AFTER_THE_END_REMEDY = (
+    "A client shows it as part of the answer, or reads it as the next one. Report it with the server's log."
+)
 _INTENDED = {"unexpected_rejection": "If the refusal is intended, add to the traffic: expect: [ok, rejected]."}
 _OVERLOAD = (
     "The server works and answers in order, but gets more than it can do. Send less at a time or shorter prompts, raise "
@@ -48,9 +60,8 @@ _TITLES = {
 
 @dataclass(slots=True)
 class BadAnswer:
-    """Equal bad answers of one second: the first row's times and a count.
-
-    `began`: a token came; `waited`: it waited in the queue of a server that worked.
+    """Equal bad answers of one second: the first row's times and a count. `began`: a token came; `waited`: it waited in
+    the queue of a server that worked.
     """
 
     at_ns: int
@@ -59,9 +70,13 @@ class BadAnswer:
     outcome: str
     text: str
     count: int
-    sample: dict[str, Any]
+    sample: EndRow
     began: bool = False
     waited: bool = False
+
+    @property
+    def part(self) -> WrongPart | None:
+        return next(iter(self.sample.get("wrong") or ()), None)
 
 
 class BadAnswerQueue:
@@ -71,11 +86,9 @@ class BadAnswerQueue:
         self._waiting: OrderedDict[tuple[Any, ...], BadAnswer] = OrderedDict()
 
     def add(self, row: EndRow, outcome: str) -> None:
-        """Fold an answer that was neither expected nor blameless."""
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
-        part = next(iter(row.get("wrong") or ()), None)
         began = row.get("first_token_ns") is not None and not text.startswith(_NO_BYTE)
         key = (
             at_ns // NS_PER_S,
@@ -90,15 +103,9 @@ class BadAnswerQueue:
         if known is not None:
             known.count += 1
             return
-        sample = {
-            k: row.get(k)
-            for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code", "image_file")
-        }
-        sample["wrong"] = part
-        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample, began)
+        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, row, began)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
-        """Answers older than 15 s, in order; all of them for None."""
         found = []
         while self._waiting:
             first = next(iter(self._waiting.values()))
@@ -110,9 +117,8 @@ class BadAnswerQueue:
 
 
 def _is_model_text(row: EndRow) -> bool:
-    """True for an answer with finish_reason error whose text the model wrote.
-
-    LMDeploy puts its own error text there, with no token generated.
+    """True for an answer with finish_reason error whose text the model wrote. LMDeploy puts its own error text there,
+    with no token generated.
     """
     return row.get("outcome") == "finish_error" and row.get("completion_tokens") != 0
 
@@ -147,22 +153,18 @@ def bad_outcome(row: EndRow) -> str | None:
 
 
 def is_echo(bad: BadAnswer) -> bool:
-    """True for an answer that only says that the engine is dead."""
     if bad.outcome in MODEL_TEXT:
         return False
     return says_engine_dead(bad.text) or any(f.role == "echo" for f in _classified(bad.text))
 
 
 def failure_of(bad: BadAnswer) -> Failure:
-    """The failure a bad answer shows.
-
-    It is named by a signature of its text, else by its outcome and normalised text.
-    """
+    """The failure a bad answer shows. It is named by a signature of its text, else by its outcome and normalised text."""
     failure = _named(bad)
     if bad.outcome != OUTCOME:
         return failure
     subject = str(bad.sample.get("id") or "")
-    part = bad.sample.get("wrong") or {}
+    part: Mapping[str, Any] = bad.part or {}
     wrong = WrongAnswer(
         failure.id,
         subject,
@@ -177,65 +179,44 @@ def failure_of(bad: BadAnswer) -> Failure:
 
 
 def _named(bad: BadAnswer) -> Failure:
-    for failure in _classified(bad.text) if bad.text and bad.outcome != "wrong_output" else ():
+    for failure in _classified(bad.text) if bad.text and bad.outcome != OUTCOME else ():
         if failure.role == "cause" and not (bad.outcome in MODEL_TEXT and failure.severity in DEADLY):
             return replace(at(failure, bad.at_ns), outcome=bad.outcome)
     shown = evidence("client", bad.text or f"{bad.outcome} (no text)")
-    if bad.outcome in ("overlength_not_refused", "unexpected_ok", "unexpected_rejection"):
-        label = {
-            "overlength_not_refused": "A prompt over the limit was not refused",
-            "unexpected_ok": "A request that had to fail was answered",
-            "unexpected_rejection": "A valid request was refused",
-        }[bad.outcome]
-        title = f"{label}: {_titled(bad.text)}" if bad.text else label
-        remedy = _INTENDED.get(bad.outcome, "")
-        return Failure(bad.outcome, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
-    if bad.outcome == OUTCOME and bad.text.startswith("the word of another request"):
-        title = MIXED_UP
-        remedy = (
-            "The incident shows which request got whose data. Stop serving users who must not see each other's data."
-        )
+
+    def named(name: str, title: str, remedy: str = "", attribution: Attribution = "server") -> Failure:
         return Failure(
-            "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
+            name, "request", title, shown, bad.at_ns, remedy=remedy, attribution=attribution, outcome=bad.outcome
         )
-    if bad.outcome == OUTCOME and bad.sample.get("wrong"):
-        return _of_content(bad)
-    for begin, (name, title) in _AFTER_THE_END.items() if bad.outcome == "wrong_output" else ():
-        if bad.text.startswith(begin):
-            remedy = (
-                "A client shows it as part of the answer, or reads it as the next one. Report it with the server's log."
-            )
-            return Failure(name, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
+
+    if (label := _UNPLANNED.get(bad.outcome)) is not None:
+        title = f"{label}: {_titled(bad.text)}" if bad.text else label
+        return named(bad.outcome, title, _INTENDED.get(bad.outcome, ""))
+    if bad.outcome == OUTCOME:
+        if bad.text.startswith("the word of another request"):
+            return named("answer_of_another_request", MIXED_UP, _MIXED_UP_REMEDY)
+        if bad.part is not None:
+            name = str(bad.part["id"])
+            if signature_file.load().get(name) is None:
+                return named(name, "Wrong answer")
+            return of_signature(name, shown, bad.at_ns, outcome=OUTCOME)
+        for begin, (name, title) in _AFTER_THE_END.items():
+            if bad.text.startswith(begin):
+                return named(name, title, _AFTER_THE_END_REMEDY)
     if bad.waited:
         title = f"Requests wait in the queue for longer than the limit of the client: {_titled(bad.text)}"
-        return Failure(
-            "queue_wait", "request", title, shown, bad.at_ns, remedy=_OVERLOAD, attribution="load", outcome=bad.outcome
-        )
-    label = _TITLES.get(bad.outcome, bad.outcome)
-    status = bad.sample.get("status")
+        return named("queue_wait", title, _OVERLOAD, "load")
+    label, status = _TITLES.get(bad.outcome, bad.outcome), bad.sample.get("status")
     if bad.outcome == "http_error" and status == 200:
         label = "Error in place of an answer, with status 200"
     details = [str(status)] if status and status != 200 else []
     details += [_titled(bad.text)] if bad.text else []
-    title = f"{label}: {' '.join(details)}" if details else label
-    return Failure(f"unexplained_{bad.outcome}", "request", title, shown, bad.at_ns, outcome=bad.outcome)
-
-
-def _of_content(bad: BadAnswer) -> Failure:
-    """The failure of an answer with wrong content, by its first part."""
-    name = str(bad.sample["wrong"]["id"])
-    signatures = signature_file.load()
-    signature = signatures.get(name)
-    title, remedy = (signature.title, signature.remedy) if signature is not None else ("Wrong answer", "")
-    known = signatures.issues(signature.known) if signature is not None else ()
-    shown = evidence("client", bad.text)
-    return Failure(name, "request", title, shown, bad.at_ns, known=known, remedy=remedy, outcome=OUTCOME)
+    return named(f"unexplained_{bad.outcome}", f"{label}: {' '.join(details)}" if details else label)
 
 
 def media_fault(facts: Facts, at_ns: int) -> Failure:
-    """The failure of a server that answers images or videos with an error.
-
-    The server was asked before the load, which then has none.
+    """The failure of a server that answers images or videos with an error. The server was asked before the load, which
+    then has none.
     """
     return Failure(
         "image_input_error",

@@ -1,14 +1,11 @@
-"""Readings of server and devices around an incident.
-
-One every five seconds, from a minute before it on.
-"""
+"""Readings of server and devices around an incident. One every five seconds, from a minute before it on."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import cast
 
 from loadchaos.analysis.incidents.record import ReadingRecord
 from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
@@ -17,22 +14,12 @@ from loadchaos.core.units import NS_PER_S
 _BEFORE_NS = 60 * NS_PER_S
 _APART_NS = 4_500_000_000
 _MOST_KEPT, _MOST_SHOWN = 2_000, 60
-_OF_A_SERVER = (
-    "requests_running", "requests_waiting", "kv_usage_ratio", "generation_tokens_total", "preemptions_total",
-    "process_rss_bytes",
-)  # fmt: skip
-_OF_A_MACHINE = (
-    "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_utilisation_ratio", "gpu_temperature_c", "gpu_power_w",
-    "gpu_throttle_reasons", "gpu_xid_last", "host_memory_available_bytes", "host_memory_total_bytes", "disk_free_bytes",
-)  # fmt: skip
+_FIGURES = [f.name for f in fields(ReadingRecord) if f.name not in ("at_s", "whose")]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of an engine (`engine 0`) or a device (`gpu0 of host:9400`).
-
-    A device has no replica.
-    """
+    """One reading of an engine (`engine 0`) or a device (`gpu0 of host:9400`). A device has no replica."""
 
     at_ns: int
     replica: str
@@ -40,15 +27,14 @@ class Reading:
     values: Mapping[str, float]
 
     def record(self, base_ns: int) -> ReadingRecord:
-        """The reading as in incident.json."""
         return ReadingRecord(at_s=round((self.at_ns - base_ns) / NS_PER_S, 3), whose=self.whose, **self.values)
 
 
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:
     """Reading of a `metrics` or `device` row, None without figures."""
     of_server = row.get("row") == "metrics"
-    figures: Mapping[str, Any] = row.get("values") or {}
-    values = {name: figures[name] for name in (_OF_A_SERVER if of_server else _OF_A_MACHINE) if name in figures}
+    figures = row.get("values") or {}
+    values = {name: figures[name] for name in _FIGURES if name in figures}
     if not values:
         return None
     whose = f"engine {row.get('engine')}" if of_server else _device(cast("DeviceRow", row))
@@ -56,7 +42,6 @@ def reading(row: MetricsRow | DeviceRow) -> Reading | None:
 
 
 def _device(row: DeviceRow) -> str:
-    """`gpu0 (NVIDIA H200) of here`, with the name where NVML gives one."""
     named = f" ({row['name']})" if row.get("name") else ""
     return f"{row.get('device')}{named} of {row.get('host')}"
 
@@ -68,7 +53,6 @@ class IncidentContext:
         self._kept: deque[Reading] = deque(maxlen=_MOST_KEPT)
 
     def feed(self, found: Reading) -> None:
-        """Fold one; readings older than a minute are dropped."""
         while self._kept and found.at_ns - self._kept[0].at_ns > _BEFORE_NS:
             self._kept.popleft()
         self._kept.append(found)

@@ -27,10 +27,7 @@ Record = Callable[[Failure], Failure]
 
 
 class Explainer:
-    """Explains bad answers once state and log have caught up with them.
-
-    `misfits` are refusals that were our own fault.
-    """
+    """Explains bad answers once state and log have caught up with them. `misfits` are refusals that were our own fault."""
 
     def __init__(self, tracker: IncidentTracker, record: Record) -> None:
         self._tracker, self._record = tracker, record
@@ -43,7 +40,6 @@ class Explainer:
         self._logged.append((at_ns, known))
 
     def explain(self, bad: BadAnswer) -> None:
-        """Explain one bad answer."""
         if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
             self.misfits.append(misfit)
             return
@@ -70,7 +66,6 @@ class Explainer:
         _add_example(known, bad)
 
     def _hidden_cause(self, bad: BadAnswer) -> Failure | None:
-        """Cause in the log within 5 s of an answer like `Internal Server Error`."""
         if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
             return None
         text = bad.text.strip().strip('."{}').lower()
@@ -85,7 +80,6 @@ class Explainer:
         return min(near, key=lambda item: item[0])[1] if near else None
 
     def _misfit(self, bad: BadAnswer) -> str | None:
-        """Reason why a refusal is our own fault, None where it is not."""
         tokens, facts = bad.sample.get("planned_tokens"), self.facts
         limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
         if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
@@ -97,7 +91,6 @@ class Explainer:
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:
-    """Make a death that only answers to clients show."""
     title = "Answers say that the engine is dead, and no log names the cause"
     failure = bad_answers.failure_of(bad)
     return replace(
@@ -111,16 +104,14 @@ def _engine_dead(bad: BadAnswer) -> Failure:
 
 
 def _add_image(failure: Failure, bad: BadAnswer) -> None:
-    """Add the file of the image that the request had."""
     file = str(bad.sample.get("image_file") or "")
     if file and file not in failure.images and len(failure.images) < _MOST_EXAMPLES:
         failure.images += (file,)
 
 
 def _add_example(failure: Failure, bad: BadAnswer) -> None:
-    """Add the request to the incident of its failure as an example.
-
-    The requests in flight at its begin may have been others.
+    """Add the request to the incident of its failure as an example. The requests in flight at its begin may have been
+    others.
     """
     incident, sample = failure.incident, bad.sample
     if incident is None or incident.kind != "failure" or sample.get("id") is None:

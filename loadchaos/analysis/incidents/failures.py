@@ -13,16 +13,14 @@ _MOST_FAILURES = 100
 
 
 class FailureRegistry:
-    """All failures of a run that caused no death or hang.
-
-    Those that did are reported by their incidents (`failures_of`).
+    """All failures of a run that caused no death or hang. Those that did are reported by their incidents
+    (`failures_of`).
     """
 
     def __init__(self) -> None:
         self.failures: dict[tuple[str, str, str], Failure] = {}
 
     def find(self, failure: Failure) -> Failure | None:
-        """The registered equal failure, None for the first of its kind."""
         key = failure.key
         if key not in self.failures and len(self.failures) >= _MOST_FAILURES:
             # A server that answers with endless variety must not fill our memory: the first of that id counts the rest.
@@ -30,16 +28,14 @@ class FailureRegistry:
         return self.failures.get(key)
 
     def open(self, failure: Failure, incident: Incident) -> Failure:
-        """Register a new failure, with its incident and counts of its own."""
         opened = replace(failure, incident=incident, alt=(), in_log=0, at_clients=0, requests=Counter())
         self.failures[opened.key] = opened
         return opened
 
 
 def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution]) -> list[Failure]:
-    """One failure for each cause of deaths, hangs and outages.
-
-    Five deaths of one cause are one failure, counted five times.
+    """One failure for each cause of deaths, hangs and outages. Five deaths of one cause are one failure, counted five
+    times.
     """
     found: dict[tuple[str, str, str], Failure] = {}
     for incident in incidents:

@@ -18,7 +18,6 @@ from loadchaos.analysis.incidents.record import (
     LineWindow,
     NearAttack,
     SentBefore,
-    SentRequest,
     ShownFailure,
     TimelineEntry,
 )
@@ -26,7 +25,6 @@ from loadchaos.analysis.verdict.model import CandidateLine, Kind, KnownIssue
 from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
-from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
 
 _WINDOW_NS = 60 * NS_PER_S
@@ -64,10 +62,8 @@ _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
 
 @dataclass
 class Incident:
-    """One episode of one replica, or the first time of a `failure`.
-
-    A `failure` kills nobody. Times are CLOCK_MONOTONIC ns. `died_ns` is the first sign of what it became, `noticed_ns` when
-    that was known.
+    """One episode of one replica, or the first time of a `failure`. A `failure` kills nobody. Times are CLOCK_MONOTONIC
+    ns. `died_ns` is the first sign of what it became, `noticed_ns` when that was known.
     """
 
     n: int
@@ -116,7 +112,6 @@ class Incident:
         return named if named.candidates or not self.candidates else replace(named, candidates=tuple(self.candidates))
 
     def _unexplained(self) -> Failure:
-        """Failure that names it where no log gives a cause."""
         if self.has_log and (killed := self._killed()) is not None:
             return killed
         if self.echoes:
@@ -140,9 +135,8 @@ class Incident:
         return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy, layer=layer)
 
     def _killed(self) -> Failure | None:
-        """Failure of a killed process: it disappeared and no log gives a cause.
-
-        An engine that fails logs it, one that is killed cannot.
+        """Failure of a killed process: it disappeared and no log gives a cause. An engine that fails logs it, one that
+        is killed cannot.
         """
         first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
         for role, name, label in _GONE:
@@ -159,19 +153,16 @@ class Incident:
 
     @property
     def id(self) -> str:
-        """Id of its failure; it may change until the incident closes."""
         return self.named_by().id
 
     @property
     def folder(self) -> str:
-        """Name of its folder under incidents/."""
         return f"{self.n:03d}-{self.id}"
 
     @property
     def real(self) -> bool:
-        """True unless it was a false alarm.
-
-        It is real when it became dead, hung, unreachable or terminated, or a log names a death.
+        """True unless it was a false alarm. It is real when it became dead, hung, unreachable or terminated, or a log
+        names a death.
         """
         if self.dismissed and not self.causes:
             return False
@@ -183,7 +174,6 @@ class Incident:
         return ended_ns >= self.opened_ns - 2 * NS_PER_S and (until_ns is None or sent_ns <= until_ns + 2 * NS_PER_S)
 
     def open_at(self, at_ns: int) -> bool:
-        """True when it was open at a time."""
         return self.opened_ns <= at_ns and (self.closed_ns is None or at_ns <= self.closed_ns)
 
     def note(self, at_ns: int, text: str) -> None:
@@ -202,29 +192,24 @@ class Incident:
                 self.signs.append(sign)
 
     def add_log_line(self, file: str, line: int) -> None:
-        """Widen the window of log lines that belong to it."""
         window = self.log_lines.setdefault(file, [line, line])
         window[0], window[1] = min(window[0], line), max(window[1], line)
 
     @property
     def ended(self) -> ProcessEnds:
-        """Processes that its signs and its exit name as gone or stopped."""
         exit_row = self.exit or {}
         pids = frozenset(int(pid) for sign in self.signs for pid in _PID.findall(sign))
         return ProcessEnds(pids, exit_row.get("pid"), exit_row.get("signal"))
 
     def recovered_after_s(self) -> float | None:
-        """Seconds from the first sign to healthy again; None without recovery."""
         return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / NS_PER_S, 3)
 
     def noticed_after_s(self) -> float | None:
-        """Seconds from its death or first sign until it was noticed."""
         if self.noticed_ns is None:
             return None
         return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / NS_PER_S, 3)
 
     def record(self) -> IncidentRecord:
-        """The incident as in incident.json."""
         base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
         named = self.named_by()
         known, remedy = known_and_remedy(self.attribution, self._known(named), self.remedy or named.remedy)
@@ -266,9 +251,9 @@ class Incident:
             lost=dict(self.lost),
             wrong_answers=tuple(w.example() for w in self.wrong),
             in_flight_at_death=len(self.in_flight),
-            in_flight=tuple(_sent(s, self.opened_ns) for s in self.in_flight),
-            examples=tuple(_sent(s, s.sent_ns) for s in self.examples),
-            admitted=tuple(_sent(s, self.opened_ns) for s in self.admitted),
+            in_flight=tuple(s.record(self.opened_ns) for s in self.in_flight),
+            examples=tuple(s.record(s.sent_ns) for s in self.examples),
+            admitted=tuple(s.record(self.opened_ns) for s in self.admitted),
             attacks=tuple(self.attacks),
             sent_before={traffic: SentBefore(**counts) for traffic, counts in self.sent_before.items()},
             log_lines={file: LineWindow(first=w[0], last=w[1]) for file, w in self.log_lines.items()},
@@ -294,12 +279,7 @@ def _shown(failure: Failure, at_s: float | None) -> ShownFailure:
     )
 
 
-def _sent(sent: Sent, now_ns: int) -> SentRequest:
-    return from_json(SentRequest, sent.to_json(now_ns))
-
-
 def kind_of(state: State, was: State) -> Kind | None:
-    """Kind of incident that `state` begins; None if it begins none."""
     if state in ("dead", "dying"):
         return "death"
     if state == "hung":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import NS_PER_S
 
@@ -18,7 +19,7 @@ _KEPT_S = 900
 _LIMIT = re.compile(r" (?:for|within) ([\d.e+]+) s$")  # as the client words it
 
 
-class QueueOrder:
+class QueueOrder(RowFold):
     """Times of sending and of first tokens, by second."""
 
     def __init__(self) -> None:
@@ -26,7 +27,6 @@ class QueueOrder:
         self._streamed_ns: dict[int, int] = {}  # earliest first token, by second of the last byte
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request that had a token."""
         token_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if token_ns is None or sent_ns is None:
             return

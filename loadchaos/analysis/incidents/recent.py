@@ -16,9 +16,8 @@ SAME_DEATH_NS = 60 * NS_PER_S
 
 
 class RecentIncidents:
-    """Open incidents by replica ("" if unknown), and recently closed ones.
-
-    `closed` has the newest last. Failures that kill nobody are in neither.
+    """Open incidents by replica ("" if unknown), and recently closed ones. `closed` has the newest last. Failures that
+    kill nobody are in neither.
     """
 
     def __init__(self) -> None:
@@ -26,26 +25,20 @@ class RecentIncidents:
         self.closed: deque[Incident] = deque(maxlen=50)
 
     def newest_first(self) -> Iterator[Incident]:
-        """Open incidents, then closed ones, newest first."""
         yield from self.open.values()
         yield from reversed(self.closed)
 
     def close(self, incident: Incident) -> None:
-        """Close an incident."""
         if self.open.get(incident.replica) is incident:
             del self.open[incident.replica]
         if incident.kind != "failure":
             self.closed.append(incident)
 
     def latest(self, replica: str) -> Incident | None:
-        """The open incident of a replica, else its latest."""
         return self.open.get(replica) or next((i for i in reversed(self.closed) if i.replica == replica), None)
 
     def ended_near(self, replica: str, at_ns: int) -> Incident | None:
-        """The incident that an exit report belongs to.
-
-        It may have closed by then, and a lost network ends no server.
-        """
+        """The incident that an exit report belongs to. It may have closed by then, and a lost network ends no server."""
         past = (i for i in reversed(self.closed) if i.replica == replica and at_ns - i.opened_ns < SAME_DEATH_NS)
         return self.open.get(replica) or next((i for i in past if i.kind != "unreachable"), None)
 
@@ -58,7 +51,6 @@ class RecentIncidents:
         return None
 
     def cost_of(self, bad: BadAnswer) -> Incident | None:
-        """The incident that a bad answer was lost to."""
         return next((i for i in self.newest_first() if i.real and i.covers(bad.sent_ns, bad.at_ns)), None)
 
     def adopt(self, replica: str, since_ns: int) -> Incident | None:

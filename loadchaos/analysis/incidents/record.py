@@ -105,7 +105,6 @@ class ReadingRecord:
 
     @property
     def is_of_engine(self) -> bool:
-        """True for an engine, False for a device."""
         return self.requests_running is not None or self.kv_usage_ratio is not None
 
 
@@ -152,9 +151,8 @@ class RunEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentRecord:
-    """One incident, without bodies and raw files.
-
-    `environment` is as the rows have it (`RunEnvironment` reads it), `exit` the row of the process that ended.
+    """One incident, without bodies and raw files. `environment` is as the rows have it (`RunEnvironment` reads it),
+    `exit` the row of the process that ended.
     """
 
     schema: Literal[1]
@@ -205,10 +203,8 @@ class IncidentRecord:
 
     @classmethod
     def from_json(cls, data: object) -> IncidentRecord:
-        """Read incident.json of this or an earlier version, whatever is in it."""
         return typed_json.from_json(cls, data)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the contents of incident.json."""
         found: dict[str, Any] = typed_json.to_json(self)
         return found

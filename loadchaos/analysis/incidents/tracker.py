@@ -52,7 +52,6 @@ class IncidentTracker:
         self._balanced = False  # several servers share the address
 
     def feed_reading(self, row: MetricsRow | DeviceRow) -> None:
-        """Fold a `metrics` or `device` row into the figures of open incidents."""
         found = reading(row)
         if found is not None:
             self._context.feed(found)
@@ -60,7 +59,6 @@ class IncidentTracker:
                 add_later_reading(incident.figures, found, incident.replica)
 
     def feed_state(self, row: StateRow) -> None:
-        """Fold a `state` row."""
         replica, to, was = str(row.get("replica")), row["to"], row["from"]
         if row.get("engine") is not None:
             replica = f"{replica} engine {row['engine']}"
@@ -93,7 +91,6 @@ class IncidentTracker:
             self._end(incident, at_ns)
 
     def feed_exit(self, row: LaunchRow) -> None:
-        """Fold the exit of a server we launched."""
         replica = str(row.get("replica"))
         if row.get("asked"):
             self._stop_by_us(replica, int(row["at_ns"]))
@@ -104,9 +101,8 @@ class IncidentTracker:
             self._attach_exit(incident, row)
 
     def feed_orchestrator_end(self, row: SupervisorRow) -> None:
-        """Fold a server exit that docker, Kubernetes or systemd reports.
-
-        It is polled every other second, so that the server may be back by now: then it explains the incident before.
+        """Fold a server exit that docker, Kubernetes or systemd reports. It is polled every other second, so that the
+        server may be back by now: then it explains the incident before.
         """
         at_ns, replica, source = int(row["at_ns"]), str(row.get("replica")), row.get("source")
         exit_row = {
@@ -121,7 +117,6 @@ class IncidentTracker:
             self._attach_exit(incident, exit_row)
 
     def add_deadly(self, failure: Failure, replica: str | None) -> None:
-        """Fold a log line or an answer that shows a death or names its cause."""
         incident = self._recent.find(failure, replica, self._replicas)
         if incident is None and failure.role == "echo" and self._while_stopping(failure.at_ns):
             return  # the shutdown messages of a server that was told to end
@@ -139,11 +134,9 @@ class IncidentTracker:
         self._attribute(incident)
 
     def hang_at(self, at_ns: int) -> Incident | None:
-        """The hang that a symptom of this time belongs to."""
         return self._recent.hang_at(at_ns)
 
     def explain(self, incident: Incident, failure: Failure) -> None:
-        """Add a symptom as the cause of an incident that has none."""
         if not incident.causes:
             incident.causes.append(failure)
             incident.note(failure.at_ns, failure.title)
@@ -158,7 +151,6 @@ class IncidentTracker:
         return incident
 
     def open_failure(self, failure: Failure, attribution: Attribution) -> Incident:
-        """Open and close an incident for a failure outside of any episode."""
         incident = self._new("failure", self._sole(), failure.at_ns)
         incident.causes.append(failure)
         incident.attribution = self.attribution[incident.n] = attribution
@@ -169,7 +161,6 @@ class IncidentTracker:
         return incident
 
     def count_lost(self, bad: BadAnswer) -> Incident | None:
-        """Count a bad answer in the incident it was lost to, if any."""
         incident = self._recent.cost_of(bad)
         if incident is not None:
             incident.lost[bad.outcome] += bad.count
@@ -184,10 +175,9 @@ class IncidentTracker:
                 self._end(incident, at_ns)
 
     def _judge_survival(self, incident: Incident) -> None:
-        """Judge a death that only a log showed while the address still answers.
-
-        A server may survive a deadly log line (LMDeploy fails one request). It does not survive a line that the engine is
-        gone: then another server answers, or one of several behind the address died.
+        """Judge a death that only a log showed while the address still answers. A server may survive a deadly log line
+        (LMDeploy fails one request). It does not survive a line that the engine is gone: then another server answers,
+        or one of several behind the address died.
         """
         if not self.sole or incident.exit is not None:
             return
@@ -205,7 +195,6 @@ class IncidentTracker:
                 incident.add_signs([_ONE_OF_SEVERAL])
 
     def finish(self, at_ns: int) -> None:
-        """End the run: unreported exits become deaths, open incidents close."""
         for replica, row in self._exits.items():
             self._report_exit(replica, row)
         for incident in list(self._recent.open.values()):
@@ -233,11 +222,8 @@ class IncidentTracker:
         self._shutdowns.append(at_ns)
 
     def _was_shut_down(self, incident: Incident) -> bool:
-        """True for a death that was an orderly shutdown.
-
-        A routine SIGTERM gives clients the same answers and the same exit code.
-
-        Only the log distinguishes them: it shows an orderly shutdown, and no line of a failure.
+        """True for a death that was an orderly shutdown. A routine SIGTERM gives clients the same answers and the same
+        exit code. Only the log distinguishes them: it shows an orderly shutdown, and no line of a failure.
         """
         if incident.kind != "death" or not self.has_log or incident.causes:
             return False
@@ -251,7 +237,6 @@ class IncidentTracker:
 
     @property
     def sole(self) -> bool:
-        """True with a single known replica."""
         return len(self._replicas) <= 1
 
     def any_down(self) -> bool:
@@ -259,20 +244,16 @@ class IncidentTracker:
         return bool(self._exits) or any(i.ever_dead and i.back_ns is None for i in self.incidents)
 
     def real(self) -> list[Incident]:
-        """Incidents of servers without false alarms."""
         return [i for i in self.incidents if i.kind != "failure" and i.real]
 
     def _close_engines(self, replica: str, to: State, at_ns: int) -> None:
-        """Close the incidents of engines when their server ends."""
         if to in ("dead", "terminated", "restarting"):
             for incident in [i for name, i in self._recent.open.items() if name.startswith(f"{replica} engine ")]:
                 self._end(incident, at_ns)
 
     def _stop_by_us(self, replica: str, at_ns: int) -> None:
-        """Dismiss incidents of a server that we stopped after the load.
-
-        It was alive when we stopped it, as its exit was requested. A cause in the log still counts, and so does a hang that
-        the question after the load shows.
+        """Dismiss incidents of a server that we stopped after the load. It was alive when we stopped it, as its exit
+        was requested. A cause in the log still counts, and so does a hang that the question after the load shows.
         """
         self._stopped_by_us[replica] = at_ns
         for incident in self._recent.newest_first():
@@ -281,10 +262,7 @@ class IncidentTracker:
                 incident.dismissed = True
 
     def _while_stopping(self, at_ns: int) -> bool:
-        """True while we were stopping a server.
-
-        That is after the load (or without one), up to 20 s before it was gone.
-        """
+        """True while we were stopping a server. That is after the load (or without one), up to 20 s before it was gone."""
         outside = self.load_end_ns is None if self.load_begin_ns is None else at_ns >= (self.load_end_ns or at_ns + 1)
         return outside and any(asked_ns - at_ns < _STOPPING_NS for asked_ns in self._stopped_by_us.values())
 
@@ -334,7 +312,6 @@ class IncidentTracker:
         return incident
 
     def _take_requests(self, incident: Incident) -> None:
-        """Take the requests in flight and the newest ones at its begin."""
         incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
         incident.admitted = self._stats.admitted_until(incident.opened_ns)
 

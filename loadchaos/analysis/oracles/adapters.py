@@ -7,14 +7,12 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 
 class AdaptersOracle(Oracle):
-    """Compares each answer with the idle ones of all models.
-
-    A model is left out of a comparison where the idle server gave both models the same answer.
+    """Compares each answer with the idle ones of all models. A model is left out of a comparison where the idle server
+    gave both models the same answer.
     """
 
     name: ClassVar[str] = "adapters"
@@ -30,13 +28,10 @@ class AdaptersOracle(Oracle):
         super().__init__()
         self._idle: dict[str, dict[str, QuestionRow]] = {}
         self._base = ""
-        self._answers = self._ties = 0
+        self._answers = 0
         self._told: set[tuple[str, str]] = set()
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep an idle answer; compare one under load."""
-        if row.get("part") != self.asked_by or not answered(row):
-            return
         idle = self._idle.setdefault(row["hash"], {})
         if row["when"] == "idle":
             self._base = self._base or row["model"]  # the base model is asked first
@@ -59,7 +54,7 @@ class AdaptersOracle(Oracle):
             if other is not None and self.doubtful == FEWEST_DOUBTFUL:
                 self._report(row, own, other, f"{self.doubtful} answers differ; {about}")
         else:
-            self._ties += 1
+            self.ties += 1
 
     def _report(self, row: QuestionRow, own: QuestionRow, other: str | None, about: str) -> None:
         """Report an answer; `other` is the model whose idle answer it is."""
@@ -72,11 +67,10 @@ class AdaptersOracle(Oracle):
         self.report(failure_id, row, own["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of models."""
         if not self._answers:
             return []
         models = len({model for idle in self._idle.values() for model in idle})
-        actual = f"{self._answers} answers of {models} models, {self.wrong} differ, {self._ties} near ties"
+        actual = f"{self._answers} answers of {models} models, {self.wrong} differ, {self.ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         actual += "" if self._told else "; all models answer alike when idle"
         blind = self.doubtful or not self._told

@@ -18,17 +18,14 @@ _ID = "answer_changed_under_load"
 
 @dataclass(frozen=True)
 class _Unconfirmed:
-    """Answer that differs from one that an earlier run has learned."""
-
     row: QuestionRow
     expected: str
     about: str
 
 
 class AloneVsLoadOracle(Oracle):
-    """Compares the answer under load with the idle one by the logprob margin.
-
-    Without logprobs, by the text that all answers before the load and the first ones under it begin with.
+    """Compares the answer under load with the idle one by the logprob margin. Without logprobs, by the text that all
+    answers before the load and the first ones under it begin with.
     """
 
     name: ClassVar[str] = "alone_vs_load"
@@ -44,12 +41,14 @@ class AloneVsLoadOracle(Oracle):
         super().__init__()
         self._busy: list[QuestionRow] = []
         self._loaded: dict[str, list[str]] = {}
-        self._answers = self._ties = self._compared = self._withdrawn = 0
+        self._answers = self._compared = self._withdrawn = 0
         self._unconfirmed: list[_Unconfirmed] = []
 
+    def takes(self, row: QuestionRow) -> bool:
+        return row.get("part") == "reference" or row.get("when") == "load"
+
     def judge(self, row: QuestionRow) -> None:
-        """Compare one answer under load, and those of the benign load first."""
-        if row.get("part") == "reference" and row.get("when") in ("busy", "after"):
+        if row.get("when") in ("busy", "after"):
             if row["when"] == "after":
                 self._confirm(row)
             elif not row.get("remembered"):  # else the run that asked has judged it
@@ -72,7 +71,7 @@ class AloneVsLoadOracle(Oracle):
                 about = f"token {difference.at}, {difference.describe()}"
                 self._found(row, idle, idle["text"], about)
             else:
-                self._ties += 1
+                self.ties += 1
             return
         first = self._loaded.setdefault(row["hash"], [])
         if len(first) < LEARNED_UNDER_LOAD:
@@ -85,14 +84,12 @@ class AloneVsLoadOracle(Oracle):
             self._found(row, idle, tolerated.text, f"{n} earlier answers begin with it")
 
     def _found(self, row: QuestionRow, idle: QuestionRow, expected: str, about: str) -> None:
-        """Report an answer, or keep it until the idle server is asked again."""
         if idle.get("remembered"):
             self._unconfirmed.append(_Unconfirmed(row, expected, about))
         else:
             self.report(_ID, row, expected, about)
 
     def _confirm(self, now: QuestionRow) -> None:
-        """Report what differs from the idle server after the load, too."""
         kept, self._unconfirmed = self._unconfirmed, []
         for one in kept:
             if (one.row["model"], one.row["hash"]) != (now["model"], now["hash"]):
@@ -113,13 +110,12 @@ class AloneVsLoadOracle(Oracle):
             self.report(_ID, row, idle["text"] if idle is not None else "", about)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of compared answers, and the margin."""
         if not self._answers:
             return []
         limit = self.margin.limit
         by = "text" if limit is None else f"logprob margin {limit:.2f}"
         actual = (
-            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
+            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self.ties} near ties"
         )
         if open_ := self._withdrawn + len(self._unconfirmed):
             actual += f", {open_} not confirmed by the idle server after the load"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.counters import CounterMoves
-from loadchaos.analysis.oracles.margin import Margin
+from loadchaos.analysis.oracles.margin import AnswerDifference, Margin, answered
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import LearnedRow, MetricsRow, QuestionRow
 from loadchaos.core.probe_names import EQUAL_ANSWERS
@@ -41,9 +40,9 @@ class Oracle(Detector):
     compares: ClassVar[bool] = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.margin, self._moves = Margin(), CounterMoves()
-        self._pending: list[Failure] = []
-        self.wrong = self.doubtful = self._skipped = 0
+        self.wrong = self.doubtful = self.ties = self._skipped = 0
         self._not_compared = ""
 
     def on_learned(self, row: LearnedRow) -> None:
@@ -55,7 +54,7 @@ class Oracle(Detector):
         if self._not_compared:
             part = "reference" if self.asked_by == "alone_vs_load" else self.asked_by
             self._skipped += row["when"] == "load" and row["part"] == part
-        else:
+        elif self.takes(row):
             self.judge(row)
 
     def finish(self) -> list[Finding]:
@@ -67,8 +66,23 @@ class Oracle(Detector):
         skipped = f"{self._skipped} answers not compared"
         return [Check(self.check, "equal answers", f"{skipped}: {self._not_compared}", verdict="unknown")]
 
+    def takes(self, row: QuestionRow) -> bool:
+        """True for an answer that `judge` needs: a whole one to a question of its part."""
+        return row.get("part") == self.asked_by and answered(row)
+
+    def proved(self, difference: AnswerDifference) -> bool:
+        """True for more than numerics. One without logprobs is counted as doubtful, another one as a near tie."""
+        if not difference.proved:
+            self.doubtful += difference.gap is None
+            self.ties += difference.gap is not None
+        return difference.proved
+
+    def checked(self, expected: str, actual: str, *, blind: bool = False) -> list[Finding]:
+        """The check of this oracle: unknown with `blind`, or where answers are doubtful."""
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        return [Check(self.check, expected, actual, "unknown" if self.doubtful or blind else "pass")]
+
     def conclude(self) -> list[Finding]:
-        """Checks and notes at the end."""
         return []
 
     def judge(self, row: QuestionRow) -> None:
@@ -76,11 +90,6 @@ class Oracle(Detector):
 
     def on_metrics(self, row: MetricsRow) -> None:
         self._moves.on_metrics(row)
-
-    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Wrong answers since the last call."""
-        pending, self._pending = self._pending, []
-        return pending
 
     def report(self, failure_id: str, row: QuestionRow, expected: str, about: str, **facts: object) -> None:
         """Report one wrong answer.

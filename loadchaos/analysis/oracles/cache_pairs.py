@@ -12,9 +12,8 @@ _MOST_OPEN = 16
 
 
 class CachePairs:
-    """Cold answers by their group, and the pairs that were made of them.
-
-    `cached_tokens` of the server proves that a later answer used the cache.
+    """Cold answers by their group, and the pairs that were made of them. `cached_tokens` of the server proves that a
+    later answer used the cache.
     """
 
     def __init__(self) -> None:
@@ -24,13 +23,11 @@ class CachePairs:
         self._hits = self._known = 0
 
     def keep(self, cold: QuestionRow) -> None:
-        """Keep a cold answer; the oldest one is dropped."""
         self._cold[cold["group"]] = cold
         if len(self._cold) > _MOST_OPEN:
             self._cold.popitem(last=False)
 
     def cold_of(self, row: QuestionRow) -> QuestionRow | None:
-        """Give the cold answer of a later one and count the pair."""
         cold = self._cold.get(row["group"])
         if cold is not None:
             cached = row.get("cached_tokens")
@@ -40,10 +37,8 @@ class CachePairs:
         return cold
 
     def report(self, oracle: Oracle, failure_id: str, pair: tuple[QuestionRow, QuestionRow], about: str) -> None:
-        """Report a pair that differs.
-
-        A cold answer that is known to be wrong beside a right later one says nothing about the cache: it is a wrong answer
-        to its question, and reported once.
+        """Report a pair that differs. A cold answer that is known to be wrong beside a right later one says nothing
+        about the cache: it is a wrong answer to its question, and reported once.
         """
         wrong, right = wrong_and_right(*pair)
         if wrong is pair[1]:
@@ -53,5 +48,4 @@ class CachePairs:
             oracle.report("wrong_answer", wrong, right["text"], f"the same prompt was answered right later; {about}")
 
     def hits_text(self) -> str:
-        """Number of proved cache hits in words."""
         return f"{self._hits} proved to be cache hits" if self._known else "the server does not report cached tokens"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.cache_pairs import CachePairs
-from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 
@@ -24,12 +22,8 @@ class ColdWarmOracle(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._pairs = CachePairs()
-        self._ties = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep a cold answer; compare a warm one with it."""
-        if row.get("part") != self.asked_by or not answered(row):
-            return
         if row["role"] == "cold":
             self._pairs.keep(row)
             return
@@ -38,21 +32,13 @@ class ColdWarmOracle(Oracle):
             return
         cached = row.get("cached_tokens")
         difference = self.margin.compare(cold, row)
-        if difference is None:
-            return
-        if difference.proved:
+        if difference is not None and self.proved(difference):
             shown = "the server does not report cached tokens" if cached is None else f"{cached} cached tokens"
             about = f"{shown}; token {difference.at}, {difference.describe()}"
             self._pairs.report(self, "cache_changes_answer", (cold, row), about)
-        elif difference.gap is None:
-            self.doubtful += 1
-        else:
-            self._ties += 1
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs and of proved cache hits."""
         if not self._pairs.n:
             return []
-        actual = f"{self._pairs.n} pairs ({self._pairs.hits_text()}), {self.wrong} differ, {self._ties} near ties"
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("cold_and_warm", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        actual = f"{self._pairs.n} pairs ({self._pairs.hits_text()}), {self.wrong} differ, {self.ties} near ties"
+        return self.checked("equal answers", actual)

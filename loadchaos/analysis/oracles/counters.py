@@ -24,14 +24,12 @@ class CounterMoves:
         self._kept: deque[tuple[int, dict[str, float]]] = deque(maxlen=_KEPT)
 
     def on_metrics(self, row: MetricsRow) -> None:
-        """Fold one reading."""
         values = row.get("values") or {}
         found = {name: float(values[name]) for name in (*_NAMES, *_GAUGES) if name in values}
         if found:
             self._kept.append((int(row["at_ns"]), found))
 
     def between(self, begin_ns: int, end_ns: int) -> str:
-        """Counters that grew around this time, as text; empty: none."""
         inside = self._inside(begin_ns, end_ns)
         moved = []
         for name, label in _NAMES.items():
@@ -41,7 +39,6 @@ class CounterMoves:
         return ", ".join(moved)
 
     def beside(self, begin_ns: int, end_ns: int) -> str:
-        """Most requests that ran and waited then, as text; empty: unknown."""
         inside = self._inside(begin_ns, end_ns)
         most = {label: max((v[name] for v in inside if name in v), default=None) for name, label in _GAUGES.items()}
         return ", ".join(f"at most {figure(n)} {label}" for label, n in most.items() if n is not None)

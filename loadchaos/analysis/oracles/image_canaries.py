@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 _FACTOR = 4.0
@@ -18,10 +16,8 @@ _ROLES = {
 
 
 class ImageCanariesOracle(Oracle):
-    """Compares each answer with the idle ones about the same picture.
-
-    The answer of another picture is a failure of its own. One other pixel may move logprobs more than a load does, so the
-    moves of the idle answers count as well.
+    """Compares each answer with the idle ones about the same picture. The answer of another picture is a failure of its
+    own. One other pixel may move logprobs more than a load does, so the moves of the idle answers count as well.
     """
 
     name: ClassVar[str] = "image_canaries"
@@ -37,12 +33,9 @@ class ImageCanariesOracle(Oracle):
         super().__init__()
         self._idle: dict[str, list[QuestionRow]] = {}
         self._moved = 0.0
-        self._answers = self._ties = 0
+        self._answers = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Learn an idle answer; compare one under load."""
-        if row.get("part") != self.asked_by or not answered(row):
-            return
         if row["when"] == "idle":
             if row["role"] != "uuid":
                 self._learn(row)
@@ -63,7 +56,7 @@ class ImageCanariesOracle(Oracle):
         elif difference.proved and difference.gap > _FACTOR * self._moved:
             self._report(row, own[0], other, about)
         else:
-            self._ties += 1
+            self.ties += 1
 
     def _learn(self, row: QuestionRow) -> None:
         rows = self._idle.setdefault(row["kind"], [])
@@ -84,9 +77,7 @@ class ImageCanariesOracle(Oracle):
         self.report(failure_id, row, idle["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of differences."""
         if not self._answers:
             return []
-        actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self._ties} near ties"
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("image_answers", "answers as when idle", actual, "unknown" if self.doubtful else "pass")]
+        actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self.ties} near ties"
+        return self.checked("answers as when idle", actual)

@@ -50,7 +50,6 @@ class _Kind:
 
     @property
     def complete(self) -> bool:
-        """True when all new questions were asked."""
         return self.new + self.new_failed == NEW_QUESTIONS
 
     @property
@@ -104,9 +103,11 @@ class KeyedOracle(Oracle):
         else:
             self._off[row["kind"]] = row["why"]
 
+    def takes(self, row: QuestionRow) -> bool:
+        return row.get("part") == self.asked_by
+
     def judge(self, row: QuestionRow) -> None:
-        """Judge one answer to a keyed question."""
-        if row.get("part") != "probes" or row.get("when") == "idle":
+        if row.get("when") == "idle":
             return
         if not answered(row):
             self._failed += 1
@@ -137,7 +138,6 @@ class KeyedOracle(Oracle):
         self._remember(row)
 
     def _judge_again(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
-        """Judge a wrong answer by a later one to the same question."""
         asked.again.append(row)
         if not right:
             if row["when"] == "after":
@@ -164,12 +164,10 @@ class KeyedOracle(Oracle):
                 self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
 
     def _judge_anew(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
-        """Keep a right answer that was computed without the prefix cache."""
         if right:
             asked.anew.append(row)
 
     def _judge_kept(self, asked: _Asked) -> None:
-        """Judge an answer that is wrong from the cache and right without it."""
         wrong = [row for row in asked.again if row["when"] == "after"]
         if len(asked.anew) < ASKED_ANEW or len(wrong) <= ASKED_ANEW or len({row["text"] for row in wrong}) > 1:
             return
@@ -207,9 +205,8 @@ class KeyedOracle(Oracle):
             self._words.popitem(last=False)
 
     def _foreign(self, row: QuestionRow) -> int | None:
-        """Number of the question whose words an answer holds; None: none.
-
-        A model that makes up words may meet one by chance, so at least two are needed, or the whole answer.
+        """Number of the question whose words an answer holds; None: none. A model that makes up words may meet one by
+        chance, so at least two are needed, or the whole answer.
         """
         own = set(row["prompt"].split()) | set(row["expected"].split())
         said = row["text"].split()
@@ -219,7 +216,6 @@ class KeyedOracle(Oracle):
         return Counter(others).most_common(1)[0][0]
 
     def conclude(self) -> list[Finding]:
-        """A check with the accuracy of each kind, and a note on unused kinds."""
         if not (self._exact or self._off):
             return []
         found: list[Finding] = []
@@ -244,7 +240,6 @@ class KeyedOracle(Oracle):
         return found
 
     def _unsettled(self) -> str:
-        """Wrong answers of an unknown cause, in words; "": none."""
         left = Counter(
             asked.row["kind"]
             for asked in self._open.values()

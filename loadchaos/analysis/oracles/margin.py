@@ -43,7 +43,6 @@ class AnswerDifference:
         return self.gap is not None and self.limit is not None and self.gap > self.limit
 
     def describe(self) -> str:
-        """The margin in words."""
         if self.gap is None:
             return "the server gives no logprobs of it"
         if self.limit is None:
@@ -57,23 +56,19 @@ def answered(row: QuestionRow) -> bool:
 
 
 def wrong_and_right(first: QuestionRow, later: QuestionRow) -> tuple[QuestionRow, QuestionRow]:
-    """Order two answers to one prompt: the wrong and the right one.
-
-    The later one is taken for wrong, unless the known answer shows that only the first one is.
+    """Order two answers to one prompt: the wrong and the right one. The later one is taken for wrong, unless the known
+    answer shows that only the first one is.
     """
     return (first, later) if known_wrong(first) and not known_wrong(later) else (later, first)
 
 
 def known_wrong(row: QuestionRow) -> bool:
-    """True if the right answer is known, and this is another one."""
     return bool(row["expected"]) and not is_right(row["expected"], row["text"])
 
 
 def _same_but_for_a_cut_character(one: QuestionRow, other: QuestionRow) -> bool:
-    """True if two texts differ only in a character that `max_tokens` cut.
-
-    Its first bytes are replacement characters in a whole answer. Some servers never stream the token they are in, which
-    can begin with a blank.
+    """True if two texts differ only in a character that `max_tokens` cut. Its first bytes are replacement characters in
+    a whole answer. Some servers never stream the token they are in, which can begin with a blank.
     """
     texts = one["text"], other["text"]
     if {one.get("finish"), other.get("finish")} != {"length"} or not any(text.endswith(BROKEN) for text in texts):
@@ -83,9 +78,8 @@ def _same_but_for_a_cut_character(one: QuestionRow, other: QuestionRow) -> bool:
 
 
 class Margin:
-    """Learns how far numerics move the logprobs of this server.
-
-    Feed it every `question` row; rows of the part `reference` before the load count.
+    """Learns how far numerics move the logprobs of this server. Feed it every `question` row; rows of the part
+    `reference` before the load count.
     """
 
     def __init__(self) -> None:
@@ -96,7 +90,6 @@ class Margin:
         self._texts: dict[tuple[str, str], list[str]] = {}
 
     def on_question(self, row: QuestionRow) -> None:
-        """Fold one answer from before the load."""
         if row.get("part") != "reference" or row.get("when") not in ("idle", "busy") or not answered(row):
             return
         key = row["model"], row["hash"]
@@ -116,7 +109,6 @@ class Margin:
         return self._first.get((row["model"], row["hash"]))
 
     def texts(self, row: QuestionRow) -> Sequence[str]:
-        """All answers to the same prompt before the load."""
         return self._texts.get((row["model"], row["hash"]), ())
 
     @property

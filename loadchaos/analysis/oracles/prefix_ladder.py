@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.cache_pairs import CachePairs
-from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 _IDS = {"warm": "cache_changes_answer", "after_aborts": "aborts_change_answer"}
 
 
 class PrefixLadderOracle(Oracle):
-    """Compares later answers to a prompt with its first one.
-
-    A prompt whose usage shows another length than planned is compared as well, and counted.
+    """Compares later answers to a prompt with its first one. A prompt whose usage shows another length than planned is
+    compared as well, and counted.
     """
 
     name: ClassVar[str] = "prefix_ladder"
@@ -30,11 +27,10 @@ class PrefixLadderOracle(Oracle):
         super().__init__()
         self._pairs = CachePairs()
         self._lengths: set[str] = set()
-        self._ties = self._other_length = 0
+        self.ties = self._other_length = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep a cold answer; compare a later one with it."""
-        if row.get("part") != self.asked_by or row["when"] == "idle" or not answered(row):
+        if row["when"] == "idle":
             return
         if row["role"] == "cold":
             self._pairs.keep(row)
@@ -45,25 +41,16 @@ class PrefixLadderOracle(Oracle):
         self._lengths.add(row["kind"])
         self._other_length += f"{row.get('prompt_tokens')} tokens" != row["kind"]
         difference = self.margin.compare(cold, row)
-        if difference is None:
-            return
-        if difference.proved:
+        if difference is not None and self.proved(difference):
             about = f"a prompt of {row.get('prompt_tokens')} tokens; token {difference.at}, {difference.describe()}"
             self._pairs.report(self, _IDS[row["role"]], (cold, row), about)
-        elif difference.gap is None:
-            self.doubtful += 1
-        else:
-            self._ties += 1
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs, lengths and proved hits."""
         if not self._pairs.n:
             return []
         actual = (
             f"{self._pairs.n} pairs at {len(self._lengths)} lengths ({self._pairs.hits_text()}), {self.wrong} differ, "
         )
-        actual += f"{self._ties} near ties"
+        actual += f"{self.ties} near ties"
         actual += f", {self._other_length} with another length than planned" if self._other_length else ""
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        blind = self.doubtful or self._other_length == self._pairs.n
-        return [Check("exact_prompts", "equal answers", actual, "unknown" if blind else "pass")]
+        return self.checked("equal answers", actual, blind=self._other_length == self._pairs.n)

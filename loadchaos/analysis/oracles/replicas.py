@@ -6,9 +6,8 @@ from collections import OrderedDict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import AnswerDifference, answered, wrong_and_right
+from loadchaos.analysis.oracles.margin import wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
 
 _MOST_GROUPS = 16
@@ -27,12 +26,9 @@ class ReplicasOracle(Oracle):
         super().__init__()
         self._groups: OrderedDict[int, list[QuestionRow]] = OrderedDict()
         self._reported: set[int] = set()
-        self._answers = self._ties = 0
+        self._answers = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Compare one answer with the others of its group."""
-        if row.get("part") != self.asked_by or not answered(row):
-            return
         self._answers += 1
         group = self._groups.setdefault(row["group"], [])
         if len(self._groups) > _MOST_GROUPS:
@@ -41,23 +37,14 @@ class ReplicasOracle(Oracle):
         difference = self.margin.compare(group[0], row)
         if difference is None or row["group"] in self._reported:
             return
-        if difference.proved:
+        if self.proved(difference):
             self._reported.add(row["group"])
-            self._report(group[0], row, difference)
-        elif difference.gap is None:
-            self.doubtful += 1
-        else:
-            self._ties += 1
-
-    def _report(self, first: QuestionRow, row: QuestionRow, difference: AnswerDifference) -> None:
-        wrong, right = wrong_and_right(first, row)
-        about = f"question {right['n']} was the same; token {difference.at}, {difference.describe()}"
-        self.report("identical_requests_differ", wrong, right["text"], about)
+            wrong, right = wrong_and_right(group[0], row)
+            about = f"question {right['n']} was the same; token {difference.at}, {difference.describe()}"
+            self.report("identical_requests_differ", wrong, right["text"], about)
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of answers and of differences."""
         if not self._answers:
             return []
-        actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self._ties} near ties"
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("identical_requests", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self.ties} near ties"
+        return self.checked("equal answers", actual)

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import BROKEN, answered, wrong_and_right
+from loadchaos.analysis.oracles.margin import BROKEN, wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
 
 _ID = "stream_differs"
@@ -16,9 +15,8 @@ _MOST_OPEN = 16
 
 
 class StreamedOracle(Oracle):
-    """Compares each pair, and the text of each answer with its own tokens.
-
-    Pairs of the idle server that differ turn it off: some parsers treat streams otherwise on purpose.
+    """Compares each pair, and the text of each answer with its own tokens. Pairs of the idle server that differ turn it
+    off: some parsers treat streams otherwise on purpose.
     """
 
     name: ClassVar[str] = "streamed"
@@ -30,13 +28,10 @@ class StreamedOracle(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._open: OrderedDict[int, QuestionRow] = OrderedDict()
-        self._pairs = self._ties = 0
+        self._pairs = 0
         self._off = False
 
     def judge(self, row: QuestionRow) -> None:
-        """Keep the first answer of a pair; compare the second one with it."""
-        if row.get("part") != self.asked_by or not answered(row):
-            return
         other = self._open.pop(row["group"], None)
         if other is None:
             self._open[row["group"]] = row
@@ -54,25 +49,18 @@ class StreamedOracle(Oracle):
         wrong, right = wrong_and_right(whole, streamed)
         if _lost(wrong) and not _lost(right):
             self.report(_ID, wrong, "".join(wrong["tokens"]), "its text is not that of its own tokens")
-        elif difference is not None and difference.proved:
+        elif difference is not None and self.proved(difference):
             self.report(_ID, wrong, right["text"], f"token {difference.at}, {difference.describe()}")
-        elif difference is not None and difference.gap is None:
-            self.doubtful += 1
-        else:
-            self._ties += difference is not None
 
     def conclude(self) -> list[Finding]:
-        """A check with the number of pairs."""
         if self._off:
             return ["Streamed and whole answers differ on the idle server already; they were not compared."]
         if not self._pairs:
             return []
-        actual = f"{self._pairs} pairs, {self.wrong} differ, {self._ties} near ties"
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("streamed_and_whole", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        actual = f"{self._pairs} pairs, {self.wrong} differ, {self.ties} near ties"
+        return self.checked("equal answers", actual)
 
 
 def _lost(row: QuestionRow) -> bool:
-    """True when the text of an answer is not that of its own tokens."""
     text = "".join(row.get("tokens", ()))
     return bool(text) and BROKEN not in text + row["text"] and text.strip() != row["text"].strip()

@@ -1,4 +1,1 @@
-"""Signatures of failures in logs: one TOML file per speaker.
-
-The format is in docs/signatures.md.
-"""
+"""Signatures of failures in logs: one TOML file per speaker. The format is in docs/signatures.md."""

@@ -56,7 +56,6 @@ class ClientEvidence:
     # --- rows in --------------------------------------------------------------------------------------------------------
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        """Fold a worker's heartbeat."""
         at_ns, worker = row["at_ns"], str(row.get("file", row.get("worker", "")))
         tokens = int(row.get("tokens") or 0) > 0
         images = int(row.get("images_in_prefill") or 0)
@@ -68,11 +67,9 @@ class ClientEvidence:
             self._beats += 1
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold the start of a request."""
         self._prefill.on_begin(row)
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request."""
         self._prefill.on_end(row)
         outcome, at_ns = str(row.get("outcome")), row["at_ns"]
         expect = row.get("expect") or ("ok",)
@@ -90,10 +87,7 @@ class ClientEvidence:
             self._own_errors += own
 
     def progressed(self, at_ns: int, gap_ns: int) -> None:
-        """Fold progress, `gap_ns` after the progress before.
-
-        It is a token, a complete answer or a counter that moved.
-        """
+        """Fold progress, `gap_ns` after the progress before. It is a token, a complete answer or a counter that moved."""
         self._answered()
         self._progress_ns = max(self._progress_ns, at_ns)
         self._limit_since_ns = None
@@ -131,9 +125,8 @@ class ClientEvidence:
     # --- questions ------------------------------------------------------------------------------------------------------
 
     def outage(self, now_ns: int, *, answers: bool) -> Stall | None:
-        """Begin and sign of an outage.
-
-        `answers`: the server itself, not a gateway, says that it is healthy. Then 500 is an error of the requests.
+        """Begin and sign of an outage. `answers`: the server itself, not a gateway, says that it is healthy. Then 500
+        is an error of the requests.
         """
         if self._failed is None:
             return None
@@ -150,11 +143,9 @@ class ClientEvidence:
         return first, f"every request fails for {(newest - first) / NS_PER_S:.1f} s ({causes})"
 
     def failed_since(self, ns: int) -> bool:
-        """True if requests failed after `ns` and none was answered since."""
         return self._failed is not None and self._failed[1] > ns
 
     def stall_limit_ns(self, now_ns: int) -> int:
-        """Longest silence that is no hang, from the server's own gaps."""
         prefill_ns = self._prefill_ns(now_ns)
         return self._base_limit_ns() + prefill_ns
 
@@ -169,9 +160,8 @@ class ClientEvidence:
         return sum(ns + now_ns - at_ns >= limit_ns for at_ns, found, _ in self._fresh(now_ns) for ns in found)
 
     def limit_stall(self, now_ns: int, *, busy: bool) -> int | None:
-        """Begin of a stall of everything in flight that a time limit ended.
-
-        `busy`: requests are in flight, so that the stall continues.
+        """Begin of a stall of everything in flight that a time limit ended. `busy`: requests are in flight, so that the
+        stall continues.
         """
         if self._limit_since_ns is None:
             return None
@@ -182,7 +172,6 @@ class ClientEvidence:
         return since_ns if until_ns - since_ns >= min(limit_ns, HUNG_WITHOUT_SIGN_NS) else None
 
     def _prefill_ns(self, now_ns: int) -> int:
-        """Time that the prompts of the newest heartbeats may take."""
         waiting = [prompts for _, _, prompts in self._fresh(now_ns)]
         tokens_ns, images_ns = sum(p.tokens_ns for p in waiting), sum(p.images_ns for p in waiting)
         return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), MOST_PREFILL_NS)
@@ -192,10 +181,7 @@ class ClientEvidence:
 
 
 def _failure(row: EndRow, outcome: str) -> tuple[str | None, bool]:
-    """Label of a failure that may be an outage, None for another answer.
-
-    With True where a living server may give it.
-    """
+    """Label of a failure that may be an outage, None for another answer. With True where a living server may give it."""
     status = row.get("status")
     if outcome in _BROKEN:
         names = {"connect_error": "no connection", "stream_error": "error in stream"}

@@ -31,7 +31,6 @@ class LogSignals:
         self.dead: Sign | None = None  # the engine is gone
 
     def on_heard(self, row: HeardRow) -> None:
-        """Fold a `heard` row."""
         self._listening = True
         if row.get("what") == "ending":
             self._ending = (int(row["at_ns"]), f"the log says: {row.get('text')}")
@@ -43,9 +42,8 @@ class LogSignals:
                 self.dead = (int(row["at_ns"]), f"the log says: {row.get('text')}")
 
     def orderly_shutdown(self, since_ns: int) -> Sign | None:
-        """Log line of an orderly shutdown near `since_ns`.
-
-        None without one, or where the log shows a failure before it.
+        """Log line of an orderly shutdown near `since_ns`. None without one, or where the log shows a failure before
+        it.
         """
         if self._ending is None or abs(self._ending[0] - since_ns) > _NEAR_NS:
             return None
@@ -53,21 +51,18 @@ class LogSignals:
         return None if failed else self._ending
 
     def may_still_explain(self, since_ns: int, now_ns: int) -> bool:
-        """True while the log may still explain why a process ended at `since_ns`."""
         silent = all(
             ns is None or ns < since_ns - NS_PER_S for ns in (self._failing_ns, self._ending and self._ending[0])
         )
         return self._listening and silent and now_ns - since_ns < LAST_WORD_NS
 
     def forget(self) -> None:
-        """Forget the old life."""
         self._ending = self._failing_ns = self.dead = None
 
 
 class DeathEvidence:
-    """Evidence of one replica from its signals.
-
-    `sole`: our traffic goes to it alone, so that our tokens prove that it works.
+    """Evidence of one replica from its signals. `sole`: our traffic goes to it alone, so that our tokens prove that it
+    works.
     """
 
     def __init__(
@@ -79,7 +74,6 @@ class DeathEvidence:
         self.log = LogSignals()
 
     def forget(self) -> None:
-        """Forget the evidence: the server is back."""
         self._traffic.forget_death()
         self.log_death = self.orchestrator_end = None
         self.log.forget()
@@ -98,7 +92,6 @@ class DeathEvidence:
         return proofs, signs
 
     def reported(self, now_ns: int, worked_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
-        """(proofs, signs) of network, answers and log."""
         proofs, signs = self._network_signs(now_ns, knows_death=knows_death)
         weak = []
         traffic = self._traffic
@@ -117,16 +110,12 @@ class DeathEvidence:
         return proofs, signs
 
     def log_says_dead(self, ns: int) -> bool:
-        """True when the log shows, near `ns`, that the engine is gone.
-
-        A server may return /health 200 long after it.
-        """
+        """True when the log shows, near `ns`, that the engine is gone. A server may return /health 200 long after it."""
         return self.log.dead is not None and abs(self.log.dead[0] - ns) <= _NEAR_NS
 
     def _dead_in_log(self, now_ns: int, worked_ns: int) -> Sign | None:
-        """Log line of a dead engine, once requests fail and no token arrives.
-
-        The text alone proves nothing: a log may quote a prompt.
+        """Log line of a dead engine, once requests fail and no token arrives. The text alone proves nothing: a log may
+        quote a prompt.
         """
         dead, broken = self.log.dead, self._traffic.broken
         if dead is None or not self._sole or len(broken) < 2 or broken[0] < dead[0] - TEXT_BESIDE_NS:
@@ -157,9 +146,8 @@ class DeathEvidence:
 
 
 def _short_title(title: str) -> str:
-    """Name a process by its program, without interpreter, folder and options.
-
-    A title that the process has set (`VLLM::EngineCore`) stays.
+    """Name a process by its program, without interpreter, folder and options. A title that the process has set
+    (`VLLM::EngineCore`) stays.
     """
     if (own := _OWN_TITLE.search(title)) is not None:
         return own[0]

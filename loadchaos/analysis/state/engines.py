@@ -28,9 +28,8 @@ class _Engine:
 
 
 class EngineStates:
-    """Folds `metrics` rows of one replica into `state` rows of its engines.
-
-    Rows have `engine` set, and come from the second engine label on.
+    """Folds `metrics` rows of one replica into `state` rows of its engines. Rows have `engine` set, and come from the
+    second engine label on.
     """
 
     def __init__(self, replica: str) -> None:
@@ -38,7 +37,6 @@ class EngineStates:
         self._engines: dict[str, _Engine] = {}
 
     def on_metrics(self, row: MetricsRow) -> list[StateRow]:
-        """Fold one scrape of one engine."""
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))
         before, engine.values, engine.at_ns = engine.values, dict(values), at_ns
@@ -52,7 +50,6 @@ class EngineStates:
         return self._decide(at_ns) if len(self._engines) > 1 else []
 
     def forget(self) -> None:
-        """Forget all engines: the server is gone or a new one."""
         self._engines.clear()
 
     def _decide(self, now_ns: int) -> list[StateRow]:
@@ -79,14 +76,15 @@ class EngineStates:
             others = len(self._engines) - 1
             sign = f"engine {label} reports {engine.running:g} running requests, no progress for "
             sign += f"{(now_ns - since_ns) / NS_PER_S:.0f} s, {others} other engine{'s' if others > 1 else ''}"
-        return {
-            "row": "state",
-            "at_ns": now_ns,
-            "replica": self._replica,
-            "engine": label,
-            "from": engine.state,
-            "to": target,
-            "signs": [sign],
-            "since_ns": since_ns,
-            "noticed_after_s": round((now_ns - since_ns) / NS_PER_S, 3),
-        }
+        return state_row(self._replica, label, (engine.state, target), [sign], now_ns, since_ns)
+
+
+def state_row(
+    replica: str, engine: str | None, change: tuple[State, State], signs: list[str], at_ns: int, since_ns: int | None
+) -> StateRow:
+    """Make a row about a replica or an engine of it. `change`: (from, to); `since_ns`: of its first sign; None: a note."""
+    return {
+        "row": "state", "at_ns": at_ns, "replica": replica, "engine": engine, "from": change[0], "to": change[1],
+        "signs": signs, "since_ns": since_ns,
+        "noticed_after_s": None if since_ns is None else round(max(0, at_ns - since_ns) / NS_PER_S, 3),
+    }  # fmt: skip

@@ -37,16 +37,14 @@ class HangEvidence:
         self._counters, self._client = counters, client
 
     def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
-        """Sign that the processes are stopped while work waits."""
         stopped = self._processes.stopped()
         if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < NS_PER_S:
             return None
         return stopped[1]
 
     def sign(self, stuck_ns: int, now_ns: int, limit_ns: int, *, reachable: bool, may_work: bool) -> str | None:
-        """Sign that silence since `stuck_ns` is a hang, None while it may be work.
-
-        `may_work`: the streams' own gaps prove nothing, because the engine is seen or the server itself answers.
+        """Sign that silence since `stuck_ns` is a hang, None while it may be work. `may_work`: the streams' own gaps
+        prove nothing, because the engine is seen or the server itself answers.
         """
         quiet_ns = now_ns - stuck_ns
         idle = self._processes.idle_since(now_ns, _IDLE_FOR_NS)
@@ -69,9 +67,8 @@ class HangEvidence:
         return None
 
     def stuck_requests(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
-        """(since when, sign) of our requests in flight without a token.
-
-        Only for a replica that gets all our traffic. The time is 0 where requests are noted but none is in flight.
+        """(since when, sign) of our requests in flight without a token. Only for a replica that gets all our traffic.
+        The time is 0 where requests are noted but none is in flight.
         """
         traffic = self._traffic
         if traffic.busy_since_ns is not None and (n := traffic.in_flight(now_ns)):
@@ -84,7 +81,6 @@ class HangEvidence:
         return None if traffic.busy_since_ns is None else (0, "")
 
     def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
-        """(since when, sign) of running requests whose counters do not change."""
         counters = self._counters
         running, moved_ns = counters.gauge("requests_running"), counters.moved_ns
         fresh = counters.at_ns is not None and now_ns - counters.at_ns < COUNTERS_FRESH_NS

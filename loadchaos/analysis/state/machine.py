@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
-from loadchaos.analysis.state.engines import EngineStates
+from loadchaos.analysis.state.engines import EngineStates, state_row
 from loadchaos.analysis.state.hang_evidence import HangEvidence
 from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
@@ -122,7 +122,6 @@ class StateMachine:
         self._now_ns = max(self._now_ns, at_ns)
 
     def _dispatch(self, row: Row) -> bool:
-        """Fold the row into its signals; False when it cannot change the state."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
             self._client.on_heartbeat(typed)
@@ -198,7 +197,6 @@ class StateMachine:
             self._exit = (at_ns, (state, at_ns, [f"process ended: {reason}"]))
 
     def _feed_orchestrator(self, row: SupervisorRow) -> None:
-        """Fold an orchestrator row: a proof of death, or of an unnoticed restart."""
         if row.get("what") != "ended":
             return
         at_ns, report = int(row["at_ns"]), f"{row.get('source')}: {row.get('reason')}"
@@ -248,7 +246,6 @@ class StateMachine:
         return ("dead" if proofs else "dying"), since_ns, texts
 
     def _outage(self) -> Verdict | None:
-        """Judge requests that all fail while nothing proves a death."""
         self.outage = False
         if not self._sole or not self._was_up or self.state == "restarting":
             return None
@@ -261,9 +258,8 @@ class StateMachine:
         return "unreachable", found[0], [found[1]]
 
     def _answers(self) -> bool:
-        """True when the server itself answered in the last 3 s.
-
-        A server whose metrics pages were read has to give these: /health may be a gateway's.
+        """True when the server itself answered in the last 3 s. A server whose metrics pages were read has to give
+        these: /health may be a gateway's.
         """
         network = self._network
         good_ns = self._counters.at_ns or (network.health_ok_ns if network.unhealthy_ns is None else None)
@@ -301,9 +297,8 @@ class StateMachine:
         return "degraded", stuck_ns, [why]
 
     def _stuck(self) -> tuple[int | None, str]:
-        """(since when, sign) of work without progress.
-
-        By our own requests or, without any, by the counters of the server: requests of others, or ours are not known.
+        """(since when, sign) of work without progress. By our own requests or, without any, by the counters of the
+        server: requests of others, or ours are not known.
         """
         progress_ns = self._progress_ns or 0
         stuck = self._hang.stuck_requests(self._now_ns, progress_ns) if self._sole else None
@@ -317,7 +312,6 @@ class StateMachine:
         return self._attacked.in_force(_PAUSED, self._now_ns, by_ns=by_ns)
 
     def _health(self) -> Verdict:
-        """Judge a server without sign of death or hang: is it up and healthy?"""
         network = self._network
         if not self._was_up or self.state == "restarting":
             now_ok = network.refused_ns is None and network.unhealthy_ns is None
@@ -361,11 +355,7 @@ class StateMachine:
         return None
 
     def _enter(self, target: State, since_ns: int, signs: list[str]) -> StateRow:
-        row: StateRow = {
-            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
-            "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
-            "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / NS_PER_S, 3),
-        }  # fmt: skip
+        row = state_row(self.replica, None, (self.state, target), signs, self._now_ns, since_ns or self._now_ns)
         if self.outage and target == "unreachable":
             row["outage"] = True
         if self.state == "unreachable" and target in ("healthy", "degraded"):
@@ -401,7 +391,6 @@ class StateMachine:
         return row
 
     def _notes(self) -> list[StateRow]:
-        """Notes about the past, as state rows that may change nothing."""
         rows: list[StateRow] = []
         if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
             self._listener_gone_ns = self._now_ns
@@ -415,17 +404,7 @@ class StateMachine:
         return rows
 
     def _note(self, note: RestartNote) -> StateRow:
-        row: StateRow = {
-            "row": "state",
-            "at_ns": self._now_ns,
-            "replica": self.replica,
-            "engine": None,
-            "from": self.state,
-            "to": self.state,
-            "signs": [note.text],
-            "since_ns": None,
-            "noticed_after_s": None,
-        }
+        row = state_row(self.replica, None, (self.state, self.state), [note.text], self._now_ns, None)
         if note.balanced:
             row["balanced"] = True
         return row

@@ -35,9 +35,8 @@ class LearnedTime:
         self._most_ns = 0
 
     def learn(self, fixed_ns: int, took_ns: int, silent_ns: int) -> None:
-        """Fold one first token, `took_ns` after its request was sent.
-
-        Time in which other requests had tokens may be time in a queue: it counts up to the fixed time only.
+        """Fold one first token, `took_ns` after its request was sent. Time in which other requests had tokens may be
+        time in a queue: it counts up to the fixed time only.
         """
         if fixed_ns > 0:
             self._samples.append((max(silent_ns, min(took_ns, fixed_ns)) / fixed_ns, fixed_ns))
@@ -45,13 +44,11 @@ class LearnedTime:
 
     @property
     def known(self) -> bool:
-        """True when enough first tokens were seen."""
         return len(self._samples) >= _FEWEST
 
     def allowed_ns(self, fixed_ns: int) -> int:
-        """Time for prompts that have this fixed time.
-
-        What is beyond twice the most that has ever waited has its fixed time at least.
+        """Time for prompts that have this fixed time. What is beyond twice the most that has ever waited has its fixed
+        time at least.
         """
         if not self.known:
             return fixed_ns
@@ -97,7 +94,6 @@ class PrefillTime:
         self._longest_beside_ns = 0  # longest prompt that was computed meanwhile
 
     def on_begin(self, row: BeginRow) -> None:
-        """Fold the start of a request, which waits behind others."""
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])
@@ -106,7 +102,6 @@ class PrefillTime:
         self._in_flight[row.get("id", "")] = _Wait(ahead, own.tokens_ns, row["at_ns"] if teaches else None)
 
     def beat(self, worker: str, at_ns: int, waiting: Prompts, *, tokens: bool) -> None:
-        """Fold a worker's heartbeat: what waits, and whether tokens came."""
         self._waiting[worker] = waiting
         if at_ns - self._token_ns > _FLOW_GAP_NS:
             self._flowing.clear()
@@ -121,7 +116,6 @@ class PrefillTime:
             self._beside = max(self._beside, min((p for _, p in self._flowing), key=_total), key=_total)
 
     def on_end(self, row: EndRow) -> None:
-        """Fold the end of a request: its first token shows how fast prompts are."""
         wait, first_ns = self._in_flight.pop(row.get("id", ""), None), row.get("first_token_ns")
         if wait is None or wait.sent_ns is None or first_ns is None or int(row.get("chunks") or 0) < 2:
             return
@@ -136,13 +130,11 @@ class PrefillTime:
         learned.learn(tokens_ns + wait.ahead.images_ns, first_ns - wait.sent_ns, sum(ns for ns in silent if ns > 0))
 
     def forget_waiting(self) -> None:
-        """Learn nothing from requests in flight: the server was frozen."""
         self._in_flight = {id_: wait._replace(sent_ns=None) for id_, wait in self._in_flight.items()}
 
     def allowed_ns(self, waiting: Prompts) -> int:
-        """Time that these prompts may take without a token.
-
-        Less those beside which tokens flowed, unless one is longer than any that was computed meanwhile.
+        """Time that these prompts may take without a token. Less those beside which tokens flowed, unless one is longer
+        than any that was computed meanwhile.
         """
         learned = self._tokens if self._tokens.known and not waiting.images_ns else self._with_images
         longest_ns = max((wait.own_ns for wait in self._in_flight.values()), default=0)

@@ -18,9 +18,8 @@ _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 @dataclass(frozen=True)
 class RestartNote:
-    """A note about a restart, with the start of the new process if any.
-
-    `balanced`: there is more than one server behind the address.
+    """A note about a restart, with the start of the new process if any. `balanced`: there is more than one server
+    behind the address.
     """
 
     text: str
@@ -44,7 +43,6 @@ class RestartDetector:
         self._replaced = RestartNote(f"{report}: restarted unnoticed", at_ns)
 
     def scraped(self, row: MetricsRow) -> bool:
-        """Fold a `metrics` row; True when a counter of work has grown."""
         old = self._counters.start_time()
         worked = self._counters.on_metrics(row)
         new = self._counters.start_time()
@@ -62,17 +60,14 @@ class RestartDetector:
         self._settle_from_ns = now_ns
 
     def settled(self) -> None:
-        """The restart has been reported."""
         self._settle_from_ns = None
 
     def moved_since(self, ns: int) -> tuple[int, str] | None:
-        """(time, meaning) of a change of the start time after `ns`."""
         meaning = _ANOTHER if self._reported_balancer else "process start time changed"
         return (self._moved[0], meaning) if self._moved is not None and self._moved[0] > ns else None
 
     @property
     def open(self) -> bool:
-        """True while it is not clear whether the process was replaced."""
         return self._moved is not None or bool(self._counters.backs)
 
     def poll(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
@@ -94,9 +89,8 @@ class RestartDetector:
         return found + self._counted_back(now_ns, state, healthy_ns=healthy_ns)
 
     def _counted_back(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
-        """Notes about counters that were reset, without a start time.
-
-        An unnoticed restart, or, again and again, several servers.
+        """Notes about counters that were reset, without a start time. An unnoticed restart, or, again and again,
+        several servers.
         """
         backs = self._counters.backs
         if self._counters.start_time() is not None or state not in (_UP | _UNDECIDED):

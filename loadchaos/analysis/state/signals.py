@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -39,7 +38,6 @@ _HEARTBEAT_FRESH_NS = 2 * NS_PER_S
 
 
 def says_engine_dead(text: str) -> bool:
-    """True for an error text that says that the engine is gone."""
     return any(p.search(text) for p in _ENGINE_DEAD)
 
 
@@ -57,7 +55,6 @@ class TrafficSignals:
         self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when; 0: the question after the load
 
     def canary(self, row: CanaryRow | LastQuestionRow) -> bool:
-        """Fold a `canary` or `last_question` row; True when it was answered."""
         number = row["n"] if row["row"] == "canary" else 0
         if row.get("what") == "ask":
             self._canaries[number] = row["at_ns"]
@@ -70,15 +67,12 @@ class TrafficSignals:
 
     @property
     def last_question_waits(self) -> bool:
-        """True while the question after the load has no answer."""
         return 0 in self._canaries
 
     def canary_since(self) -> int | None:
-        """Begin of the oldest unanswered canary; None without one."""
         return min(self._canaries.values(), default=None)
 
     def on_heartbeat(self, row: HeartbeatRow) -> bool:
-        """Fold a worker's heartbeat; True when tokens came with it."""
         at_ns = row["at_ns"]
         tokens = int(row.get("tokens") or 0)
         worker = str(row.get("file", row.get("worker", "")))
@@ -94,7 +88,6 @@ class TrafficSignals:
         return False
 
     def on_end(self, row: EndRow) -> bool:
-        """Fold the end of a request; True when an answer was complete."""
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
             self.broken.clear()
@@ -108,13 +101,11 @@ class TrafficSignals:
         return False
 
     def in_flight(self, now_ns: int) -> int:
-        """Requests in flight now, without workers that were silent for 2 s."""
         return sum(n for n, at_ns, _ in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS)
 
     def waiting_since(self, now_ns: int) -> int:
-        """Begin of the longest silence of a request in flight; 0: unknown.
-
-        Requests that are answered at once, without a token, do not wait.
+        """Begin of the longest silence of a request in flight; 0: unknown. Requests that are answered at once, without
+        a token, do not wait.
         """
         begins = [
             0 if (silence_ns := self._silences[worker]) is None else at_ns - silence_ns
@@ -124,14 +115,12 @@ class TrafficSignals:
         return min(begins, default=0)
 
     def silent_since(self, ns: int, now_ns: int) -> bool:
-        """True when each live worker sent a heartbeat after `ns` without a token."""
         fresh = [
             (at_ns, tokens) for _, at_ns, tokens in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS
         ]
         return all(at_ns >= ns and tokens == 0 for at_ns, tokens in fresh)
 
     def forget_death(self) -> None:
-        """Forget the evidence once the server is back."""
         self.dead_text_ns, self.dead_texts = None, 0
 
     def _settle(self, now_ns: int) -> None:
@@ -157,7 +146,6 @@ class NetworkSignals:
         """Page that tells the health: another one where the server has no /health."""
 
     def on_probe(self, row: ProbeRow) -> None:
-        """Fold one probe of tcp or health."""
         at_ns, what = row["at_ns"], str(row.get("what"))
         self.page = str(row.get("path") or self.page)
         if row.get("ok"):
@@ -177,12 +165,10 @@ class NetworkSignals:
             self.silent_ns[what] = _again(self.silent_ns.get(what), at_ns)
 
     def scraped(self, at_ns: int) -> None:
-        """Fold the arrival of a metrics page: the server is reachable."""
         self.last_ok_ns = max(self.last_ok_ns or 0, at_ns)
         self.silent_ns.pop("tcp", None)
 
     def refused_twice(self) -> bool:
-        """True when two probes 50 ms apart were refused, and none accepted."""
         return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * MS
 
     def says_dead(self, knows_death: bool) -> bool:
@@ -242,7 +228,6 @@ class ProcessSignals:
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
     def on_process(self, row: ProcessRow) -> None:
-        """Fold a `process` row."""
         at_ns, pid, role = row["at_ns"], int(row["pid"]), str(row.get("role", "other"))
         if row.get("what") == "gone":
             was = self._alive.pop(pid, None)
@@ -269,28 +254,24 @@ class ProcessSignals:
                 self._busy_ns = at_ns  # ready but without a processor: not idle
 
     def stopped(self) -> tuple[int, str] | None:
-        """(since when, sign) of a stopped serving process (T)."""
         for pid, p in self._alive.items():
             if p.stopped_ns is not None and p.role in ("engine_core", "worker", "api_server"):
                 return p.stopped_ns, f"{p.role} (pid {pid}) is stopped (T)"
         return None
 
     def engine_seen(self, now_ns: int) -> bool:
-        """True while an engine core is observed on this machine."""
         return any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * NS_PER_S for p in self._alive.values())
 
     def idle_since(self, now_ns: int, for_ns: int) -> int | None:
-        """Time since when nothing behind the API server uses CPU.
-
-        None if for less than `for_ns`; compilers count as work.
+        """Time since when nothing behind the API server uses CPU. None if for less than `for_ns`; compilers count as
+        work.
         """
         fresh = self.engine_seen(now_ns)
         return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
 
     def all_idle_since(self, now_ns: int, for_ns: int) -> int | None:
-        """`idle_since`, with the API server included.
-
-        Probes and metrics pages (under half a core) are no work on requests.
+        """`idle_since`, with the API server included. Probes and metrics pages (under half a core) are no work on
+        requests.
         """
         idle = self.idle_since(now_ns, for_ns)
         if idle is None or now_ns - self._api_busy_ns < for_ns:
@@ -298,7 +279,6 @@ class ProcessSignals:
         return max(idle, self._api_busy_ns)
 
     def forget_gone(self) -> None:
-        """Forget processes that are gone once the server is back."""
         self.gone.clear()
 
     def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:
@@ -324,7 +304,6 @@ class CounterSignals:
         self.start_times: list[float] = []
 
     def on_metrics(self, row: MetricsRow) -> bool:
-        """Fold a `metrics` row; True when a counter of work has grown."""
         engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
         before = self._values.get(engine, {})
         moved = False
@@ -350,18 +329,15 @@ class CounterSignals:
         return moved
 
     def gauge(self, name: str) -> float | None:
-        """A gauge summed over engines, None where the server has none."""
         found = [v[name] for v in self._values.values() if name in v]
         return sum(found) if found else None
 
     def work(self) -> float | None:
-        """Requests in the server, running and waiting; None where not reported."""
         parts = [self.gauge("requests_running"), self.gauge("requests_waiting")]
         known = [p for p in parts if p is not None]
         return sum(known) if known else None
 
     def start_time(self) -> float | None:
-        """Start time of the server process (Unix seconds)."""
         return self.start_times[-1] if self.start_times else None
 
     def alternates(self) -> bool:
@@ -370,31 +346,37 @@ class CounterSignals:
         return any(t in times[:i] and times[i - 1] != t for i, t in enumerate(times) if i)
 
 
+@dataclass
+class _Attack:
+    name: str
+    n: int | None
+    begin_ns: int
+    effects: frozenset[str]
+    end_ns: int | None = None
+
+
 class AttackEffects:
     """Effects of our attacks in force, from begin to end. The end comes after the undo."""
 
     def __init__(self) -> None:
-        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
+        self._recent: deque[_Attack] = deque(maxlen=100)
 
     def on_attack(self, row: AttackRow) -> None:
-        """Fold an `attack` row."""
+        name, n = str(row.get("attack")), row.get("n")
         if row.get("what") == "begin":
-            key = (row.get("attack"), row.get("n"))
-            listed = frozenset(str(e) for e in row.get("effects") or ())
-            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": listed})
+            self._recent.append(_Attack(name, n, row["at_ns"], frozenset(str(e) for e in row.get("effects") or ())))
         elif row.get("what") == "end":
             for attack in self._recent:
-                if attack["key"] == (row.get("attack"), row.get("n")):
-                    attack["end"] = row["at_ns"]
+                if (attack.name, attack.n) == (name, n):
+                    attack.end_ns = row["at_ns"]
 
     def in_force(self, effects: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
-        """Name of an attack with one of these effects, in force or recently ended.
-
-        `after_ns`: ended at most this long ago. `by_ns`: begun by then.
+        """Name of an attack with one of these effects, in force or recently ended. `after_ns`: ended at most this long
+        ago. `by_ns`: begun by then.
         """
         for attack in self._recent:
-            if by_ns is not None and attack["begin"] > by_ns:
+            if by_ns is not None and attack.begin_ns > by_ns:
                 continue
-            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and effects & attack["effects"]:
-                return str(attack["key"][0])
+            if (attack.end_ns is None or now_ns - attack.end_ns <= after_ns) and effects & attack.effects:
+                return attack.name
         return None

@@ -16,12 +16,10 @@ class Stalls:
         self._first_ns = self._ended_ns = self._longest_ns = self._count = 0
 
     def begin(self, since_ns: int) -> None:
-        """Note that there is no progress since `since_ns`."""
         self._open_ns = since_ns
         self._first_ns = self._first_ns or since_ns
 
     def progressed(self, at_ns: int) -> None:
-        """End an open stall."""
         if self._open_ns is not None:
             self._count += 1
             self._longest_ns = max(self._longest_ns, at_ns - self._open_ns)
@@ -33,7 +31,6 @@ class Stalls:
         return self._count > 0 and now_ns - self._ended_ns < calm_ns
 
     def describe(self) -> str:
-        """Count and longest; empty without a stall."""
         longest = f"{self._longest_ns / NS_PER_S:.1f} s"
         if self._count > 1:
             return (
@@ -42,6 +39,5 @@ class Stalls:
         return f"1 stall of {longest}" if self._count else ""
 
     def forget(self) -> None:
-        """Begin to count again."""
         self._open_ns = None
         self._first_ns = self._ended_ns = self._longest_ns = self._count = 0

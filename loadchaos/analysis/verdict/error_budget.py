@@ -21,24 +21,19 @@ _BAD_NAMES = {"unexpected_rejection": "rejected"}
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """One rule that was met.
-
-    `traffic` "" means all traffic, `outcome` None means every outcome.
-    """
+    """One rule that was met. `traffic` "" means all traffic, `outcome` None means every outcome."""
 
     rule: str
     traffic: str
     outcome: str | None
 
     def covers(self, traffic: str, outcome: str) -> bool:
-        """True for errors that the rule counts."""
         outcome = _BAD_NAMES.get(outcome, outcome)
         right = outcome in _OF_A_RATE if self.outcome is None else outcome == self.outcome
         return right and self.traffic in ("", traffic)
 
 
 def budgets(judged: Iterable[CheckResult]) -> list[ErrorBudget]:
-    """The error budgets among the expectations that were met."""
     found = []
     for rule in judged:
         match = _RULE.fullmatch(rule.name)
@@ -48,9 +43,8 @@ def budgets(judged: Iterable[CheckResult]) -> list[ErrorBudget]:
 
 
 def excused(failures: Iterable[FailureResult], judged: Sequence[CheckResult], errors: int) -> list[FailureResult]:
-    """Accept failures of requests that error budgets cover.
-
-    One that only a log shows is covered by an `error_rate` of the whole run, if it has no more lines than there were errors.
+    """Accept failures of requests that error budgets cover. One that only a log shows is covered by an `error_rate` of
+    the whole run, if it has no more lines than there were errors.
     """
     met, found = budgets(judged), []
     for failure in failures:
@@ -64,7 +58,6 @@ def excused(failures: Iterable[FailureResult], judged: Sequence[CheckResult], er
 
 
 def _covering(failure: FailureResult, met: Sequence[ErrorBudget], errors: int) -> list[str]:
-    """Rules that cover all errors of a failure; none if one is left."""
     if not failure.requests:
         whole = [b.rule for b in met if not b.traffic and b.outcome is None]
         return whole[:1] if failure.count <= errors else []

@@ -30,11 +30,10 @@ _OPS: Mapping[str, Callable[[float, float], bool]] = {
 class ExpectationInputs:
     """Figures that expectations are judged by.
 
-    `outcomes` and `latency` are by traffic; "" is all of it.
-
-    `recoveries_s` has one entry per death, None without recovery; `away_s` is the longest time that such a death was
-    observed. `ok` are requests that succeeded of those that had to, `errors` those that failed of all. `void` is the reason
-    why latency means nothing (the generator was limited), else None.
+    `outcomes` and `latency` are by traffic; "" is all of it. `recoveries_s` has one entry per death, None without
+    recovery; `away_s` is the longest time that such a death was observed. `ok` are requests that succeeded of those
+    that had to, `errors` those that failed of all. `void` is the reason why latency means nothing (the generator was
+    limited), else None.
     """
 
     counts: Mapping[str, int]
@@ -104,10 +103,7 @@ def _decision(figure: _Figure, expected: Expectation) -> Decision:
 
 
 def shed_allowed(expect: Sequence[str]) -> set[str]:
-    """List traffics whose shed requests have a rule of their own ("": all).
-
-    `ok_share` does not count these requests.
-    """
+    """List traffics whose shed requests have a rule of their own ("": all). `ok_share` does not count these requests."""
     found = set()
     for text in expect:
         with contextlib.suppress(ValueError):
@@ -117,10 +113,8 @@ def shed_allowed(expect: Sequence[str]) -> set[str]:
 
 
 def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
-    """Look up the figure of an expectation.
-
-    Counts and growths of core/expectation_names.py are entries of `counts` and `drifts`. Others have a function in
-    `_SPECIAL`.
+    """Look up the figure of an expectation. Counts and growths of core/expectation_names.py are entries of `counts` and
+    `drifts`. Others have a function in `_SPECIAL`.
     """
     name, traffic = expected.name, expected.traffic
     if name in _SPECIAL:
@@ -165,15 +159,12 @@ def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
 
 
 def _if_cold(figure: _Figure, figures: ExpectationInputs) -> _Figure:
-    """A figure that proves a broken limit, but no met one, with a warm cache."""
     if figures.warm is None or figure.value is None:
         return figure
     return figure._replace(doubt=figures.warm)
 
 
 def _share_of(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
-    """Make the function of a figure that the server may not tell."""
-
     def figure(traffic: str, figures: ExpectationInputs) -> _Figure:
         return _part(figures.efficiency.get(name, {}).get(traffic), whole, UNTOLD[name])
 
@@ -191,7 +182,6 @@ def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
 
 
 def _part(part: Part | None, what: str, nothing: str) -> _Figure:
-    """A share with the counts that it is made of."""
     if part is None or part.share is None:
         return _Figure(None, nothing)
     return _Figure(part.share, f"{part.share:.2%}, {part.n:,} of {part.whole:,} {what}")
@@ -249,7 +239,6 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
 def _of_times(
     name: latency_names.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
 ) -> _Figure:
-    """A statistic of times, with its interval and what speaks against it."""
     ns = histogram.statistic(name.statistic)
     assert ns is not None
     text, interval = _duration_text(ns), None

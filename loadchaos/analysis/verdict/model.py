@@ -159,7 +159,6 @@ class FailureResult:
 
     @property
     def counts(self) -> bool:
-        """True for a failure of the load that is neither accepted nor expected."""
         return not (self.accepted or self.before_load) and self.attribution != "expected"
 
 
@@ -387,6 +386,10 @@ class Verdict:
     target: VerdictTarget
     outcomes: Outcomes
     by_traffic: Mapping[str, Outcomes]
+    answer_labels: Annotated[
+        Mapping[str, Mapping[str, Mapping[str, Count]]],
+        "numbers of answers by traffic, label (`finish_reason`) and value as the server gave it; rare values are `other`",
+    ] = field(default_factory=dict, metadata=IF_SET)
     failures: tuple[FailureResult, ...]
     failure_counts: Annotated[
         Mapping[str, int],
@@ -436,7 +439,6 @@ class Verdict:
 
     @property
     def sent(self) -> int:
-        """Requests of the load that were sent."""
         return sum(n for outcome, n in self.outcomes.items() if outcome != "missed")
 
 

@@ -94,7 +94,6 @@ class RunHealth(RowFold):
         self._disk: list[str] = []
 
     def move_clock(self, row: Row) -> None:
-        """Set the time to that of a row, if it is newer."""
         at_ns = row.get("at_ns") or 0
         if at_ns > self.newest_ns:
             self.newest_ns = int(at_ns)
@@ -139,7 +138,6 @@ class RunHealth(RowFold):
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
 
     def on_worker(self, row: WorkerRow) -> None:
-        """Fold what the master reports of a worker on another machine."""
         who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
         if row.get("host"):
             who += f" on {row['host']}"
@@ -207,15 +205,11 @@ class RunHealth(RowFold):
 
     @property
     def by_hand(self) -> list[str]:
-        """Actions in the web UI, in order.
-
-        Such a run differs from its profile and from other runs.
-        """
+        """Actions in the web UI, in order. Such a run differs from its profile and from other runs."""
         return list(self._by_hand)
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the reader of the verdict."""
         return [
             *([f"changed by hand during the run: {'; '.join(self._by_hand)}"] if self._by_hand else []),
             *self._disk,
@@ -226,7 +220,6 @@ class RunHealth(RowFold):
     def checks(
         self, terms: Terms, stats: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
     ) -> list[Check]:
-        """Checks of everything by which a run may have proved nothing."""
         found = [
             self._completed(), self._sent(stats), self._delivered(terms, stats), self._shed(stats),
             self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
@@ -284,9 +277,8 @@ class RunHealth(RowFold):
         return Check("shed", f"<= {_SHED:.0%}", actual, "pass" if part <= _SHED else "unknown")
 
     def _retries(self, stats: RequestStats) -> Check:
-        """Check that few requests were sent again: retries hide dropped ones.
-
-        One that failed again, as the server died, has its own outcome.
+        """Check that few requests were sent again: retries hide dropped ones. One that failed again, as the server
+        died, has its own outcome.
         """
         n, part = stats.resent_hidden, stats.resent_hidden / max(1, stats.begun)
         many = n > _FEW_RETRIES and part > _RETRIES
@@ -327,9 +319,8 @@ class RunHealth(RowFold):
         return Check("watching", expected, f"{self._probes} probes, longest gap {gap_s:.1f} s", "pass")
 
     def _fitted_checks(self) -> list[Check]:
-        """Checks of requests that were adjusted to the server.
-
-        A run in which most requests were replaced by short text proves nothing about its profile.
+        """Checks of requests that were adjusted to the server. A run in which most requests were replaced by short text
+        proves nothing about its profile.
         """
         replaced, sent = self._replaced.total(), self._begun.total()
         kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
@@ -365,9 +356,8 @@ class RunHealth(RowFold):
         return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / NS_PER_S:.1f} s"
 
     def generator(self, stats: RequestStats, terms: Terms) -> Generator:
-        """Generator section of verdict.json: was the generator the limit?
-
-        `slots`: limits of the profile that were reached because the server was slow.
+        """Generator section of verdict.json: was the generator the limit? `slots`: limits of the profile that were
+        reached because the server was slow.
         """
         slots = {n: p.slots_reason(slots_of(terms, n)) for n, p in sorted(stats.phases.items())}
         reasons = [f"phase {n}: {why}" for n, p in sorted(stats.phases.items()) if (why := p.limit_reason())]
@@ -396,7 +386,6 @@ def _log_loss(row: GapRow) -> LogLoss | None:
 
 
 def slots_of(terms: Terms, phase: int) -> str:
-    """Text that names the limit of requests in flight of a phase."""
     return terms.in_flight[phase] if phase < len(terms.in_flight) else "max_in_flight"
 
 

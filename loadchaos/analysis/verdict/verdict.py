@@ -24,7 +24,6 @@ _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^
 
 
 def accepted(failures: Sequence[FailureResult], terms: Terms, today: date | None) -> list[FailureResult]:
-    """Mark failures as accepted: by id, reason, date and count."""
     return [_accepted(failure, failures, terms, today) for failure in failures]
 
 
@@ -57,10 +56,8 @@ def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | 
 
 
 def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
-    """Counts of failures by standing.
-
-    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`. Those of too much load and those before
-    the load are counted apart, where there are any.
+    """Counts of failures by standing. `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`.
+    Those of too much load and those before the load are counted apart, where there are any.
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
@@ -104,22 +101,17 @@ def figures_of(
 
 
 def _unproved(found: Mapping[str, int]) -> dict[str, str]:
-    """Counts of deaths that may be too low, with the reason."""
     if found["outages"]:
         return dict.fromkeys(("engine_deaths", "restarts", "replicas_lost"), "what happened in the outage is not known")
     return {}
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
-    """Results of the expectations of the profile, or of the default ones."""
     return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
 
 
 def uncovered(failures: Sequence[FailureResult], judged: Sequence[CheckResult]) -> list[Check]:
-    """Check that no failure remains that no expectation covers.
-
-    Returns the check only if it fails.
-    """
+    """Check that no failure remains that no expectation covers. Returns the check only if it fails."""
     left = [f for f in failures if f.counts]
     if not left or any(j.name == "failures" and j.verdict == "fail" for j in judged):
         return []
@@ -137,9 +129,8 @@ def decide(failures: Sequence[FailureResult], judged: Sequence[CheckResult], che
 
 
 def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
-    """Exit code: 0, 1 or 3; 130 and 143 after a signal.
-
-    2 and 4 only while no request of the load was sent; 70 after a bug of loadchaos, unless the run failed.
+    """Exit code: 0, 1 or 3; 130 and 143 after a signal. 2 and 4 only while no request of the load was sent; 70 after a
+    bug of loadchaos, unless the run failed.
     """
     forced = int((end or {}).get("exit_code") or 0)
     if forced == exit_codes.INTERNAL_ERROR and decision != "fail":
@@ -158,10 +149,9 @@ def worth(
     open_restart: bool = False,
     unproved: str | None = None,
 ) -> str:
-    """Statistical strength: the crash rate met, or the one excluded at 95 %.
-
-    `open_restart`: a restart at the end is neither confirmed nor excluded, so that no deaths are no proof. `unproved`: why
-    no death may be counted although there was one.
+    """Statistical strength: the crash rate met, or the one excluded at 95 %. `open_restart`: a restart at the end is
+    neither confirmed nor excluded, so that no deaths are no proof. `unproved`: why no death may be counted although
+    there was one.
     """
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths and not exposures:

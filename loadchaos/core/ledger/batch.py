@@ -49,8 +49,9 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
     for begin, end in pairs:
         both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}
         prefix = str(begin["id"]).removesuffix(str(begin["step"]))
-        kinds.setdefault((prefix, *(both[k] for k in _SHARED)), []).append(both)
-    for (prefix, *shared), ends in kinds.items():
+        labels = tuple((end.get("labels") or {}).items())
+        kinds.setdefault((prefix, labels, *(both[k] for k in _SHARED)), []).append(both)
+    for (prefix, labels, *shared), ends in kinds.items():
         at_ns = max(int(e["at_ns"]) for e in ends)
         gaps = LogHistogram()
         for e in ends:
@@ -61,6 +62,7 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
             "n": len(ends),
             "prefix": prefix,
             **dict(zip(_SHARED, shared, strict=True)),
+            **({"labels": dict(labels)} if labels else {}),
             **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
             **{k: _column([e.get(k) for e in ends]) for k in _OPTIONAL if any(k in e for e in ends)},
             **{
@@ -96,6 +98,7 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
             "gaps_ns": _value(well.get("gaps_ns"), i), "largest_gap_ns": 0 if i else well["largest_gap_ns"],
             "request_id": None, "error": None, "error_code": None, "detail": {}, "evidence": [],
             "planned_tokens": of["tokens"], "length_mismatch": False, "exact_tokens": None,
+            **({"labels": well["labels"]} if well.get("labels") else {}),
             **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
         })  # fmt: skip
     found.sort(key=lambda row: int(row["at_ns"]))

@@ -205,6 +205,7 @@ class EndRow(_Row):
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
     ]
+    labels: NotRequired[Annotated[Mapping[str, str], "labels at the top of the answer (`service_tier`)"]]
     wrong: NotRequired[
         Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
     ]
@@ -248,6 +249,7 @@ class WellRow(_Row):
     max_tokens: Annotated[int | None, TOKENS, "limit of the answers"]
     finish_reason: Annotated[str | None, "finish_reason of the answers"]
     status: Annotated[int | None, "HTTP status of the answers"]
+    labels: NotRequired[Annotated[Mapping[str, str], "labels of the answers, as in `end`"]]
     step: Annotated[Column, "indices in the plan"]
     chunks: Annotated[Column, "stream events that carried tokens"]
     prompt_tokens: Annotated[Column, TOKENS, "as in `end`"]

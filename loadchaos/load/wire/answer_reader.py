@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.answer_labels import read_body_labels
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
@@ -64,7 +65,7 @@ class AnswerReader:
         "_between_events", "_body", "_body_bytes", "_calls", "_content", "_events", "_number", "_pending", "_prefix",
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
         "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
-        "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "largest_gap_ns",
+        "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
         "last_token_ns", "logprob_entries", "outcome_events", "rules", "second_done", "usage",
     )  # fmt: skip
 
@@ -84,6 +85,7 @@ class AnswerReader:
         self.usage: dict[str, Any] | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
+        self.labels: dict[str, str] = {}
         self.done_seen = False
         self.fault: str | None = None
         self.is_stream = asked_stream or declared_stream
@@ -389,6 +391,7 @@ class AnswerReader:
             if not isinstance(usage, dict):
                 raise WrongShapeError("usage is not an object")
             self.usage = usage
+        read_body_labels(data, self.labels)
         usual = data.keys() <= ANSWER_KEYS
         if not usual and not KEYS.isdisjoint(data):
             self.drafts = draft_count(data) or self.drafts
@@ -554,6 +557,7 @@ class AnswerReader:
         if not text or not isinstance(text, str) or not isinstance(usage, dict) or not isinstance(known_id, str):
             return False
         self.usage, self.answer_id = usage, known_id
+        read_body_labels(data, self.labels)
         self._text.append(text)
         self.has_text = self.has_answer = True
         self.finish[0] = reason

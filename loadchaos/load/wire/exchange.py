@@ -299,6 +299,8 @@ class Exchange:
             row["drafted_tokens"], row["accepted_tokens"] = a.drafts
         if wrong:
             row["wrong"] = wrong
+        if a.labels:
+            row["labels"] = a.labels
         if first.outcome == "ok" and self.answer is not None:
             self._add_signs(row, a)
         return row

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.answer_labels import read_body_labels
 from loadchaos.core.outcome_rules import (
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
@@ -139,6 +140,8 @@ class TypedEvents(AnswerReader):
         self.outcome_events.append(final_event(self))
 
     def keep_id(self, holder: Mapping[str, Any]) -> None:
+        """Keep the id and the labels of the answer, and count changes of its id."""
+        read_body_labels(holder, self.labels)
         known = holder.get("id")
         if not isinstance(known, str):
             return

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from loadchaos.core import progress
+from loadchaos.core.answer_labels import LABELS, labels_of
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
@@ -228,7 +229,7 @@ class _SpanMaker:
     ) -> dict[str, Any]:
         name, traffic = str(begin["id"]), str(begin.get("traffic"))
         place, outcome, first_ns = place_of(name), str(end.get("outcome")), end.get("first_token_ns")
-        sent_ns = int(end.get("sent_ns") or begin["at_ns"])
+        sent_ns, labels = int(end.get("sent_ns") or begin["at_ns"]), labels_of(end)
         found = {
             **self._common,
             "gen_ai.operation.name": operation,
@@ -237,6 +238,7 @@ class _SpanMaker:
             "gen_ai.request.stream": self._streams.get(begin.get("traffic")),
             "gen_ai.response.id": end.get("request_id"),
             "gen_ai.response.finish_reasons": [end["finish_reason"]] if end.get("finish_reason") else None,
+            **{label.attribute: labels.get(label.name) for label in LABELS if label.attribute},
             "gen_ai.response.time_to_first_chunk": (int(first_ns) - sent_ns) / 1e9 if first_ns else None,
             "gen_ai.usage.input_tokens": end.get("prompt_tokens"),
             "gen_ai.usage.output_tokens": end.get("completion_tokens"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.answer_labels import BODY_LABELS
 from loadchaos.core.errors import OptionError
 from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
@@ -93,6 +94,7 @@ _SAME_AS_LEDGER = {
     "max_tokens": _BIG, "images": _BIG, "image_tokens": _BIG, "behaviour": _TEXT, "edge": _BIG,
     "chunks": _BIG, "bytes_out": _BIG, "bytes_in": _BIG, "length_mismatch": "BOOLEAN", "conn": _BIG,
     "reused": "BOOLEAN", "hash": _TEXT, "request_id": _TEXT, "error_code": _TEXT, "error": _TEXT,
+    **dict.fromkeys((label.name for label in BODY_LABELS), _TEXT),
 }  # fmt: skip
 _REQUESTS = {
     "id": _TEXT, "worker": _TEXT, "count": _BIG, "due": _TIME, "due_s": _REAL, "sent_s": _REAL, "end_s": _REAL,
@@ -112,7 +114,8 @@ class _Requests(Rows):
         if kind == "begin":
             self._begun[str(row.get("id"))] = row
         elif kind == "end":
-            yield self._record({**self._begun.pop(str(row.get("id")), {}), **row}, row.get("at_ns"))
+            begun = self._begun.pop(str(row.get("id")), {})
+            yield self._record({**(row.get("labels") or {}), **begun, **row}, row.get("at_ns"))
         elif kind == "missed":
             missed = {**row, "outcome": "missed", "error": row.get("why"), "due_ns": row.get("at_ns")}
             yield self._record(missed, None)

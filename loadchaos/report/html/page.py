@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.whole_file import read_json, write_whole
@@ -52,6 +54,7 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         width=plural(drawn.width_s, "second"),
         heatmaps=hot,
         column=column,
+        labels=_labels(verdict, list(verdict.by_traffic)[:_MOST]),
         statistics=REPORTED_STATISTICS,
         quantiles=list(REPORTED_QUANTILES),
         distributions=distributions(series.answers),
@@ -90,6 +93,17 @@ def excerpt(incident: Path) -> str:
         return ""
     lines = [clean(line, 600) for line in text[:_EXCERPT_CHARACTERS].splitlines()]
     return os.linesep.join(lines) + ("\n…" if len(text) > _EXCERPT_CHARACTERS else "")
+
+
+def _labels(verdict: Verdict, names: list[str]) -> list[list[str]]:
+    """Rows of answers by label: title, value, count of all traffic, counts by traffic."""
+    total = sum_of_labels(verdict.answer_labels.values())
+    by = [verdict.answer_labels.get(name, {}) for name in names]
+    return [
+        [label.title, clean(value, 80), number(n), *(number(t.get(label.name, {}).get(value, 0)) for t in by)]
+        for label in LABELS
+        for value, n in total.get(label.name, {}).items()
+    ]
 
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:

@@ -18,8 +18,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import TrafficFigures
+from loadchaos.core.answer_labels import OTHER
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
@@ -29,7 +31,6 @@ from loadchaos.report.metrics.metric_table import (
     FAILURES,
     GAP_SOURCES,
     INCIDENTS,
-    OTHER,
     REPLICAS,
     SERIES_BESIDE,
     TRAFFICS,
@@ -151,6 +152,9 @@ def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Met
     goodput = figures.goodput.parts()
     for name, group in _bounded_traffic(list(figures.requests.traffic)):
         _requests(page, name, [figures.requests.traffic_of(traffic) for traffic in group])
+        for label, values in sum_of_labels(figures.labels.by_traffic.get(t, {}) for t in group).items():
+            for value, count in values.items():
+                page.add("loadchaos_answers", [name, label, value], count)
         if name in figures.endpoints and group == [name]:
             page.add("loadchaos_traffic_info", [name, figures.endpoints[name]], 1)
         if figures.slo_s:
@@ -287,9 +291,10 @@ def _generator(page: SamplePage, live: LiveFigures) -> None:
     beats = list(live.workers.values())
     page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
     page.add("loadchaos_workers", [], len(beats))
-    for name, key in (("generator_lag", "lag_ns"), ("oldest_silence", "oldest_silence_ns")):
-        most_ns = max((int(w.get(key) or 0) for w in beats), default=0)
-        page.add(f"loadchaos_{name}_seconds", [], most_ns / NS_PER_S)
+    lag_ns = max((w["lag_ns"] for w in beats), default=0)
+    silence_ns = max((w.get("oldest_silence_ns") or 0 for w in beats), default=0)
+    page.add("loadchaos_generator_lag_seconds", [], lag_ns / NS_PER_S)
+    page.add("loadchaos_oldest_silence_seconds", [], silence_ns / NS_PER_S)
     page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / NS_PER_S)
     gaps: dict[str, float] = defaultdict(float)
     for n, (source, gap) in enumerate(live.gaps_s.items()):

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from loadchaos.core.answer_labels import LABELS, MOST_VALUES, OTHER
+
 # Limits of a page: Prometheus keeps each series for the whole run, and each label value is a series.
 TRAFFICS = 12
 REPLICAS = 5
@@ -18,11 +20,10 @@ ATTACKS = 6
 FAILURES = 24
 INCIDENTS = 12
 GAP_SOURCES = 6
-SERIES_A_TRAFFIC = 165
+SERIES_A_TRAFFIC = 165 + len(LABELS) * (MOST_VALUES + 1)
 SERIES_BESIDE = 208
 SERIES_A_LOAD = 16
 CAPACITY_LOADS = 60
-OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "counter",
         "Requests by outcome; missed requests were scheduled and not sent",
         ("traffic", "outcome"),
+    ),
+    MetricSpec(
+        "loadchaos_answers",
+        "counter",
+        f"Answers by label ({', '.join(f'`{label.name}`' for label in LABELS)}) and value as the server gave it; of a label "
+        f"{MOST_VALUES} values have series, later ones are `{OTHER}`",
+        ("traffic", "label", "value"),
     ),
     MetricSpec("loadchaos_arrivals_due", "counter", "Requests scheduled: sent and missed", ("traffic",)),
     MetricSpec("loadchaos_arrivals_sent", "counter", "Requests sent", ("traffic",)),

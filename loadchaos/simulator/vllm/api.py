@@ -42,6 +42,7 @@ class VllmApi(Api):
         super().__init__(options, engine)
         self.adapters = adapters(options.server)
         self.fingerprint = f"vllm-{options.engine.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
+        self.service_tier = options.server.service_tier or None
         self.token_details = options.server.enable_prompt_tokens_details
         self.metrics = VllmMetrics(options)
         self.seen_images: OrderedDict[str, DecodedImage] = OrderedDict()

@@ -82,13 +82,14 @@ class VllmGeneration:
         self._named = guided is not None and guided.named
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
+        tier = {"service_tier": server.service_tier} if server.service_tier else {}
         head = {
             "id": checked.request_id,
             "object": self.chunk_kind or kind,
             "created": self._created,
             "model": self._model,
         }
-        self._head = orjson.dumps(head)[:-1]
+        self._head = orjson.dumps({**head, **tier})[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
         if sampling.stream:
@@ -306,7 +307,7 @@ class VllmGeneration:
         kind = "chat.completion" if self._checked.chat else "text_completion"
         body: dict[str, object] = {
             "id": self._checked.request_id, "object": kind, "created": self._created, "model": self._model,
-            "choices": choices, "service_tier": None, "system_fingerprint": self._server.fingerprint,
+            "choices": choices, "service_tier": self._server.service_tier, "system_fingerprint": self._server.fingerprint,
             "usage": self._usage(whole=True),
         }  # fmt: skip
         if self._checked.chat:

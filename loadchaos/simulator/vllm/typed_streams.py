@@ -108,7 +108,7 @@ class ResponsesGeneration(VllmGeneration):
             "instructions": None, "metadata": None, "model": self._server.model, "object": "response", "output": output,
             "parallel_tool_calls": True, "temperature": sampling.temperature, "tool_choice": "auto", "tools": [],
             "top_p": 1.0, "background": False, "max_output_tokens": sampling.max_tokens, "previous_response_id": None,
-            "service_tier": "auto", "status": status, "truncation": "disabled", "usage": usage,
+            "service_tier": self._server.service_tier or "auto", "status": status, "truncation": "disabled", "usage": usage,
         }  # fmt: skip
 
 

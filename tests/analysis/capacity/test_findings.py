@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.findings import knee, limiting_resource, saturation
+from loadchaos.analysis.capacity.result import Knee, Saturation
 
 QUIET = {
     "kv_usage_ratio_max": 0.2,
@@ -36,8 +37,8 @@ def step(load: float, status: str = "met", **more: Any) -> dict[str, Any]:
 )
 def test_limiting_resource_follows_the_counters(server: dict[str, float], over: dict[str, int], resource: str) -> None:
     found = limiting_resource([step(1), step(8, "not_met", server=server, over=over), step(16, "not_met", server={})])
-    assert (found["resource"], found["load"]) == (resource, 8)
-    assert found["evidence"]
+    assert (found.resource, found.load) == (resource, 8)
+    assert found.evidence
 
 
 @pytest.mark.parametrize(
@@ -52,38 +53,38 @@ def test_steady_number_of_requests_is_no_limit_where_the_server_reads_prompts(
         "prompt_tokens_per_s": prompt_tokens, "generation_tokens_per_s": 254.0, "kv_usage_ratio_max": 0.15,
     }  # fmt: skip
     full = step(40, "not_met", tpot_p50_s=tpot_s, server=server, over={"ttft": 9})
-    assert limiting_resource([step(5), full])["resource"] == resource
+    assert limiting_resource([step(5), full]).resource == resource
 
 
 def test_limiting_resource_of_our_own_client_is_not_the_servers() -> None:
     late = step(8, "client", why="our own client sends late: the median delay is 40 ms", server=QUIET, over={"ttft": 9})
     found = limiting_resource([step(1), late])
-    assert found["resource"] == "client"
-    assert found["evidence"] == ["our own client sends late: the median delay is 40 ms"]
+    assert found.resource == "client"
+    assert found.evidence == ("our own client sends late: the median delay is 40 ms",)
 
 
 def test_limiting_resource_is_unknown_where_nothing_failed() -> None:
-    assert limiting_resource([step(1), step(2)])["resource"] == "unknown"
+    assert limiting_resource([step(1), step(2)]).resource == "unknown"
 
 
 def test_saturation_needs_an_overloaded_step() -> None:
-    assert saturation([step(1), step(2)], "rate") == {
-        "reached": False, "requests_per_s": 2, "output_tokens_per_s": 20, "load": 2,
-    }  # fmt: skip
+    assert saturation([step(1), step(2)], "rate") == Saturation(
+        reached=False, requests_per_s=2, output_tokens_per_s=20, load=2
+    )
     full = step(8, "not_met", requests_per_s=3.0, output_tokens_per_s=30.0, queue_grows=True)
-    assert saturation([step(1), step(2), full], "rate")["reached"]
-    assert saturation([step(1), step(2), full], "rate")["requests_per_s"] == 3.0
-    assert not saturation([], "rate")["reached"]
+    assert saturation([step(1), step(2), full], "rate").reached
+    assert saturation([step(1), step(2), full], "rate").requests_per_s == 3.0
+    assert not saturation([], "rate").reached
 
 
 def test_saturation_of_users_is_where_more_of_them_complete_no_more() -> None:
     steps = [step(13.4, output_tokens_per_s=231.0), step(16, output_tokens_per_s=235.0)]
-    assert saturation(steps, "concurrency")["reached"]
-    assert not saturation(steps, "rate")["reached"], "chance: no queue grew"
+    assert saturation(steps, "concurrency").reached
+    assert not saturation(steps, "rate").reached, "chance: no queue grew"
 
 
 def test_knee_is_where_answers_take_twice_as_long() -> None:
     steps = [step(1), step(2, e2e_p50_s=1.5), step(4, e2e_p50_s=2.1)]
-    assert knee(steps, "rate") == {"load": 2, "next": 4}
+    assert knee(steps, "rate") == Knee(load=2, next=4)
     assert knee(steps[:2], "rate") is None
-    assert knee([step(1), step(2, queue_grows=True)], "rate") == {"load": 1, "next": 2}
+    assert knee([step(1), step(2, queue_grows=True)], "rate") == Knee(load=1, next=2)

@@ -11,7 +11,7 @@ ECHO = "EngineCore encountered an issue. See stack trace (above) for the root ca
 
 
 def bad(outcome: str, text: str) -> BadAnswer:
-    return BadAnswer(2, 1, "chat", outcome, text, 1, {"status": 200})
+    return BadAnswer(2, 1, "chat", outcome, text, 1, {"status": 200})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(

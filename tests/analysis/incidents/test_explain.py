@@ -37,6 +37,6 @@ def test_failure_in_the_log_explains_answers_near_it_that_say_nothing(
     explainer = Explainer(IncidentTracker(RequestStats(), AttackLog()), record)
     logged = Failure("slot_missing", "request", "a slot is missing", evidence("server.log", "x", 3), 100 * S)
     explainer.add_logged(100 * S, logged)
-    explainer.explain(BadAnswer(at_s * S, (at_s - 1) * S, "chat", outcome, text, 4, {"status": 500}))
+    explainer.explain(BadAnswer(at_s * S, (at_s - 1) * S, "chat", outcome, text, 4, {"status": 500}))  # type: ignore[typeddict-item]
     assert logged.at_clients == (4 if explained else 0)
     assert len(recorded) == (0 if explained else 1)

@@ -31,7 +31,7 @@ def stalled(**more: Any) -> BadAnswer:
         given["outcome"],
         given["text"],
         1,
-        {},
+        {},  # type: ignore[typeddict-item]
         given.get("began", False),
     )
 

@@ -112,6 +112,7 @@ def run(tmp_path: Path) -> RunFolder:
     answered = {
         "outcome": "ok", "status": 200, "sent_ns": 110 * MS, "first_token_ns": 150 * MS, "prompt_tokens": 64,
         "completion_tokens": 8, "cached_tokens": 48, "finish_reason": "stop", "request_id": "chatcmpl-1",
+        "labels": {"service_tier": "flex"},
     }  # fmt: skip
     failed = {"outcome": "http_error", "status": 500, "sent_ns": 110 * MS, "error": f"prompt {SECRET}", "detail": {}}
     for name, traffic, end in (
@@ -152,6 +153,7 @@ def test_otlp_attributes_follow_the_genai_convention(run: RunFolder, receiver: R
         "gen_ai.provider.name": "vllm", "server.address": "10.0.0.1", "server.port": 8000, "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "org/tiny", "gen_ai.request.max_tokens": 32, "gen_ai.request.stream": True,
         "gen_ai.response.id": "chatcmpl-1", "gen_ai.response.finish_reasons": ["stop"],
+        "openai.response.service_tier": "flex",
         "gen_ai.response.time_to_first_chunk": 0.04, "gen_ai.usage.input_tokens": 64, "gen_ai.usage.output_tokens": 8,
         "gen_ai.usage.cache_read.input_tokens": 48, "http.response.status_code": 200, "loadchaos.request": "lc-7-0",
         "loadchaos.outcome": "ok", "loadchaos.traffic": "text", "loadchaos.phase": 0, "loadchaos.behaviour": "plain",

@@ -223,6 +223,8 @@ def full_fold(traffics: int, replicas: int) -> LiveFigures:
                     "outcome": outcome,
                     "at_ns": 9,
                     "due_ns": 1,
+                    "finish_reason": f"reason-{outcome}",
+                    "labels": {"service_tier": f"tier-{outcome}"},
                     "first_token_ns": 5,
                     "last_byte_ns": 9,
                     "itl_hist": {"3": 1},

@@ -32,9 +32,8 @@ class _Sent:
 
 
 class ImageCacheHits(RowFold):
-    """Expected and actual image cache hits: `feed` every row, then `check`.
-
-    Memory: the names of the last 50,000 images, and what is in flight.
+    """Expected and actual image cache hits: `feed` every row, then `check`. Memory: the names of the last 50,000
+    images, and what is in flight.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,6 @@ class ImageCacheHits(RowFold):
             self._known[name] = True
 
     def on_question(self, row: QuestionRow) -> None:
-        """Count the images of a question beside the load, which ended."""
         names = row.get("image_names") or ()
         self._asked.images += len(names)
         self._asked.perhaps += sum(name in self._known for name in names)

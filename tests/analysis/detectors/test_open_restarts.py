@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.verdict.open_restarts import OpenRestarts
+from loadchaos.analysis.detectors.open_restarts import OpenRestarts
 
 S = 1_000_000_000
 

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import EndRow
 
 _EXAMPLES = 3
 _BLIND_SHARE = 0.01
 
 
-class ExactLengths:
-    """Folds end rows of ok answers with usage; `mismatches` counts by figure.
-
-    Usage that leaves out exactly the image tokens, in every answer of a traffic, is a finding of its own: the request had
-    the planned length.
+class ExactLengths(RowFold):
+    """Folds end rows of ok answers with usage; `mismatches` counts by figure. Usage that leaves out exactly the image
+    tokens, in every answer of a traffic, is a finding of its own: the request had the planned length.
     """
 
     def __init__(self) -> None:
@@ -28,8 +27,7 @@ class ExactLengths:
         self._uncounted: Counter[str] = Counter()
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
 
-    def feed(self, row: Row) -> None:
-        """Fold one end row."""
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok":
             return
         self._compare("length_mismatch", row, row.get("planned_tokens"), row.get("prompt_tokens"))
@@ -39,7 +37,7 @@ class ExactLengths:
             exact = counted
         self._compare("output_mismatch", row, most if exact is None else exact, counted)
 
-    def _compare(self, figure: str, row: Row, planned: int | None, counted: int | None) -> None:
+    def _compare(self, figure: str, row: EndRow, planned: int | None, counted: int | None) -> None:
         if planned is None:
             return
         if counted is None:
@@ -63,19 +61,16 @@ class ExactLengths:
 
     @property
     def mismatches(self) -> Counter[str]:
-        """Answers that differ from the plan, by figure."""
         left_out = sum(n for (traffic, _), n in self._left_out.items() if not self._never_counted(traffic))
         return self._mismatches + Counter({"length_mismatch": left_out})
 
     def _never_counted(self, traffic: str) -> bool:
-        """True if no answer of a traffic counts its images in the usage."""
         left_out = sum(n for (of, _), n in self._left_out.items() if of == traffic)
         return 0 < left_out == self._with_images[traffic]
 
     def checks(self, expect: Sequence[str]) -> list[Check]:
-        """One check per compared figure.
-
-        It fails on any mismatch, unless `expect` has a bound of its own for it. Exact outputs without usage prove nothing.
+        """One check per compared figure. It fails on any mismatch, unless `expect` has a bound of its own for it. Exact
+        outputs without usage prove nothing.
         """
         checks = [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
@@ -88,7 +83,6 @@ class ExactLengths:
         return [*checks, *self._image_usage()]
 
     def _image_usage(self) -> list[Check]:
-        """Finding: the usage of answers leaves out the tokens of images."""
         found = [(traffic, n) for traffic, n in sorted(self._with_images.items()) if self._never_counted(traffic)]
         texts = [f"left out in all {n:,} answers of {traffic}" for traffic, n in found]
         actual = "; ".join(texts) + ", though usage counted them before the load"

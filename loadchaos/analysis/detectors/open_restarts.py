@@ -22,8 +22,6 @@ _ABOUT_IT = re.compile(r"restart|start time|counters|process|behind (?:the|one) 
 
 @dataclass
 class _Server:
-    """Processes and counters of one engine, and an unexplained move."""
-
     starts: list[float] = field(default_factory=list)
     tokens: float | None = None
     most_tokens: float = 0.0
@@ -89,7 +87,6 @@ class OpenRestarts(RowFold):
         server.expects_new = False
 
     def check(self, now_ns: int) -> Check | None:
-        """Check that no restart is open at the end; None where none is."""
         for (replica, _), server in self._servers.items():
             if server.moved is not None and not server.balanced:
                 at_ns, what = server.moved

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from loadchaos.analysis.verdict.exact_lengths import ExactLengths
-from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
+from loadchaos.analysis.detectors.exact_lengths import ExactLengths
+from loadchaos.analysis.detectors.image_cache_hits import ImageCacheHits
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Row
 
 
@@ -18,7 +19,7 @@ def end(**given: Any) -> dict[str, Any]:
 def folded(rows: list[dict[str, Any]]) -> ExactLengths:
     exactness = ExactLengths()
     for row in rows:
-        exactness.feed(row)
+        exactness.on_end(cast("EndRow", row))
     return exactness
 
 
