@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 import psutil
 
 from loadchaos.core.ledger.parquet import HOUR_S
-from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.ledger.rows import RunDetail, as_typed
 from loadchaos.core.model import Row
 
 
@@ -35,7 +33,7 @@ class Checkpoint:
         elif typed["row"] == "missed":
             self._outcomes["missed"] += int(typed.get("count") or 0)
 
-    def due(self, now_s: float) -> dict[str, Any] | None:
+    def due(self, now_s: float) -> RunDetail | None:
         """Figures of the load so far, once an hour: `{n, begun, outcomes, step, rss_bytes}`; None in between."""
         if self._next is None:
             self._next = now_s + self._every_s
@@ -51,7 +49,7 @@ class Checkpoint:
             "rss_bytes": rss,
         }
 
-    def describe(self, figures: Mapping[str, Any]) -> str:
+    def describe(self, figures: RunDetail) -> str:
         counts = sorted(figures["outcomes"].items(), key=lambda i: -i[1])
         outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in counts)
         hours = figures["n"] * self._every_s / 3600

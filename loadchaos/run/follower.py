@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -159,7 +159,7 @@ def _print_error(text: str) -> None:
     sys.stderr.write(f"loadchaos: {text}\n")
 
 
-def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
+def _incident_rows(incidents: Iterable[Incident]) -> Iterator[Row]:
     """Rows of incidents under their current names, for live figures. The ledger gets them when they close."""
     for i in incidents:
         if i.kind != "failure":
@@ -185,7 +185,7 @@ class RunProcess:
         self.this_boot = False
         self._checked = 0.0
 
-    def feed(self, row: Mapping[str, Any]) -> None:
+    def feed(self, row: Row) -> None:
         if row.get("row") == "header" and row.get("file") == "events.jsonl":
             self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
             self.this_boot = row.get("boot_id") == boot_id()
@@ -232,7 +232,7 @@ class FindingsFile:
     def writable(self) -> bool:
         return self._writer is not None
 
-    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write(self, rows: Iterable[Row]) -> None:
         """Append new findings. On a full disk they are dropped, as they can be made again."""
         for row in rows:
             key = _key(row)
@@ -252,7 +252,7 @@ class FindingsFile:
             os.close(self._lock_fd)
 
 
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key(row: Row) -> tuple[Any, ...]:
     if row.get("row") == "incident":
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":

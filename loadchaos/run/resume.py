@@ -13,6 +13,7 @@ from typing import Any
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.model import Row
 from loadchaos.core.redact import REDACTED
 from loadchaos.profile.pacing import phase_requests
 from loadchaos.profile.profile import Profile
@@ -41,7 +42,7 @@ class ResumePoint:
         return {"run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s, "sent": sent}
 
 
-def begin_row(folder: RunFolder) -> Mapping[str, Any]:
+def begin_row(folder: RunFolder) -> Row:
     """Read the first row of a run. Raises OptionError where there is none."""
     for row in Tail(folder.events).rows():
         if row.get("row") == "run" and row.get("what") == "begin":

@@ -9,8 +9,8 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
+from loadchaos.core.ledger.rows import RunDetail
 from loadchaos.profile.profile import Profile
 from loadchaos.run.children import FollowerProcess
 from loadchaos.run.console import Console
@@ -174,8 +174,8 @@ class _Run:
         # Where the last row could not be written, the follower would wait for it forever.
         await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
 
-    def _exit_reason(self) -> dict[str, Any]:
-        reason: dict[str, Any] = {}
+    def _exit_reason(self) -> RunDetail:
+        reason: RunDetail = {}
         if self._interrupts:
             reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.first.name}
         elif errors := self._errors.exit_reason():

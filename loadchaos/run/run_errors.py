@@ -6,10 +6,10 @@ import contextlib
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.ledger.rows import RunDetail
 from loadchaos.core.redact import Redactor
 
 
@@ -45,7 +45,7 @@ class RunErrors:
             f.write(text + "\n")
         self._bug = self._bug or f"a bug in loadchaos; please report it with {trace}: {type(e).__name__}: {e}"
 
-    def exit_reason(self) -> dict[str, Any]:
+    def exit_reason(self) -> RunDetail:
         """`{exit_code, why}` for the run's last row; empty without errors."""
         if self.error is not None:
             return {"exit_code": self.error.exit_code, "why": str(self.error)}

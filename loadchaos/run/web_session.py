@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import psutil
 
@@ -98,7 +98,7 @@ class WebUiProcess(ChildProcess):
         row: SessionRow = {"row": "session", "at_ns": time.monotonic_ns(), "what": what, **detail}
         self._writer.write(row)
 
-    def commands(self) -> Iterator[dict[str, Any]]:
+    def commands(self) -> Iterator[Row]:
         return (row for row in self._commands.rows() if row.get("row") == "command")
 
     def close(self) -> None:

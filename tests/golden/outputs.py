@@ -108,8 +108,8 @@ class _Live:
             judge.fold(row)
             self._live.fold(row)
         judge.verdict(bad_rows=reader.bad_rows)
-        for row in [*map(dict[str, Any], judge.findings()), *follower._incident_rows(judge.incidents)]:
-            self._live.fold(row)
+        for finding in [*judge.findings(), *follower._incident_rows(judge.incidents)]:
+            self._live.fold(finding)
         self._live.count_failures(map(to_json, judge.failures()))
         self._live.finish()
 

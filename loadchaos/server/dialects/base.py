@@ -88,7 +88,7 @@ class Era:
 class ServerSettings:
     """Settings by our names, and descriptions of the machine by label."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
     system: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -261,7 +261,7 @@ def patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
 
 
-def json_object(text: str | bytes) -> Mapping[str, Any]:
+def json_object(text: str | bytes) -> Mapping[str, object]:
     """Parse a JSON object; {} for anything else."""
     try:
         data = json.loads(text)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.dialects.base import DetectionSign, Dialect, ProbedPage, json_object
@@ -73,7 +72,7 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
 
 
 def _signs_of(
-    dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, Any]]
+    dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, object]]
 ) -> list[tuple[int, str]]:
     found = []
     if dialect.owned_by and any(str(model.get("owned_by")) == dialect.owned_by for model in models):
@@ -118,19 +117,18 @@ def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
     return pages[path].status if path in pages else None
 
 
-def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, Any]:
+def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, object]:
     return json_object(pages[path].body) if _status(pages, path) == 200 else {}
 
 
-def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, Any]]:
+def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, object]]:
     data = _object(pages, "/v1/models").get("data")
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
 
-def _names(models: list[Mapping[str, Any]]) -> tuple[str, ...]:
+def _names(models: list[Mapping[str, object]]) -> tuple[str, ...]:
     return tuple(str(model["id"]) for model in models if "id" in model)
 
 
-def _length(models: list[Mapping[str, Any]]) -> int | None:
-    lengths = [model["max_model_len"] for model in models if isinstance(model.get("max_model_len"), int)]
-    return lengths[0] if lengths else None
+def _length(models: list[Mapping[str, object]]) -> int | None:
+    return next((n for model in models if isinstance(n := model.get("max_model_len"), int)), None)

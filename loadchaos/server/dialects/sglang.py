@@ -64,7 +64,7 @@ _SETTINGS = {
 }
 
 
-def _whole(info: Mapping[str, Any], key: str) -> int:
+def _whole(info: Mapping[str, object], key: str) -> int:
     value = info.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

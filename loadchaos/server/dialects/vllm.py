@@ -157,7 +157,7 @@ def _read_settings(data: Any) -> ServerSettings:
         for key, label in _SYSTEM.items()
         if isinstance(env, dict) and env.get(key)
     }
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     if not isinstance(config, dict):
         return ServerSettings(values, system)
     drafts = config.get("speculative_config")

@@ -66,7 +66,7 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
     return tuple(str(m["id"]) for m in models.models if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
-def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, object]) -> Mapping[str, object]:
     """Add the context length that the server at --admin-url tells: LiteLLM leaves it out."""
     entries = [m for m in behind.models if isinstance(m.get("max_model_len"), int)]
     named = [m for m in entries if m.get("id") == entry.get("id")] or (entries if len(entries) == 1 else [])
@@ -128,7 +128,7 @@ def _why_unreachable(text: str) -> str:
     return f"{text}; check that the server runs and that this is its address"
 
 
-def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, Any]]:
+def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, object]]:
     entries = [m for m in models.models if "id" in m]
     names = [str(m["id"]) for m in entries]
     if request is not None:
@@ -142,7 +142,7 @@ def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, 
     return names[0], entries[0]
 
 
-def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, DiscoveryResponse]) -> Facts:
+def _limits(facts: Facts, entry: Mapping[str, object], pages: Mapping[str, DiscoveryResponse]) -> Facts:
     sources = dict(facts.sources)
     values: dict[str, Any] = {}
     if isinstance(entry.get("max_model_len"), int):

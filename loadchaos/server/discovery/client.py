@@ -72,7 +72,7 @@ class DiscoveryResponse:
         return self.status in (404, 405, 501) and "does not exist" not in self.text
 
     @property
-    def models(self) -> list[Mapping[str, Any]]:
+    def models(self) -> list[Mapping[str, object]]:
         """Entries of the list that /v1/models answers; empty for any other answer."""
         data = self.json() if self.status == 200 else None
         listed = data.get("data") if isinstance(data, dict) else None

@@ -56,7 +56,7 @@ class LocalTokenizer:
     def count(self, text: str) -> int:
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> int | None:
         """Count the tokens of a chat with the folder's template, up to the answer. Returns None without a template."""
         if self.template is None:
             return None
@@ -67,7 +67,7 @@ class LocalTokenizer:
         return self.count(text)
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _json(path: Path) -> Mapping[str, object]:
     return json_object(path.read_text("utf-8", "replace")) if path.is_file() else {}
 
 
@@ -77,7 +77,7 @@ def _token(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
+def _template(folder: Path, config: Mapping[str, object]) -> str | None:
     """Read the chat template, which newer models have in its own file. Of several templates the `default` counts."""
     file = folder / "chat_template.jinja"
     if file.is_file():
@@ -88,7 +88,7 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
+def _render(template: str, messages: Sequence[Mapping[str, object]], special: Mapping[str, str]) -> str:
     """Render a chat template in a sandbox, as transformers does. The original is `utils/chat_template_utils.py`."""
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from loadchaos.core.model import Facts
 from loadchaos.server.answer import SMALL_QUESTION
@@ -32,8 +31,8 @@ def plain_png(width: int, height: int) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
-    images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, object]]:
+    images: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return [*images, {"type": "text", "text": text}]
 
 
@@ -48,7 +47,7 @@ class _PromptCounter:
         self._checked = False
         self.method = "usage"
 
-    async def count(self, content: list[dict[str, Any]]) -> tuple[int | None, DiscoveryResponse]:
+    async def count(self, content: list[dict[str, object]]) -> tuple[int | None, DiscoveryResponse]:
         """Return the prompt tokens (None if refused or not told) and the response."""
         shown = await self.without_generation(content)
         counted = self._counters[0].read(shown) if shown is not None else None
@@ -65,7 +64,7 @@ class _PromptCounter:
         self.method = f"/{self._counters[0].source}, {'not checked: no usage' if used is None else 'checked by usage'}"
         return counted, real
 
-    async def without_generation(self, content: list[dict[str, Any]]) -> DiscoveryResponse | None:
+    async def without_generation(self, content: list[dict[str, object]]) -> DiscoveryResponse | None:
         while self._counters:
             answer = await self._counters[0].send_chat([{"role": "user", "content": content}])
             if self._checked or answer.status in (200, *_REFUSALS):  # a refusal may be about this prompt

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
-Messages = Sequence[Mapping[str, Any]]
+Messages = Sequence[Mapping[str, object]]
 
 
 class TokenCounter(Protocol):
@@ -47,7 +47,7 @@ class TokenizeCounter:
     def read(self, answer: DiscoveryResponse) -> int | None:
         return _number(answer, "count")
 
-    async def _send(self, endpoint: str, body: Mapping[str, Any]) -> DiscoveryResponse:  # noqa: ARG002 - /tokenize is for both
+    async def _send(self, endpoint: str, body: Mapping[str, object]) -> DiscoveryResponse:  # noqa: ARG002 - /tokenize is for both
         return await self._client.post_optional("/tokenize", {"model": self._model, **body}, admin=True)
 
 
@@ -67,7 +67,7 @@ class RenderCounter(TokenizeCounter):
         ids = data.get("token_ids") if isinstance(data, dict) else None
         return len(ids) if isinstance(ids, list) else None
 
-    async def _send(self, endpoint: str, body: Mapping[str, Any]) -> DiscoveryResponse:
+    async def _send(self, endpoint: str, body: Mapping[str, object]) -> DiscoveryResponse:
         whole = {"model": self._model, "max_tokens": 1, **body}
         return await self._client.post_optional(f"/v1/{endpoint}/render", whole)
 
@@ -87,7 +87,7 @@ class EncodeCounter:
         text = messages[0]["content"]
         return await self._encode(text, preprocess=True, bos=True) if len(messages) == 1 else None
 
-    async def _encode(self, text: str, *, preprocess: bool, bos: bool) -> int | None:
+    async def _encode(self, text: object, *, preprocess: bool, bos: bool) -> int | None:
         body = {"input": text, "do_preprocess": preprocess, "add_bos": bos}
         return _number(await self._client.post_optional("/v1/encode", body), "length")
 

@@ -8,7 +8,6 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
@@ -78,7 +77,7 @@ class RecordedAsker:
         await self._send(question, self.model, stream=True, leave_after=after_tokens)
 
     async def _send(self, question: Question, model: str, *, stream: bool, leave_after: int | None = None) -> Answer:
-        options: dict[str, Any] = {"stream": stream, "seed": 1}
+        options: dict[str, object] = {"stream": stream, "seed": 1}
         if stream:
             options["stream_options"] = {"include_usage": True}
         if question.salt:
