@@ -15,11 +15,17 @@ import psutil
 from loadchaos.chaos.listeners import Listener, host_and_port, host_port, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
 
+_NOT_OURS = "was not started by loadchaos"
+_LAUNCHED = "is not plainly the one that the launch command started"
 
-def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ") -> None:
+
+def check(
+    url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False
+) -> None:
     """Refuse a harmful run against a server that is not authorized.
 
-    `reasons` are the harmful parts of the run, `option` is how the user authorizes, as far as the address.
+    `reasons` are the harmful parts of the run, `option` is how the user authorizes, as far as the address. `launched`: a
+    launch command started what listens there.
 
     Raises:
         AuthorizationError: where there are reasons and this address is neither authorized nor plainly a local server.
@@ -34,9 +40,46 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
         return
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
-        f"the server at {asked} was not started by loadchaos, and this run can harm it: {'; '.join(reasons)}. {problem} "
-        f"To allow the run, add {option}{asked}{other}"
+        f"the server at {asked} {_LAUNCHED if launched else _NOT_OURS}, and this run can harm it: {'; '.join(reasons)}. "
+        f"{problem} To allow the run, add {option}{asked}{other}"
     )
+
+
+class Leave:
+    """Leave to harm the servers of one run: it belongs to an address and to the processes that listened when it was checked.
+
+    A server that loadchaos started needs it, too: a launch command may be a tunnel. `reasons` and `authorized` are those
+    of `check`.
+    """
+
+    def __init__(self, reasons: Sequence[str], authorized: Sequence[str], *, launched: bool = False) -> None:
+        self._reasons, self._authorized, self._launched = reasons, authorized, launched
+        self._checked: dict[str, frozenset[tuple[int | None, float]]] = {}
+
+    def check(self, url: str) -> None:
+        """Raise AuthorizationError where `check` does, and remember who listens."""
+        check(url, self._reasons, self._authorized, launched=self._launched)
+        self._checked[url] = _listening(url)
+
+    def refusal(self, url: str) -> str | None:
+        """Return why an attack on this address may not begin now; None where it may.
+
+        Where other processes listen than those that were checked, all is checked again.
+        """
+        if self._checked.get(url) == _listening(url):
+            return None
+        try:
+            self.check(url)
+        except AuthorizationError as e:
+            return str(e)
+        return None
+
+
+def _listening(url: str) -> frozenset[tuple[int | None, float]]:
+    host, port = host_and_port(url)
+    if not _is_loopback(host):
+        return frozenset()
+    return frozenset((owner.pid, owner.began_s) for owner in listeners(host, port))
 
 
 def _given(text: str) -> str:
@@ -71,8 +114,12 @@ def _why_no_server(owner: Listener) -> str | None:
     shown = repr(owner.command[:80]) if owner.command else "a process whose command line cannot be read"
     if owner.forwards:
         return f"Its listener is {shown}, which forwards to another address."
-    if not owner.engine:
+    if not owner.named_as_engine:
         return f"Its listener is {shown}, which is no known server and may forward to another machine."
+    if not owner.engine:
+        return (
+            f"Its listener is {shown}, which has loaded no library that runs models: it may forward to another machine."
+        )
     if owner.remote:
         return f"Its listener {shown} is connected to {owner.remote[0]}, so it may forward to another machine."
     return None

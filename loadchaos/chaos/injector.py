@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,13 +30,17 @@ _SKIPPED_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """The server to attack; `version` where it is known, `verify` as httpx takes it."""
+    """The server to attack; `version` where it is known, `verify` as httpx takes it.
+
+    `refusal` gives why an address may not be attacked now, None where it may.
+    """
 
     dialect: Dialect
     replicas: Sequence[AttackedReplica]
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None
     verify: Any = True
+    refusal: Callable[[str], str | None] = lambda _url: None
 
 
 @dataclass(eq=False)
@@ -73,6 +77,7 @@ class AttackInjector:
             headers=dict(target.headers), limits=limits, verify=target.verify, trust_env=False
         )
         self._replicas, self._emit, self._seed = list(target.replicas), emit, seed
+        self._refusal = target.refusal
         self._context = AttackContext(target.dialect, self._client, redactor, target.version)
         self._planned: list[_Planned] = []
         self._fired: dict[tuple[str, str, str], _Planned] = {}
@@ -97,6 +102,11 @@ class AttackInjector:
         when = parse_conditions(times.when, self._context.dialect)
         waits = None if times.trigger is None else self._triggers.wait_for(times.trigger)
         self._planned.append(_Planned(len(self._planned), kind, attack, times, when, waits))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Roots of the admin URLs of the servers that an act can reach."""
+        return [replica.admin_url for replica in self._replicas]
 
     @property
     def names(self) -> list[str]:
@@ -208,6 +218,9 @@ class AttackInjector:
         attack = planned.attack
         if replica.name in planned.holding:
             self._skip(planned, n, replica, "the act before is still in force")
+            return
+        if (why := self._refusal(replica.admin_url)) is not None:
+            self._skip(planned, n, replica, why)
             return
         result = ActResult(ok=None, text="the run stopped before the server answered")
         planned.row_fields[replica.name] = attack.row_fields(replica)

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +20,10 @@ _SPAWNED = ("multiprocessing.spawn", "multiprocessing.forkserver")
 _MOST_PARENTS = 4
 _TITLE = re.compile(r"(?:" + "|".join(command_words()) + r")::", re.IGNORECASE)
 """Title that a server gives to its processes: `VLLM::EngineCore`."""
+_MODEL_LIBRARY = re.compile(
+    r"/(?:libtorch\w*|libllama|libggml[\w-]*|_turbomind[\w.-]*|libtensorrt_llm\w*|libmlx)\.(?:so|dylib)\b"
+)
+"""Libraries that run models: torch (vLLM, SGLang, LMDeploy, transformers), TurboMind, ggml, TensorRT-LLM, MLX."""
 _EMBEDDED = "loadchaos.simulator.server"
 _FORWARDING_PART = re.compile(r"(?:\w+_)?(?:proxy|proxy_server|router|gateway|lb|load_balancer|tunnel)")
 """Part of a module, or a subcommand, of an engine's package that only forwards: `lmdeploy serve proxy`."""
@@ -44,6 +48,8 @@ class Listener:
         name: its name, which holds a title that the process set itself.
         program: file name of its program; "" where it cannot be read.
         remote: addresses of other machines that it has connected to.
+        began_s: when it started, seconds since 1970: a pid alone may be another process by now.
+        runs_models: a library that runs models is loaded in it. A name proves nothing: anybody can give it.
     """
 
     pid: int | None
@@ -51,6 +57,8 @@ class Listener:
     name: str = ""
     program: str = ""
     remote: tuple[str, ...] = ()
+    began_s: float = 0.0
+    runs_models: bool = False
 
     @property
     def command(self) -> str:
@@ -64,13 +72,23 @@ class Listener:
 
     @property
     def engine(self) -> bool:
-        """True where the program, the script or the `-m` module is an engine.
+        """True for a process that is named as an engine and can run a model.
 
-        Its other arguments prove nothing: `litellm --model openai/vllm` forwards.
+        The name is that of the program, the script, the `-m` module or the title that it set itself. Other arguments
+        prove nothing: `litellm --model openai/vllm` forwards.
         """
+        return self.named_as_engine and (self.runs_models or self._is_compiled or _start(self.argv)[1] == _EMBEDDED)
+
+    @property
+    def named_as_engine(self) -> bool:
         argv = _multiprocessing_parent(self)
         # A title that the server sets itself is in the name where the command line is cut.
         return any(_TITLE.match(text) for text in (*argv[:1], self.name)) or is_engine(argv)
+
+    @property
+    def _is_compiled(self) -> bool:
+        """True where the program file itself is an engine (llama-server), and no interpreter."""
+        return PurePath(self.program).name in command_words()
 
     def _started(self) -> Sequence[str]:
         kind, what, _ = _start(self.argv)
@@ -166,10 +184,30 @@ def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
     except psutil.Error:
         return Listener(pid)
     try:
-        program = process.exe()
+        program, began_s = process.exe(), process.create_time()
     except psutil.Error:  # of another user
-        program = ""
-    return Listener(pid, argv, name, program, _remote(pid, connections))
+        return Listener(pid, argv, name, remote=_remote(pid, connections))
+    return Listener(pid, argv, name, program, _remote(pid, connections), began_s, _runs_models(process))
+
+
+def _runs_models(process: psutil.Process) -> bool:
+    """Tell whether a library that runs models is loaded in a process, or in one that it started."""
+    try:
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        family = [process]
+    return any(_MODEL_LIBRARY.search(_loaded(one)) is not None for one in family)
+
+
+def _loaded(process: psutil.Process) -> str:
+    """Return the files that are mapped into a process; "" where they cannot be read."""
+    try:
+        maps = Path(f"/proc/{process.pid}/maps")
+        if maps.exists():
+            return maps.read_text("utf-8", "replace")  # psutil reads what each page costs, too: seconds for an engine
+        return "\n".join(file.path for file in process.memory_maps())
+    except (OSError, psutil.Error):
+        return ""
 
 
 def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         _refuse_for_workers(options)
     url = parse_target(options.target) if options.target is not None else None
     admin_url = parse_target(options.admin_url) if options.admin_url else None
-    external_urls = _external_urls(profile, kind, url, admin_url)
+    external_urls = _external_urls(profile, url, admin_url)
     for external_url in external_urls:
         authorization.check(external_url, profile.dangers(), options.authorize)
     for spec in options.server_log:
@@ -118,8 +118,8 @@ def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None
     return LocalTokenizer.load(path) if path else None
 
 
-def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
+def _external_urls(profile: Profile, url: str | None, admin_url: str | None) -> tuple[str, ...]:
+    replicas = [parse_target(r.url) for r in profile.target.replicas]
     return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import httpx
 
+from loadchaos.chaos import authorization
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.network import LocalProxy
@@ -122,6 +123,11 @@ class Preparation:
                 await launched.wait_recorded()
             raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
         await self._refuse_foreign_server()
+        self._leave = authorization.Leave(
+            self._profile.dangers(), self._options.authorize, launched=self._target.kind != "external"
+        )
+        for url in dict.fromkeys((self._server.url, *self._server.replicas.values())):
+            self._leave.check(url)  # a server that we launched may be a tunnel to one that we did not
 
     def _launched_ports(self) -> Sequence[int]:
         launched = self._server.launched
@@ -270,7 +276,7 @@ class Preparation:
         tls = self._target.tls.context()
         injector = AttackInjector(
             [a.spec() for a in self._profile.attacks],
-            AttackTarget(dialect, replicas, self._target.headers, facts.version, tls),
+            AttackTarget(dialect, replicas, self._target.headers, facts.version, tls, self._leave.refusal),
             self._record.event,
             self._redactor,
             self._options.seed,

@@ -79,7 +79,7 @@ class WebCommands:
     def _refusal(self, reason: str) -> str | None:
         """Reason to refuse an attack; None where it may run. A button needs the same --authorize as a profile."""
         try:
-            for url in self._target.external_urls:
+            for url in (*self._target.external_urls, *(self._attacks.addresses if self._attacks is not None else ())):
                 authorization.check(url, [reason], self._authorized)
         except LoadchaosError as e:
             return str(e)

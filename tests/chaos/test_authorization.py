@@ -20,8 +20,13 @@ HARM = ["the attack reset_mm_cache"]
 LISTENS = """
 import os, socket
 if "LISTEN_ON" in os.environ:
+    if library := os.environ.pop("LOADS", ""):
+        import mmap
+        file = open(library, "rb")
+        loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     host = os.environ.pop("LISTEN_ON")
-    s = socket.socket(); s.bind((host, 0)); s.listen()
+    s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((host, int(os.environ.pop("LISTEN_PORT", 0)))); s.listen()
     if "CONNECT_TO" in os.environ:
         host, port = os.environ.pop("CONNECT_TO").split(":")
         other = socket.create_connection((host, int(port)))
@@ -35,14 +40,20 @@ if "LISTEN_ON" in os.environ:
 
 
 @contextlib.contextmanager
-def listening(folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "") -> Iterator[int]:
+def listening(
+    folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "", loads: str = "libtorch_cpu.so"
+) -> Iterator[int]:
     """Run a process with this command line that listens; yields its port.
 
+    It has the library `loads` mapped.
     Python imports sitecustomize before it looks at its arguments, so they can be those of any program.
     """
     (folder / "sitecustomize.py").write_text(LISTENS, "utf-8")
     variables = {"PYTHONPATH": str(folder), "PYTHONHOME": sys.base_prefix, "LISTEN_ON": on}
     variables |= {"CONNECT_TO": connect_to} if connect_to else {}
+    if loads:
+        (folder / loads).write_bytes(b"library")
+        variables["LOADS"] = str(folder / loads)
     process = subprocess.Popen(
         argv, executable=sys.executable, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
     )
@@ -104,6 +115,44 @@ def test_check_allows_an_engine_by_its_program_or_module(command: str, tmp_path:
     with listening(tmp_path, *command.split()) as port:
         for host in ("127.0.0.1", "localhost"):
             authorization.check(f"http://{host}:{port}", HARM, [])
+
+
+@pytest.mark.parametrize("command", [c for what, c in ENGINES.items() if what != "embedded"])
+def test_check_refuses_what_is_only_named_as_an_engine(command: str, tmp_path: Path) -> None:
+    with listening(tmp_path, *command.split(), loads="") as port:
+        with pytest.raises(AuthorizationError, match="has loaded no library that runs models"):
+            authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+        authorization.check(f"http://127.0.0.1:{port}", HARM, [f"127.0.0.1:{port}"])
+
+
+@pytest.mark.parametrize("title", ["vllm_proxy", "sglang_router", "vllm-gateway", "lmdeploy_proxy"])
+def test_check_refuses_the_title_of_a_router(title: str, tmp_path: Path) -> None:
+    with listening(tmp_path, title) as port, pytest.raises(AuthorizationError, match="no known server"):
+        authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+
+
+@pytest.mark.parametrize("library", ["libllama.so.0", "libggml-cuda.so", "_turbomind.cpython-312-x86_64-linux-gnu.so"])
+def test_check_knows_an_engine_by_a_library_that_runs_models(library: str, tmp_path: Path) -> None:
+    with listening(tmp_path, "/venv/bin/python", "/venv/bin/vllm", "serve", loads=library) as port:
+        authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+
+
+def test_leave_belongs_to_the_process_that_was_checked(tmp_path: Path) -> None:
+    engine = ("/venv/bin/python", "/venv/bin/vllm", "serve", "m")
+    leave = authorization.Leave(HARM, [])
+    with listening(tmp_path, *engine) as port:
+        url = f"http://127.0.0.1:{port}"
+        leave.check(url)
+        assert leave.refusal(url) is None
+    os.environ["LISTEN_PORT"] = str(port)
+    try:
+        with listening(tmp_path, "python3", "forward.py"):
+            refusal = leave.refusal(url)
+        assert refusal is not None and "no known server" in refusal
+        with listening(tmp_path, *engine):
+            assert leave.refusal(url) is None, "a restarted engine is checked again"
+    finally:
+        del os.environ["LISTEN_PORT"]
 
 
 FORWARDERS = {
@@ -196,7 +245,9 @@ def test_check_refuses_a_loopback_port_without_a_visible_owner(
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    owners = [Listener(1, ("vllm", "serve", "m")), Listener(2, ("ssh", "-L", "8000:prod:8000"))][::order]
+    owners = [Listener(1, ("vllm", "serve", "m"), runs_models=True), Listener(2, ("ssh", "-L", "8000:prod:8000"))][
+        ::order
+    ]
     monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match="which forwards to another address"):
         authorization.check("http://127.0.0.1:9", HARM, [])
