@@ -61,15 +61,6 @@ def test_judge_counts_early_clients_as_in_flight_at_death(history: History) -> N
     assert history.verdict()["failures"][0]["in_flight_at_death"] == 9
 
 
-def test_judge_reports_an_engine_death_without_a_log(history: History) -> None:
-    ids = history.begin().work(5).send(5)
-    history.serve(0.2).die(ids).idle(2).end()
-    [failure] = history.verdict()["failures"]
-    assert failure["severity"] == "engine_death"
-    assert failure["lost_requests"] == 5
-    assert "refused" in failure["evidence"]["text"] or "engine is dead" in failure["evidence"]["text"]
-
-
 def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: History) -> None:
     history.begin().work(5)
     history.close().idle(3)

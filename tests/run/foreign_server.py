@@ -31,7 +31,8 @@ class ForeignServer:
 
     Attributes:
         pages: status and body of GET paths; others answer 404.
-        images: `counted`, `ignored`, `fails` (500), `cut` (no answer) or `uncounted_in_streams`.
+        images: `counted`, `ignored`, `fails` (500), `refused` (400), `cut` (no answer) or `uncounted_in_streams`.
+        chat: it has the chat endpoint.
         fails_on: text in a request that is answered with 500.
         token_s: time of one token.
         headers: headers of every answer.
@@ -40,6 +41,7 @@ class ForeignServer:
 
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     images: str = "counted"
+    chat: bool = True
     fails_on: str = ""
     token_s: float = 0.002
     first_s: float = 0.0
@@ -88,7 +90,7 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
             sent = self.rfile.read(length)
             body = json.loads(sent or b"{}")
             server.asked[self.path] += 1
-            if self.path != "/v1/chat/completions":
+            if self.path != "/v1/chat/completions" or not server.chat:
                 self._answer(404, '{"detail":"Not Found"}')
                 return
             messages = body["messages"]
@@ -97,6 +99,9 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
             hit = server.fails_on and server.fails_on.encode() in sent
             if hit or (has_image and server.images in ("fails", "cut")):
                 self._fail()
+                return
+            if has_image and server.images == "refused":
+                self._answer(400, '{"error": {"message": "images are not supported"}}')
                 return
             prompt = server.prompt_tokens(messages, stream=bool(body.get("stream")))
             self._complete(body, prompt)

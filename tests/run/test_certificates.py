@@ -15,7 +15,6 @@ from loadchaos.core.tls import TlsSettings
 from tests.run.conftest import Sim, Start
 from tests.run.test_plain_locust import PROFILE, locust
 
-TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
 FRONT = Path(__file__).parent / "tls_front.py"
 
 

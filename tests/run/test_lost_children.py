@@ -92,19 +92,6 @@ def test_load_processes_share_the_load_and_write_a_file_each(start: Start) -> No
     assert run.verdict()["outcomes"] == {"ok": 20}
 
 
-@pytest.mark.slow
-def test_load_process_lost_of_two_makes_the_run_unknown(start: Start, for_long: Any) -> None:
-    run = start("--processes", "2", **for_long).loaded()
-    (header,) = run.rows("requests-1.jsonl", row="header")
-    run.pids["worker"] = header["pid"]
-    run.signal(signal.SIGKILL, "worker")
-    run.wait(lambda: run.is_gone("worker"), "the worker's end")
-    run.signal(signal.SIGINT)
-    assert run.ends() == 130
-    assert run.check("load_process")["verdict"] == "unknown"
-    run.all_gone()
-
-
 FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight": 64}]
 
 

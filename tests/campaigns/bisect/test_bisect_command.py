@@ -145,15 +145,6 @@ def test_bisect_command_of_a_server_that_never_starts(deadly_trace: Path, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_bisect_command_of_a_server_that_never_gets_healthy(deadly_trace: Path, tmp_path: Path) -> None:
-    launch = f"{sys.executable} -c 'import time; time.sleep(600)' --port {free_port()}"
-    done = bisected(deadly_trace, "--flags", "--launch", launch, "--wait-ready", "3s", cwd=tmp_path)
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert "was not healthy within 3 s" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_bisect_command_of_a_failure_that_does_not_come(tmp_path: Path) -> None:
     harmless = write_trace(tmp_path / "trace", 10)
     launch = f"{SIMULATOR} --port {free_port()} --defect near_max_oob --flag max_model_len=2048"

@@ -185,6 +185,13 @@ def test_script_looks_for_a_dead_server_until_it_is_dead() -> None:
     assert "if BAD and not all(time.sleep(0.5) or alive() for _ in range(6)):" in text
 
 
+def test_script_has_one_client_for_all_threads() -> None:
+    """A client takes some 20 ms to make: a burst of 131 would come over three seconds."""
+    text = _script([{"words": 3, "body": {}}] * 131, 1, ScriptFacts("x", "serve", "http://127.0.0.1:1"), inline=True)
+    assert text.count("httpx.Client(") == 1
+    assert "httpx.stream(" not in text
+
+
 def test_equal_requests_are_counted_and_not_tried_one_by_one(tmp_path: Path) -> None:
     whole, tries = candidate(64, tmp_path, ["a"] * 64), 0
 

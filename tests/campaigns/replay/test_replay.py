@@ -17,7 +17,6 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.body_hash import store_body
-from loadchaos.core.errors import LoadchaosError
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceHeader, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
@@ -77,14 +76,6 @@ def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
 
     found = [(r.reproduced, r.fresh, r.sent, started) for r, started in asyncio.run(tries())]
     assert found == [(False, True, 2, 1), (False, False, 1, 1), (True, False, 1, 1), (False, True, 1, 2)]
-
-
-@pytest.mark.slow
-def test_try_on_a_server_that_never_starts_is_an_error(tmp_path: Path) -> None:
-    server = ServerChoice(CommandLine(("false",), {}, f"http://127.0.0.1:{free_port()}"), ready_within_s=5.0)
-    with pytest.raises(LoadchaosError, match="did not become healthy") as e:
-        asyncio.run(run_try(trace(tmp_path, 10), TryPlan(server, DEATH, Options(), {}), tmp_path / "try"))
-    assert e.value.exit_code == 4
 
 
 def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
