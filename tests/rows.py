@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.core.units import NS_PER_S
+from tests.waiting import until_async
 
 S = NS_PER_S
 MS = 1_000_000
 Row = dict[str, Any]
+
+
+class EmittedRows(list[Any]):
+    """Ledger rows in the order they were emitted."""
+
+    def of(self, kind: str = "", **fields: Any) -> list[Row]:
+        """Rows of this kind with these values."""
+        wanted = {"row": kind, **fields} if kind else fields
+        return [r for r in self if all(r.get(k) == v for k, v in wanted.items())]
+
+    async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
+        await until_async(condition, f"{self[-20:]}", limit_s)
 
 
 def answered(sent_ns: int, n: int, *, took_ns: int = S, traffic: str = "text", phase: int = 0, **end: Any) -> list[Row]:

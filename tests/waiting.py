@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,3 +17,11 @@ def until(condition: Callable[[], T | None], what: str = "the condition", limit_
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
         time.sleep(0.01)
     return value
+
+
+async def until_async(condition: Callable[[], object], what: str = "the condition", limit_s: float = 60.0) -> None:
+    """The same beside other work of the event loop."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        await asyncio.sleep(0.01)

@@ -10,12 +10,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +21,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from tests.http_server import Asked, Handler, serving
 from tests.real import servers
 from tests.real.servers import PROJECT, Command
 
@@ -125,16 +124,13 @@ def shared_lmdeploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 def gateway(url: str, *paths: str) -> Iterator[str]:
     """Address of a gateway that lets only these paths through."""
 
-    class Through(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    class Through(Handler):
+        def reply(self, asked: Asked) -> None:
             if self.path not in paths:
                 self.send_error(404)
                 return
             behind = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
-            behind.request(self.command, self.path, body, {"Content-Type": "application/json"})
+            behind.request(self.command, self.path, asked.content, {"Content-Type": "application/json"})
             answer = behind.getresponse()
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.headers["Content-Type"])
@@ -145,20 +141,8 @@ def gateway(url: str, *paths: str) -> Iterator[str]:
             self.wfile.write(b"0\r\n\r\n")
             behind.close()
 
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Through) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Through) as address:
+        yield address
 
 
 @dataclass(frozen=True)

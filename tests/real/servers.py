@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 
@@ -31,15 +29,6 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str]
     url: str
-
-
-def free_port() -> int:
-    """Port below the kernel's client ports, so that no client gets it."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", port))
-            return port
 
 
 def vllm(

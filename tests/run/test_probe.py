@@ -112,7 +112,11 @@ def test_probe_describes_an_unknown_server() -> None:
 
 
 def test_probe_of_a_server_without_chat_names_its_endpoints() -> None:
-    paths = {"/v1/embeddings": {"post": {}}, "/v1/models": {"get": {}}, "/score": {"post": {}}}
+    paths: dict[str, dict[str, object]] = {
+        "/v1/embeddings": {"post": {}},
+        "/v1/models": {"get": {}},
+        "/score": {"post": {}},
+    }
     pages = {**MODELS_ONLY, "/openapi.json": (200, json.dumps({"paths": paths}))}
     with serving(ForeignServer(pages, chat=False)) as server:
         done = probe(server.url)

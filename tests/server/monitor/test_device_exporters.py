@@ -139,13 +139,10 @@ def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.Mon
     assert {r["values"]["gpu_xids_total"] for r in rows.of("device", device="gpu0")} == {0}
 
 
-def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    async def story() -> None:
-        watch = NvmlMonitor(rows.append)
-        watch.start()
-        await watch.stop()
-
-    asyncio.run(story())
+    watch = NvmlMonitor(rows.append)
+    watch.start()
+    await watch.stop()
     assert rows == []
