@@ -1,7 +1,5 @@
 """HTTP servers of tests: a function or a handler answers; nothing is logged."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +11,6 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Asked:
-    """A request to a server of a test."""
-
     method: str
     path: str
     headers: dict[str, str]

@@ -1,7 +1,5 @@
 """Rows of a made-up ledger: each builder gives the usual values, which keywords override."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,7 +17,6 @@ class EmittedRows(list[Any]):
     """Ledger rows in the order they were emitted."""
 
     def of(self, kind: str = "", **fields: Any) -> list[Row]:
-        """Rows of this kind with these values."""
         wanted = {"row": kind, **fields} if kind else fields
         return [r for r in self if all(r.get(k) == v for k, v in wanted.items())]
 

@@ -1,7 +1,3 @@
-"""Coverage of a workload: counters, gauges, pairs, states and log lines become features."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.coverage import WorkloadCoverage, steps_up_to, tenths_up_to

@@ -1,7 +1,3 @@
-"""Judge: several servers behind one address."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""Judge: deaths, hangs and shutdowns in hand-made runs."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""Judge: failures without a death, their attribution, and accepted ones."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

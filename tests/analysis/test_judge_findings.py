@@ -1,7 +1,3 @@
-"""Judge: findings during a run, and bounded memory."""
-
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Judge: runs that prove nothing have verdict unknown, never pass."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

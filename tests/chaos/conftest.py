@@ -1,7 +1,5 @@
 """Helpers for tests of attacks: admin server, ledger rows, injector."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -61,5 +59,4 @@ def server() -> Iterator[AdminServer]:
 
 
 def injector(specs: Sequence[Any], replica: AttackedReplica, emit: Emit = lambda _: None) -> AttackInjector:
-    """An injector of these attacks on one vLLM replica."""
     return AttackInjector(specs, AttackTarget(DIALECTS["vllm"], [replica]), emit, Redactor())

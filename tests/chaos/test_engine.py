@@ -1,7 +1,3 @@
-"""Engine attacks: the trigger file is found, written and removed."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,3 @@
-"""Host load `cpu`: its processes end with the attack and with us."""
-
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,3 @@
-"""AttackInjector with admin attacks: calls, rows and undoing."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,3 @@
-"""Our proxy and its toxics, and the network attacks that use them."""
-
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

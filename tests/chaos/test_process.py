@@ -1,7 +1,3 @@
-"""Process attacks: right process, recorded pid, undone stop."""
-
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -29,8 +25,6 @@ time.sleep(60)
 
 
 class Tree:
-    """The two processes; `pid` is the API server's."""
-
     def __init__(self) -> None:
         self.server = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None

@@ -3,8 +3,6 @@
 Their effects are expected, every other failure is the server's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

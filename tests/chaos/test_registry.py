@@ -1,7 +1,3 @@
-"""Registries of attacks: an entry is one file and its name."""
-
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,8 +72,6 @@ def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.Monk
 
 
 class Flag:
-    """An attack that a contributor might add: raise a flag."""
-
     name = "flag_red"
     effects = ("stalled",)
     holds = True

@@ -1,7 +1,3 @@
-"""Timetables and conditions of attacks."""
-
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,3 @@
-"""A whole run against an external server, without a target in the profile."""
-
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,3 @@
-"""Confidence intervals and sequential tests against known values."""
-
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,3 @@
-"""Histograms and quantiles: nearest rank, within the width of a bucket."""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

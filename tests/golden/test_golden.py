@@ -1,7 +1,3 @@
-"""A part of `make golden`, and the proof that it can fail."""
-
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -26,7 +26,6 @@ FAST = "target.embedded.flags.speed=6"
 
 
 def run(folder: Path, name: str, *overrides: str) -> tuple[int, dict[str, Any], str]:
-    """(exit code, verdict, what was printed) of one run of a shipped profile."""
     sets = [arg for o in overrides for arg in ("--set", o)]
     argv = ["run", str(ROOT / "profiles" / f"{name}.yaml"), "--embedded", "--no-live", "--exporter-port", "0", *sets]
     done = run_command(*argv, cwd=folder, env={**os.environ, "NO_COLOR": "1"})

@@ -1,7 +1,5 @@
 """Fixtures for real servers, shared where tests do not harm them."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -46,8 +44,6 @@ READY_S = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server and its log."""
-
     url: str
     log: Path
 
@@ -71,7 +67,6 @@ lmdeploy_018 = skipping(servers.lmdeploy_018)
 
 @contextlib.contextmanager
 def running(command: Command, log: Path) -> Iterator[Server]:
-    """The server, healthy; its whole process group is ended afterwards."""
     with log.open("wb") as f:
         process = subprocess.Popen(
             command.argv, env={**os.environ, **command.env}, stdout=f, stderr=subprocess.STDOUT, start_new_session=True
@@ -147,8 +142,6 @@ def gateway(url: str, *paths: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class RunOutput:
-    """Result of a run: exit code, output, verdict."""
-
     code: int
     output: str
     verdict: dict[str, Any]
@@ -160,14 +153,12 @@ class RunOutput:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts discovered before the load."""
         return dict(json.loads((self.folder / "facts.json").read_text()))
 
     def check(self, name: str) -> str:
         return next(str(c["actual"]) for c in self.verdict["checks"] if c["name"] == name)
 
     def open_checks(self) -> set[str]:
-        """The names of those that did not pass."""
         return {str(c["name"]) for c in self.verdict["checks"] if c["verdict"] != "pass"}
 
 

@@ -1,7 +1,5 @@
 """A recording proxy in a thread of its own, between raw sockets on both sides."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -26,8 +24,6 @@ WAIT_S = 10.0
 
 
 class SeenExchanges:
-    """Sink that keeps all exchanges."""
-
     def __init__(self) -> None:
         self.begun: list[TappedExchange] = []
         self.ended: list[TappedExchange] = []
@@ -57,8 +53,6 @@ class SeenExchanges:
 
 
 class RawUpstream:
-    """Server that runs a function for each connection."""
-
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)

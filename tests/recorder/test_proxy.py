@@ -1,7 +1,5 @@
 """The recording proxy changes nothing between raw sockets: it must never be what breaks."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import threading

@@ -1,7 +1,3 @@
-"""Recordings: no content, secrets or headers; kills, full disks and freezing; traces made of them."""
-
-from __future__ import annotations
-
 import json
 import os
 import resource

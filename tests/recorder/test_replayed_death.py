@@ -1,7 +1,3 @@
-"""A death recorded by its shapes comes again when synthetic bodies are sent."""
-
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,5 +1,3 @@
-"""An upstream server that speaks TLS."""
-
 from __future__ import annotations
 
 import socket

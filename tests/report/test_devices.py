@@ -1,7 +1,3 @@
-"""Tests of GPU and host data in /metrics and in the charts."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.figures.live import LiveFigures

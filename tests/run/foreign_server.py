@@ -1,7 +1,5 @@
 """A chat server of another make, with faults chosen by a test."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
@@ -72,8 +70,6 @@ PAGES = {"/v1/models": (200, MODELS), "/health": (200, "")}
 
 @contextmanager
 def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
-    """Serve until the end of the block; port 0 is a free one."""
-
     class ForeignHandler(Handler):
         def reply(self, asked: Asked) -> None:
             server.asked[self.path] += 1

@@ -1,7 +1,3 @@
-"""Whole runs against servers whose answers have wrong content."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""TLS settings: a server with a private CA, trusted by --ca or -k."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,3 @@
-"""Faults on our side: folders, file handles, clocks, networks."""
-
-from __future__ import annotations
-
 import os
 import shutil
 import socket

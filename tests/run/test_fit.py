@@ -1,7 +1,3 @@
-"""Traffic is fitted to servers that differ from what a profile expects."""
-
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

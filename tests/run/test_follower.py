@@ -1,5 +1,3 @@
-"""Tests of the follower on finished, growing and killed runs."""
-
 import contextlib
 import io
 import json
@@ -97,7 +95,6 @@ def growing(run_folder: RunFolder, tmp_path: Path) -> Iterator[Growing]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start followers and end those that are left."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start_follower(folder: RunFolder, *options: str, **kwargs: Any) -> subprocess.Popen[bytes]:

@@ -1,5 +1,3 @@
-"""A whole run without a profile, and the result that it saves."""
-
 import json
 from collections.abc import Callable
 

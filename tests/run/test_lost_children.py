@@ -1,5 +1,3 @@
-"""Child processes killed or stopped: the record is kept, no run passes."""
-
 import signal
 from typing import Any
 
@@ -96,7 +94,6 @@ FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight"
 
 
 def of_two(start: Start) -> Any:
-    """Run with two load processes under load; the second is `worker`."""
     run = start("--processes", "2", load=FOR_A_WHILE)
     run.wait_for("requests-1.jsonl", 20, row="end")
     run.note_pids()

@@ -1,5 +1,3 @@
-"""A profile's traffic under `locust -f`, with nothing of ours around it."""
-
 import json
 import subprocess
 import sys

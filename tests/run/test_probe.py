@@ -1,5 +1,3 @@
-"""Probe command: facts, fits and budget for each kind of server."""
-
 import json
 import os
 import re
@@ -26,7 +24,6 @@ def probe(*args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def embedded() -> Iterator[Callable[..., str]]:
-    """Starts an embedded server with these flags and gives its URL."""
     started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
 
     def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:

@@ -1,7 +1,3 @@
-"""Parts of a run without a server: errors, interrupts, attacks, record."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

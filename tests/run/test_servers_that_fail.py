@@ -1,5 +1,3 @@
-"""Servers that fail: to start, on the first request, or repeatedly."""
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """GPU memory of an ended server, with a stand-in for nvidia-smi."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

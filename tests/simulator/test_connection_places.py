@@ -1,7 +1,3 @@
-"""Places of the embedded server's HTTP layer."""
-
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -16,7 +12,6 @@ WHOLE = b"GET /health HTTP/1.1\r\n\r\n"
 
 
 async def answered(defects: list[str], *, clients: int, sent: bytes) -> bool:
-    """True if a server answers after so many clients have sent this and left."""
     rules = EngineRules(EngineConfig())
     plant(defects, rules)
     http = HttpServer(lambda exchange: HttpExchange.send(exchange, 200), True, rules.most_unfinished_connections)

@@ -1,5 +1,3 @@
-"""Registry of the planted bugs: one file and one entry each."""
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""Last words: errors that no rule knows are shown where a server died, failed to start or went on."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

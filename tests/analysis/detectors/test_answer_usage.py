@@ -1,7 +1,3 @@
-"""Usage of answers against each other and against the server's counters."""
-
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 
@@ -24,7 +20,6 @@ def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") ->
 
 
 def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:
-    """100 answers of 100 + 50 tokens; the server counts `counted` of them."""
     detector = AnswerUsage()
     detector.fold(scrape(0, 1000, 1000))
     for n in range(1, 101):

@@ -1,7 +1,3 @@
-"""DeviceFaultDetector: Xids and OOM kills in hand-made readings."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""KvLeakDetector: requests and KV cache held after the load."""
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +38,6 @@ def facts_row(dialect: str, **more: Any) -> Mapping[str, Any]:
 
 
 def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any) -> KvLeakDetector:
-    """A detector that was fed these rows of a server."""
     found = KvLeakDetector()
     for row in [facts_row(dialect, **facts), *given]:
         found.fold(row)

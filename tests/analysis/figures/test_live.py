@@ -1,5 +1,3 @@
-"""Tests of the live numbers: totals equal the ledger."""
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""IncidentContext: readings around an incident, one per five seconds."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.judge import Judge

@@ -1,7 +1,3 @@
-"""StateMachine: log markers of shutdown, failure and engine death."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -12,7 +8,6 @@ from tests.rows import MS, S
 
 
 def watch(world: World, **options: Any) -> list[dict[str, Any]]:
-    """All state rows a history gives."""
     machine = StateMachine("server", **options)
     return [dict(state) for row in world.rows for state in machine.feed(row)]
 

@@ -1,5 +1,3 @@
-"""capacity: the server flag that sets the longest prompt."""
-
 import pytest
 
 from loadchaos.analysis.verdict.capacity import moved_by

@@ -1,5 +1,3 @@
-"""RunHealth: server logs without lines, requests adjusted to the server."""
-
 from typing import Any
 
 import pytest

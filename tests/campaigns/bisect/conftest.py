@@ -1,7 +1,5 @@
 """A trace that kills a server with the bug near_max_oob, and wheels of such servers."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""`loadchaos bisect` from the command line: mistakes, and whole bisections on the embedded server."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

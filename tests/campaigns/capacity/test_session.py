@@ -1,7 +1,5 @@
 """Capacity session: files, resumption, early ends; its runs are steps in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json

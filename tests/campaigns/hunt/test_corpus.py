@@ -1,7 +1,5 @@
 """Genes, mutation and the choice of the next workload. Pure: no server, no clock."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

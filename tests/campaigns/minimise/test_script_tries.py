@@ -1,7 +1,3 @@
-"""Candidates that are tried by their scripts, and tests of small candidates."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""Traces of run folders: causes, aborts, attacks, bodies; other sources and what cannot be replayed."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

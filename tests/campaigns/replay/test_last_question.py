@@ -1,7 +1,3 @@
-"""A server that answers nothing any more after the load of a short run."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -27,7 +23,6 @@ PLACES = 20
 
 
 def leaving_clients(folder: Path, n: int) -> RequestTrace:
-    """Clients that hang up after the head of their request, one after the other."""
     body = {"model": "other", "messages": [{"role": "user", "content": "time"}], "max_tokens": 2, "stream": True}
     name = store_body(folder / "bodies", orjson.dumps(body))
     sends = [

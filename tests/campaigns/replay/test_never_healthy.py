@@ -1,7 +1,3 @@
-"""Servers that start and never get healthy: an error for the whole, a candidate that cannot be tried for a part."""
-
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -49,7 +45,6 @@ def one_request(folder: Path) -> RequestTrace:
 
 
 def launched(server: ServerChoice) -> list[int]:
-    """Processes of the launch command that are left."""
     assert server.launch is not None
     port = server.launch.argv[4]
     return [

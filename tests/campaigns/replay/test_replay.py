@@ -1,7 +1,3 @@
-"""Whole replays on the embedded server."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -37,7 +33,6 @@ def near_max_server(**flags: Any) -> ServerChoice:
 
 
 def trace(folder: Path, *words: int) -> RequestTrace:
-    """One request after the other, each with so many words."""
     sends = []
     for i, n in enumerate(words):
         body = {

@@ -1,7 +1,3 @@
-"""Soak command: unit files, errors, and a run that survives its soak."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,3 @@
-"""Bodies of endpoints, and what each can carry."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 A small streaming server, and the real Locust child against it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -79,16 +77,12 @@ TRAFFIC: list[Row] = [{"name": "text", "payload": {"text": {"tokens": 64}}, "out
 
 
 class Served(Protocol):
-    """What a child asks."""
-
     @property
     def url(self) -> str: ...
 
 
 @dataclass
 class Child:
-    """The Locust child in a run folder of its own."""
-
     folder: Path
     process: subprocess.Popen[bytes] | None = None
 

@@ -1,7 +1,5 @@
 """Sessions in a real Locust child: live answers, tool loops, branches, and what a failed turn costs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import Counter

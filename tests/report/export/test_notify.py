@@ -1,5 +1,3 @@
-"""Tests of notifications: incidents, verdict, and secret addresses."""
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Spans of a run at a real OTLP/HTTP receiver on this machine."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket

@@ -1,5 +1,3 @@
-"""Tests of the latency heatmaps: cells, gaps and size."""
-
 import random
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tests of report.html: self-contained, escaped and small."""
-
 import re
 from html.parser import HTMLParser
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tests of the dashboards: current, valid, and with data for each panel."""
-
 import json
 import math
 import os
@@ -272,7 +270,6 @@ def told_everything() -> dict[str, list[Json]]:
 
 
 def empty(names: Sequence[str], prometheus: Prometheus, began: float, ended: float) -> list[str]:
-    """Queries of these dashboards without a finite point."""
     found = []
     for parameter in queries(names):
         expr, instant = parameter.values

@@ -1,5 +1,3 @@
-"""Tests of the exporter: totals, names, labels and port."""
-
 import socket
 import urllib.request
 from collections import Counter
@@ -36,7 +34,6 @@ def page_of(fold: LiveFigures) -> str:
 
 
 def samples(page: str) -> Samples:
-    """Samples by name and labels, without the label `run`."""
     return {
         (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k != "run"))): s.value
         for family in parse(page)

@@ -1,5 +1,3 @@
-"""Tests of the live view and the plain log."""
-
 import io
 import os
 

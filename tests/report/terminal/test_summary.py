@@ -1,5 +1,3 @@
-"""Tests of the verdict in the terminal."""
-
 from dataclasses import replace
 from pathlib import Path
 

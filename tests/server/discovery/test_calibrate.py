@@ -1,5 +1,3 @@
-"""Calibration against the embedded servers."""
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Search for the longest prompt."""
-
 import asyncio
 import json
 

@@ -1,7 +1,3 @@
-"""Later runs on a server do not ask again what an earlier one has asked."""
-
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

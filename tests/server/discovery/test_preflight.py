@@ -1,5 +1,3 @@
-"""Preflight checks of the needs of a profile."""
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fixtures: a small HTTP server with changeable pages, and a list of rows."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

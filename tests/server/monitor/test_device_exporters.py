@@ -1,7 +1,5 @@
 """Device exporters with real pages, and NVML with a stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import types

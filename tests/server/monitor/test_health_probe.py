@@ -1,7 +1,5 @@
 """Probes against a real listener that answers, hangs, goes and comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,3 @@
-"""Log alarms for shutdown, failure and engine death."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

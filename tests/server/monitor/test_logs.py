@@ -1,7 +1,3 @@
-"""Log sources: rotation, truncation, restarts and redaction."""
-
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,3 @@
-"""The monitor as a whole: rows, pages, gaps and failing parts."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Orchestrators: docker, Kubernetes and systemd as stand-ins on the PATH."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -49,7 +47,6 @@ cat show.txt
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of the stand-ins and their files."""
     home = tmp_path / "bin"
     home.mkdir()
     for name, script in (("docker", DOCKER), ("kubectl", KUBECTL), ("systemctl", SYSTEMCTL)):

@@ -1,7 +1,3 @@
-"""Real processes: seen with their roles, stopped, killed, orphaned."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

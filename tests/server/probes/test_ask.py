@@ -1,7 +1,5 @@
 """Questions to a real socket: what a server may answer in place of a chat completion."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
