@@ -1,7 +1,7 @@
 """Rows of a made-up ledger: each builder gives the usual values, which keywords override."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
@@ -11,6 +11,20 @@ from tests.waiting import until_async
 S = NS_PER_S
 MS = 1_000_000
 Row = dict[str, Any]
+
+
+class Fold(Protocol):
+    def fold(self, row: Any, /) -> object: ...
+
+
+F = TypeVar("F", bound=Fold)
+
+
+def folded(fold: F, rows: Iterable[Any]) -> F:
+    """What reads rows one by one, after it has read these."""
+    for row in rows:
+        fold.fold(row)
+    return fold
 
 
 class EmittedRows(list[Any]):
@@ -45,7 +59,5 @@ def metrics_row(
 
 def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
     """verdict.json of rows, folded in this order."""
-    judge = Judge(terms)
-    for row in rows:
-        judge.fold(row)
+    judge = folded(Judge(terms), rows)
     return judge.verdict().to_json()

@@ -1,9 +1,10 @@
 """Wait for what other processes and threads do."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -23,3 +24,14 @@ async def until_async(condition: Callable[[], object], what: str = "the conditio
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
         await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Let the work go on until the end of the context, which cancels it."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

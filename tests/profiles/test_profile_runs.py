@@ -120,7 +120,12 @@ def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str,
 
 
 @pytest.mark.parametrize(
-    "defect", ["encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled"]
+    "defect",
+    [
+        "encoder_pop_before_draft",
+        pytest.param("encoder_free_on_speculated", marks=pytest.mark.slow),
+        pytest.param("encoder_free_on_scheduled", marks=pytest.mark.slow),
+    ],
 )
 def test_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "mtp_mm", f"target.embedded.defects=[{defect}]", "attacks=[]", "requires=[]")

@@ -19,7 +19,7 @@ from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.proxy import ConnectionObserver, StreamingProxy, Upstream
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
 
-Handler = Callable[[socket.socket], None]
+Handler = Callable[[socket.socket], object]
 WAIT_S = 10.0
 
 
@@ -50,6 +50,17 @@ class SeenExchanges:
         while len(self.ended) < count and time.monotonic() < until:
             time.sleep(0.005)
         return [e.outcome for e in self.ended]
+
+
+def begins(then: Handler = lambda _: None) -> Handler:
+    """A server that begins a streamed answer."""
+
+    def serve(c: socket.socket) -> None:
+        read_request(c)
+        c.sendall(SSE_HEAD + event("one"))
+        then(c)
+
+    return serve
 
 
 class RawUpstream:

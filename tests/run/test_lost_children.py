@@ -70,6 +70,7 @@ def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answe
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
 
 
+@pytest.mark.slow  # the run killed in its load, above, is quicker
 def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers)
     run.wait_for("events.jsonl", 1, row="locust", what="start")

@@ -2,8 +2,7 @@ import json
 import os
 import re
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from loadchaos.run.probe import MOST_GENERATIONS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.run.conftest import Sim
 from tests.run.foreign_server import MODELS, ForeignServer, serving
 from tests.warm_command import run_command
 
@@ -23,27 +23,12 @@ def probe(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def embedded() -> Iterator[Callable[..., str]]:
-    started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
-
+def embedded(sim: Callable[..., Sim]) -> Callable[..., str]:
     def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:
-        argv = command(SimulatorSpec(dialect, era, (), flags, **more), port=0)
-        server = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert server.stdout is not None
-        for line in server.stdout:
-            if found := re.search(r"Uvicorn running on (http://127\.0\.0\.1:\d+)", line):
-                reader = threading.Thread(target=server.stdout.read, daemon=True)
-                reader.start()
-                started.append((server, reader))
-                return found[1]
-        raise AssertionError("the embedded server did not start")
+        spec = SimulatorSpec(dialect, era, (), flags, **more)
+        return sim(*command(spec, port=0)[3:]).url
 
-    yield start
-    for server, reader in started:
-        server.terminate()
-        reader.join(10)
-        with server:  # closes its pipe and waits
-            pass
+    return start
 
 
 def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Callable[..., str]) -> None:

@@ -96,6 +96,7 @@ def test_external_server_that_dies_of_the_first_request_is_named(start: Start, s
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
+@pytest.mark.slow  # the rule itself: analysis/incidents/test_queue_order.py
 def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Start) -> None:
     flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
     run = start(

@@ -3,7 +3,7 @@ from typing import Any
 
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
 from loadchaos.analysis.failure import Failure
-from tests.rows import S, metrics_row
+from tests.rows import S, folded, metrics_row
 
 
 def begin(n: int, body: str) -> dict[str, Any]:
@@ -32,9 +32,10 @@ def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[s
 
 
 def test_same_body_with_other_prompt_tokens_names_both_requests() -> None:
-    detector = AnswerUsage()
-    for row in (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)):
-        detector.fold(row)
+    detector = folded(
+        AnswerUsage(),
+        (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)),
+    )
     (failure,) = detector.poll(0)
     assert failure.id == "prompt_tokens_differ"
     assert failure.wrong[0].subject == "r4"

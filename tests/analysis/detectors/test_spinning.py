@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from tests.rows import folded
 
 LOST = "AssertionError: Expected a cached item for mm_hash='61ae43d2'"
 
@@ -22,9 +23,7 @@ def hang(
         h.cpu[31] += cpu
         h.cpu[30] += 0.02
         h.run(1)
-    judge = Judge()
-    for row in h.rows:
-        judge.fold(row)
+    judge = folded(Judge(), h.rows)
     return {f["id"]: f for f in judge.verdict().to_json()["failures"] if f["severity"] == "hang"}
 
 

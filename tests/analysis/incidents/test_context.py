@@ -2,12 +2,11 @@ from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from tests.analysis.conftest import History
+from tests.rows import folded
 
 
 def incidents(history: History) -> list[dict[str, Any]]:
-    judge = Judge()
-    for row in history.rows:
-        judge.fold(row)
+    judge = folded(Judge(), history.rows)
     judge.verdict()
     return [i.record().to_json() for i in judge.incidents]
 

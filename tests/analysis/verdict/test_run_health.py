@@ -7,6 +7,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import REPLACED, Row, Terms
+from tests.rows import folded
 
 S = 1_000_000_000
 
@@ -14,9 +15,7 @@ S = 1_000_000_000
 def check_of(
     name: str, *rows: Row, stats: RequestStats | None = None, unfinished: int = 0, bad_rows: int = 0
 ) -> Check | None:
-    health = RunHealth()
-    for row in rows:
-        health.fold(row)
+    health = folded(RunHealth(), rows)
     checks = health.checks(Terms(profile="x"), stats or RequestStats(), unfinished, [], bad_rows)
     return next((c for c in checks if c.name == name), None)
 

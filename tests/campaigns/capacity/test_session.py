@@ -39,6 +39,18 @@ DEATH = {"id": "engine_dead", "title": "The engine died", "severity": "engine_de
          "incident": "001-engine_dead"}  # fmt: skip
 
 
+def stepped(profile: Profile, options: Options, **verdict: Any) -> Result:
+    """Feed the load of a step in virtual time to its watch; returns the result with this verdict."""
+    folder = RunFolder(options.out / "run")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    assert options.watch is not None
+    for row in VirtualStep(CASE, profile, options.seed).rows():
+        options.watch.feed(row)
+        if options.watch.reason() is not None:
+            break
+    return Result(0, Verdict.from_json({"failures": [], **verdict}), folder)
+
+
 @pytest.fixture
 def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Result]]:
     """Replace each run by its load in virtual time; the mapping gives other results by number of the step."""
@@ -50,12 +62,7 @@ def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Resu
         folder.facts.write_text(json.dumps({"dialect": "vllm", "version": "0.32.0", "model": "sim"}))
         if (other := others.get(int(options.out.name))) is not None:
             return other()
-        assert options.watch is not None
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        return Result(0, Verdict.from_json({"failures": []}), folder)
+        return stepped(profile, options)
 
     monkeypatch.setattr(module, "run_quietly", run)
     return others
@@ -86,16 +93,9 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     seen: list[tuple[int | None, bool]] = []
 
     async def run(profile: Profile, options: Options, *_: object) -> Result:
-        folder = RunFolder(options.out / "run")
-        folder.path.mkdir(parents=True)
         assert options.held is not None
-        assert options.watch is not None
         seen.append((options.held.launched.pid, options.held.alive))
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        return Result(0, Verdict.from_json({"failures": []}), folder)
+        return stepped(profile, options)
 
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
@@ -145,16 +145,9 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
     seeds: list[int] = []
 
     async def run(profile: Profile, options: Options, *_: object) -> Result:
-        folder = RunFolder(options.out / "run")
-        folder.path.mkdir(parents=True)
-        assert options.watch is not None
         seeds.append(options.seed)
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
-        return Result(0, Verdict.from_json({"failures": [], "efficiency": efficiency}), folder)
+        cached = "the server had the prompts in its prefix cache" if len(seeds) > 1 else None
+        return stepped(profile, options, efficiency={"warm_cache": cached})
 
     monkeypatch.setattr(module, "run_quietly", run)
     data = asyncio.run(session(tmp_path, []).run())

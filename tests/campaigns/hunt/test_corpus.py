@@ -17,6 +17,7 @@ from loadchaos.campaigns.hunt.workload import Workload, traffic_entry
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from tests.campaigns.hunt.conftest import FACTS, LIMITS, Rules, failure, result, row, stairs
+from tests.rows import folded
 
 
 def hunted(corpus: Corpus, rules: Rules, most: int) -> int:
@@ -102,9 +103,7 @@ def test_schedule_follows_from_seed_and_feedback(pool: GenePool) -> None:
         first.fold(rows[-1])
         again.fold(json.loads(json.dumps(rows[-1])))
     assert [other.choose().workload for _ in range(3)] != [Workload.from_json(r["workload"]) for r in rows[:3]]
-    continued = Corpus(3, pool)
-    for done in rows:
-        continued.fold(done)
+    continued = folded(Corpus(3, pool), rows)
     assert [continued.choose() for _ in range(5)] == [first.choose() for _ in range(5)]
 
 

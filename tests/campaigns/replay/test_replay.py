@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
-from loadchaos.core.body_hash import store_body
-from loadchaos.profile.request_trace import Cause, RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import Cause, RequestTrace, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.server.process.launcher import CommandLine
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import stored_chat, trace_of
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 
@@ -33,18 +32,9 @@ def near_max_server(**flags: Any) -> ServerChoice:
 
 
 def trace(folder: Path, *words: int) -> RequestTrace:
-    sends = []
-    for i, n in enumerate(words):
-        body = {
-            "model": "other",
-            "messages": [{"role": "user", "content": "time " * n}],
-            "max_tokens": 2,
-            "stream": True,
-        }
-        after = (Cause(request=f"r{i - 1}"),) if i else ()
-        name = store_body(folder / "bodies", orjson.dumps(body))
-        sends.append(TraceSend(id=f"r{i}", after=after, body=name))
-    return RequestTrace(TraceHeader(event="trace", version=1, model="other"), tuple(sends), folder=folder)
+    after = [(), *((Cause(request=f"r{i}"),) for i in range(len(words) - 1))]
+    sends = (TraceSend(id=f"r{i}", after=after[i], body=stored_chat(folder, n)) for i, n in enumerate(words))
+    return trace_of(folder, sends)
 
 
 def test_try_reproduces_a_death_after_requests_in_order(tmp_path: Path) -> None:

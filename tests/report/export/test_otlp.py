@@ -242,7 +242,7 @@ def test_otlp_url_is_checked_before_the_run(given: str) -> None:
     ("module", "package"),
     [
         ("opentelemetry", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
-        ("opentelemetry.sdk", "opentelemetry-sdk"),
+        pytest.param("opentelemetry.sdk", "opentelemetry-sdk", marks=pytest.mark.slow),
         ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http"),
     ],
 )

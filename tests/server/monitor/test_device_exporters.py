@@ -11,6 +11,7 @@ import pytest
 from loadchaos.server.monitor import device_exporters as looking
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceScraper
 from loadchaos.server.nvml import NvmlMonitor
+from tests.waiting import beside
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024
@@ -23,13 +24,9 @@ def watched(server: Any, rows: Any, exporter: Any, page: bytes, until: Any, monk
         server.pages["/metrics"] = (200, page)
         await server.start()
         watch = DeviceScraper(exporter, f"{server.url}/metrics", rows.append, rows.append)
-        task = asyncio.create_task(watch.run())
-        try:
+        async with beside(watch.run()):
             await rows.until(until)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await server.stop()
+        await server.stop()
 
     asyncio.run(story())
 

@@ -1,6 +1,5 @@
 """Probes against a real listener that answers, hangs, goes and comes back."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,18 +10,15 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import health_probe as probing
 from loadchaos.server.monitor.health_probe import HealthProbe
 from loadchaos.server.monitor.http_get import parse_endpoint
+from tests.waiting import beside
 
 
 @contextlib.asynccontextmanager
 async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[HealthProbe]:
     probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]), **more)
-    task = asyncio.create_task(probe.run())
-    try:
+    async with beside(probe.run()):
         yield probe
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await server.stop()
+    await server.stop()
 
 
 async def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) -> None:

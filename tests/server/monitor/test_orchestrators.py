@@ -1,11 +1,10 @@
 """Orchestrators: docker, Kubernetes and systemd as stand-ins on the PATH."""
 
-import asyncio
-import contextlib
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
+from tests.waiting import beside
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -64,14 +64,8 @@ def put(path: Path, text: str) -> None:
     part.replace(path)
 
 
-@contextlib.asynccontextmanager
-async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(OrchestratorMonitor("a", spec, rows.append).run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def asked(spec: str, rows: Any) -> AbstractAsyncContextManager[None]:
+    return beside(OrchestratorMonitor("a", spec, rows.append).run())
 
 
 def docker(running: bool, *, code: int = 0, oom: bool = False, began: str = "10:00", restarts: int = 0) -> str:

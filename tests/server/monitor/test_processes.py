@@ -13,6 +13,7 @@ import pytest
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import processes
 from loadchaos.server.monitor.processes import ProcessMonitor
+from tests.waiting import beside
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
 # The last argument is what stands in its command line.
@@ -33,13 +34,11 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     watch = ProcessMonitor("a", ROLES, rows.append, Redactor(["planted-secret"]))
-    task = asyncio.create_task(watch.run())
     watch.set_pid(parent.pid)
     try:
-        yield parent, child
+        async with beside(watch.run()):
+            yield parent, child
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
