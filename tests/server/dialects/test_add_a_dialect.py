@@ -1,3 +1,5 @@
+"""An example dialect: a complete dialect for an imaginary server."""
+
 from loadchaos.server.dialects import DIALECTS, DetectionSign, Dialect, MetricName, ProbedPage
 from loadchaos.server.dialects.base import patterns
 from loadchaos.server.dialects.detect import detect
