@@ -1,17 +1,41 @@
 """Rows of a made-up ledger: each builder gives the usual values, which keywords override."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.core.units import NS_PER_S
+from tests.waiting import until_async
 
 S = NS_PER_S
 MS = 1_000_000
 Row = dict[str, Any]
+
+
+class Fold(Protocol):
+    def fold(self, row: Any, /) -> object: ...
+
+
+F = TypeVar("F", bound=Fold)
+
+
+def folded(fold: F, rows: Iterable[Any]) -> F:
+    """What reads rows one by one, after it has read these."""
+    for row in rows:
+        fold.fold(row)
+    return fold
+
+
+class EmittedRows(list[Any]):
+    """Ledger rows in the order they were emitted."""
+
+    def of(self, kind: str = "", **fields: Any) -> list[Row]:
+        wanted = {"row": kind, **fields} if kind else fields
+        return [r for r in self if all(r.get(k) == v for k, v in wanted.items())]
+
+    async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
+        await until_async(condition, f"{self[-20:]}", limit_s)
 
 
 def answered(sent_ns: int, n: int, *, took_ns: int = S, traffic: str = "text", phase: int = 0, **end: Any) -> list[Row]:
@@ -35,7 +59,5 @@ def metrics_row(
 
 def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
     """verdict.json of rows, folded in this order."""
-    judge = Judge(terms)
-    for row in rows:
-        judge.fold(row)
+    judge = folded(Judge(terms), rows)
     return judge.verdict().to_json()

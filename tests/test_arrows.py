@@ -27,12 +27,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 
 def package_of(path: Path) -> str:
-    """`loadchaos/analysis/state/machine.py` -> `analysis`."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Every absolute name that a file imports, anywhere in it, with the line."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

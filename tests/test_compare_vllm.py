@@ -1,7 +1,5 @@
 """scripts/real/compare_vllm.py on two made-up releases."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

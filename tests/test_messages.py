@@ -1,5 +1,3 @@
-"""Every message that reports trouble says what to do next, as far as its text can be read in the code."""
-
 import ast
 import re
 from collections.abc import Iterator

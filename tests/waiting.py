@@ -1,10 +1,10 @@
 """Wait for what other processes and threads do."""
 
-from __future__ import annotations
-
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -16,3 +16,22 @@ def until(condition: Callable[[], T | None], what: str = "the condition", limit_
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
         time.sleep(0.01)
     return value
+
+
+async def until_async(condition: Callable[[], object], what: str = "the condition", limit_s: float = 60.0) -> None:
+    """The same beside other work of the event loop."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Let the work go on until the end of the context, which cancels it."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -3,8 +3,6 @@
 The imports of a new process take a second of CPU for each command.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -18,6 +18,7 @@ import psutil
 
 from bench.states.faults import SLOTS
 from bench.states.paths import Path
+from loadchaos.run.ports import free_port
 from tests.real import servers
 
 _READY_S = 30.0
@@ -27,7 +28,7 @@ class Server:
     """An embedded server of the measurement; external for the run."""
 
     def __init__(self, log: File) -> None:
-        self.port, self.log = servers.free_port(), log
+        self.port, self.log = free_port(), log
         self._process = self._start()
 
     @property

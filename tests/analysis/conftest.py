@@ -1,7 +1,5 @@
 """Hand-made histories of one server, row by row in time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +188,6 @@ class History(World):
         return self
 
     def send(self, n: int = 1, traffic: str = "text", **more: Any) -> list[str]:
-        """Begin `n` requests."""
         ids = [f"{traffic}-{self.n + i}" for i in range(n)]
         for id_ in ids:
             self.n += 1
@@ -229,7 +226,6 @@ class History(World):
         return self
 
     def log(self, text: str) -> Self:
-        """Lines of the server's log."""
         for line in text.splitlines():
             self.line += 1
             self.add("log", source="server.log", file="server.log", line=self.line, text=line)
@@ -254,7 +250,6 @@ class History(World):
         return self
 
     def end_load(self) -> Self:
-        """The load ends; the server still runs."""
         self.add("load", what="end", why="done", file="requests-0")
         self.add("locust", what="exit", pid=10, code=0)
         self.add("run", what="load_end")

@@ -1,19 +1,12 @@
-"""Coverage of a workload: counters, gauges, pairs, states and log lines become features."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.coverage import WorkloadCoverage, steps_up_to, tenths_up_to
 from loadchaos.analysis.log_templates import TemplateMiner, masked
-from tests.rows import S, metrics_row
+from tests.rows import S, folded, metrics_row
 
 
 def covered(*rows: dict[str, Any]) -> WorkloadCoverage:
-    coverage = WorkloadCoverage()
-    for row in rows:
-        coverage.fold(row)
-    return coverage
+    return folded(WorkloadCoverage(), rows)
 
 
 BEGIN = {"row": "run", "what": "load_begin", "at_ns": 2 * S}

@@ -1,7 +1,3 @@
-"""Failure: which ones are equal."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

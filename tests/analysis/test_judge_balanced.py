@@ -1,13 +1,10 @@
-"""Judge: several servers behind one address."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from loadchaos.analysis.judge import Judge
 from tests.analysis.conftest import History
+from tests.rows import folded
 
 CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
@@ -45,9 +42,7 @@ def test_judge_death_of_one_of_several_says_so_in_its_signs(history: History) ->
         history.start_time += 1000 * (1 if i % 2 else -1)
         history.work(2)
     history.answer(history.send(1), "stream_error", error=history.TEXT_OF_DEATH)
-    judge = Judge()
-    for row in history.work(10).end().rows:
-        judge.fold(row)
+    judge = folded(Judge(), history.work(10).end().rows)
     assert judge.verdict().to_json()["worth"].startswith("Crash rate 0.")
     [death] = judge.incidents
     assert "one of several servers behind the address died" in death.signs

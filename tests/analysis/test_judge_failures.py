@@ -1,7 +1,3 @@
-"""Judge: failures without a death, their attribution, and accepted ones."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +8,7 @@ from loadchaos.chaos.admin import operation_named
 from loadchaos.core.model import Terms
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
+from tests.rows import folded
 
 CRASHES = Path(__file__).parents[1] / "crashes"
 
@@ -105,13 +102,22 @@ def test_judge_accepts_a_server_without_metrics(history: History) -> None:
 # --- whose doing it was -------------------------------------------------------------------------------------------------
 
 
-def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: History) -> None:
+@pytest.mark.parametrize(
+    ("attack", "effect", "kind", "whose"),
+    [
+        ("reset_encoder_cache", "encoder_cache_miss", "admin", "self-inflicted"),
+        ("reset_mm_cache", "mm_cache_desync_request", "admin", "server"),
+        ("drop_encoder_entries", "encoder_cache_miss", "engine", "injected"),
+    ],
+)
+def test_judge_attributes_a_miss_by_the_effects_of_the_attack_before(
+    history: History, attack: str, effect: str, kind: str, whose: str
+) -> None:
     ids = history.begin().work(5).send(3)
-    history.attacked("reset_encoder_cache", ["encoder_cache_miss"])
+    history.attacked(attack, [effect], kind=kind)
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
     verdict = history.verdict()
-    assert verdict["failures"][0]["attribution"] == "self-inflicted"
-    assert verdict["verdict"] == "fail"
+    assert (verdict["failures"][0]["attribution"], verdict["verdict"]) == (whose, "fail")
 
 
 def test_judge_attributes_a_refused_kv_release_to_our_call(history: History) -> None:
@@ -124,13 +130,6 @@ def test_judge_attributes_a_refused_kv_release_to_our_call(history: History) -> 
     failures = history.work(10).end().verdict()["failures"]
     assert {f["attribution"] for f in failures} == {"self-inflicted"}
     assert "kv_release_without_pause" in {f["id"] for f in failures}
-
-
-def test_judge_attributes_a_miss_after_a_processor_reset_to_the_server(history: History) -> None:
-    ids = history.begin().work(5).send(3)
-    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
-    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
-    assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
 def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: History) -> None:
@@ -164,13 +163,6 @@ def test_judge_ignores_warnings_while_the_server_starts(history: History, starti
     if not starting:
         history.log(stall)
     assert [f["id"] for f in history.work(12).end().verdict()["failures"]] == names
-
-
-def test_judge_attributes_a_miss_under_sabotage_as_injected(history: History) -> None:
-    ids = history.begin().work(5).send(3)
-    history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")
-    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
-    assert history.verdict()["failures"][0]["attribution"] == "injected"
 
 
 def test_judge_expects_the_death_of_a_process_we_killed(history: History) -> None:
@@ -303,9 +295,7 @@ def test_judge_puts_failed_requests_into_the_incident(history: History) -> None:
     history.begin().work(5)
     ids = history.send(3)
     history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")
-    judge = Judge(Terms("test"))
-    for row in history.work(25).end().rows:
-        judge.fold(row)
+    judge = folded(Judge(Terms("test")), history.work(25).end().rows)
     judge.verdict()
     [incident] = judge.incidents
     assert ids[0] in [sent.id for sent in incident.in_flight]
@@ -491,9 +481,7 @@ def test_incident_lists_what_was_in_flight_at_that_moment(history: History) -> N
         history.answer(ids, "http_error", took_s=0.25, status=500, error="the worker is out of slots").serve(
             0.1, in_flight=0
         )
-    judge = Judge(Terms("test"))
-    for row in history.work(25).end().rows:
-        judge.fold(row)
+    judge = folded(Judge(Terms("test")), history.work(25).end().rows)
     (failure,) = judge.verdict().to_json()["failures"]
     [incident] = judge.incidents
     shown = incident.record().to_json()

@@ -1,14 +1,10 @@
-"""Judge: findings during a run, and bounded memory."""
-
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from tests.analysis.conftest import History
-from tests.rows import S
+from tests.rows import S, folded
 
 
 def test_judge_findings_report_a_death_at_open_and_close(history: History) -> None:
@@ -33,9 +29,7 @@ def test_judge_incident_has_what_upstream_needs(history: History) -> None:
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     ids = history.send(5, "images")
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
-    judge = Judge(Terms("test"))
-    for row in history.rows:
-        judge.fold(row)
+    judge = folded(Judge(Terms("test")), history.rows)
     judge.verdict()
     [incident] = judge.incidents
     shown = incident.record().to_json()
@@ -53,9 +47,7 @@ def test_judge_incident_has_what_upstream_needs(history: History) -> None:
 
 
 def test_judge_memory_does_not_grow_with_the_run(history: History) -> None:
-    judge = Judge(Terms("test"))
-    for row in history.begin().rows:
-        judge.fold(row)
+    judge = folded(Judge(Terms("test")), history.begin().rows)
     history.rows.clear()
     for n in range(20_000):
         ids = history.send(1)

@@ -1,7 +1,3 @@
-"""Judge: runs that prove nothing have verdict unknown, never pass."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +8,7 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.phrases import generator_text
 from tests.analysis.conftest import History
-from tests.rows import S
+from tests.rows import S, folded
 
 
 def without(history: History, row: str, what: str | None = None) -> Any:
@@ -251,9 +247,7 @@ def test_judge_exits_4_only_while_nothing_was_sent(history: History) -> None:
 def test_judge_passes_no_prefix_of_a_run(history: History) -> None:
     rows = healthy(history).rows
     for cut in range(0, len(rows), 37):
-        judge = Judge(Terms("test"))
-        for row in rows[:cut]:
-            judge.fold(row)
+        judge = folded(Judge(Terms("test")), rows[:cut])
         assert judge.verdict().to_json()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
 
 

@@ -1,5 +1,3 @@
-"""Timeouts: they enter latency as lower bounds, and figures say so."""
-
 import pytest
 
 from loadchaos.core.histogram import bucket

@@ -1,7 +1,3 @@
-"""Exposures that a profile asks for."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.mechanisms import Mechanisms

@@ -1,7 +1,3 @@
-"""Hits of the prefix cache that the profile does not explain make good latencies unknown."""
-
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

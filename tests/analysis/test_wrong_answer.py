@@ -1,7 +1,3 @@
-"""Wrong answers: the failure, the figure and the excerpts of one."""
-
-from __future__ import annotations
-
 from loadchaos.analysis.verdict.model import TextDifference
 from loadchaos.analysis.wrong_answer import EXCERPT_CHARS, WrongAnswer, wrong_failure
 from tests.analysis.conftest import History

@@ -1,7 +1,3 @@
-"""Cost bench: errors against the server's clock, and its page."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

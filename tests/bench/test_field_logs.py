@@ -1,7 +1,3 @@
-"""Field logs: the shares of causes shown and named do not fall, and healthy logs stay silent."""
-
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Loads in virtual time: they meet planted defects, and none without one."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.hunt import CASES, Measured, _checked, measure, shown

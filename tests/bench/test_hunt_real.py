@@ -1,7 +1,5 @@
 """First failures of real servers: what the relay reads in answers, and which failure of a run or a hunt is the first."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

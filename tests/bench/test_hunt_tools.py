@@ -1,7 +1,3 @@
-"""Benchmark tools as strategies: the first failure that a watched server notes, and how a tool is watched."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

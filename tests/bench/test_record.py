@@ -1,5 +1,3 @@
-"""The bench of the recording proxy measures a proxy, and the direct way."""
-
 import pytest
 
 from bench import record

@@ -1,7 +1,3 @@
-"""Load server of the benches: agrees with our client on counts and times."""
-
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Iterator

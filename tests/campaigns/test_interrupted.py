@@ -1,7 +1,3 @@
-"""Signals at the first try of each campaign: it ends in order, and the command that it names continues it."""
-
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -93,7 +89,6 @@ class Campaign:
         return self.process.wait(60)
 
     def left(self) -> list[list[str]]:
-        """Processes of the server that still live."""
         found = (p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"]))
         return [words for words in found if str(self.port) in words]
 

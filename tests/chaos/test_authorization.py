@@ -1,5 +1,3 @@
-"""Authorization: `--authorize` is needed for all but local servers."""
-
 import contextlib
 import os
 import socket
@@ -74,7 +72,6 @@ def local_port(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def proxy_port(tmp_path: Path) -> Iterator[int]:
-    """A listener with an unknown command line, as of a small proxy."""
     with listening(tmp_path, "python3", "forward.py", "8000") as port:
         yield port
 

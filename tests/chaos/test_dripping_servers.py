@@ -1,7 +1,5 @@
 """Attacks on servers that never finish their answers, on raw sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

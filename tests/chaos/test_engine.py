@@ -1,8 +1,3 @@
-"""Engine attacks: the trigger file is found, written and removed."""
-
-from __future__ import annotations
-
-import asyncio
 import os
 import subprocess
 import sys
@@ -18,7 +13,8 @@ from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import Rows, injector
+from tests.chaos.conftest import injector
+from tests.rows import EmittedRows as Rows
 
 
 @pytest.fixture
@@ -36,47 +32,38 @@ def attacks_on(pid: int | None, rows: Rows, **fields: Any) -> AttackInjector:
     return injector([spec], replica, rows.append)
 
 
-def test_engine_attack_writes_its_order_and_removes_it_at_the_end(
+async def test_engine_attack_writes_its_order_and_removes_it_at_the_end(
     server: subprocess.Popen[bytes], rows: Rows, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        attacks = attacks_on(server.pid, rows)
-        assert [done.ok for _, done in await attacks.preflight("engine")] == [True]
-        await attacks.start()
-        await rows.until((tmp_path / "trigger").exists)
-        [order] = parse((tmp_path / "trigger").read_text())
-        assert (order.mode, order.probability) == ("encoder_pop", 0.3)
-        await attacks.stop()
-
-    asyncio.run(run())
+    attacks = attacks_on(server.pid, rows)
+    assert [done.ok for _, done in await attacks.preflight("engine")] == [True]
+    await attacks.start()
+    await rows.until((tmp_path / "trigger").exists)
+    [order] = parse((tmp_path / "trigger").read_text())
+    assert (order.mode, order.probability) == ("encoder_pop", 0.3)
+    await attacks.stop()
     assert not (tmp_path / "trigger").exists()
     assert rows[0]["kind"] == "engine"
     assert "encoder_cache_miss" in rows[0]["effects"]
 
 
-def test_engine_attack_preflight_fails_without_the_plugin(rows: Rows) -> None:
-    async def run() -> None:
-        attacks = attacks_on(os.getpid(), rows)
-        [(_, done)] = await attacks.preflight("engine")
-        assert done.ok is False
-        assert "loadchaos-vllm" in done.text
-        await attacks.stop()
-
-    asyncio.run(run())
+async def test_engine_attack_preflight_fails_without_the_plugin(rows: Rows) -> None:
+    attacks = attacks_on(os.getpid(), rows)
+    [(_, done)] = await attacks.preflight("engine")
+    assert done.ok is False
+    assert "loadchaos-vllm" in done.text
+    await attacks.stop()
 
 
-def test_engine_attack_never_overwrites_another_order(
+async def test_engine_attack_never_overwrites_another_order(
     server: subprocess.Popen[bytes], rows: Rows, tmp_path: Path
 ) -> None:
     (tmp_path / "trigger").write_text("step_exit")
 
-    async def run() -> None:
-        attacks = attacks_on(server.pid, rows)
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
-        await attacks.stop()
-
-    asyncio.run(run())
+    attacks = attacks_on(server.pid, rows)
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
     assert rows.of(what="end")[0]["ok"] is False
     assert (tmp_path / "trigger").read_text() == "step_exit"
 

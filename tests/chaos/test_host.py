@@ -1,7 +1,3 @@
-"""Host load `cpu`: its processes end with the attack and with us."""
-
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -24,22 +20,19 @@ def busy_processes() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if p.is_running() and _SPIN in p.cmdline()]
 
 
-def test_cpu_hog_runs_while_the_attack_holds() -> None:
-    async def run() -> None:
-        rows: list[object] = []
-        spec = {"host": "cpu", "for_s": 600.0, "params": {"processes": "2"}}
-        here = AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)
-        attacks = injector([spec], here, rows.append)
-        await attacks.start()
-        deadline = time.monotonic() + 60
-        while len(busy_processes()) < 2:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
-        assert await attacks.stop() == []
-        assert busy_processes() == []
-        assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
-
-    asyncio.run(run())
+async def test_cpu_hog_runs_while_the_attack_holds() -> None:
+    rows: list[object] = []
+    spec = {"host": "cpu", "for_s": 600.0, "params": {"processes": "2"}}
+    here = AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)
+    attacks = injector([spec], here, rows.append)
+    await attacks.start()
+    deadline = time.monotonic() + 60
+    while len(busy_processes()) < 2:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert await attacks.stop() == []
+    assert busy_processes() == []
+    assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
 
 
 def test_cpu_hog_ends_its_processes_when_not_all_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,20 +60,14 @@ def test_cpu_hog_ends_with_its_parent() -> None:
         time.sleep(0.02)
 
 
-def test_cpu_hog_is_refused_for_a_server_on_another_machine() -> None:
-    async def run() -> None:
-        attacks = injector([{"host": "cpu"}], AttackedReplica("a", "http://h:1"))
-        ((name, found),) = await attacks.preflight("host")
-        await attacks.stop()
-        assert (name, found.ok) == ("host_cpu", False)
-
-    asyncio.run(run())
+async def test_cpu_hog_is_refused_for_a_server_on_another_machine() -> None:
+    attacks = injector([{"host": "cpu"}], AttackedReplica("a", "http://h:1"))
+    ((name, found),) = await attacks.preflight("host")
+    await attacks.stop()
+    assert (name, found.ok) == ("host_cpu", False)
 
 
 @pytest.mark.parametrize("params", [{"processes": "0"}, {"processes": "many"}, {"threads": "2"}])
-def test_cpu_hog_refuses_bad_params(params: dict[str, str]) -> None:
-    async def run() -> None:
-        injector([{"host": "cpu", "params": params}], AttackedReplica("a", ""))
-
+async def test_cpu_hog_refuses_bad_params(params: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="processes"):
-        asyncio.run(run())
+        injector([{"host": "cpu", "params": params}], AttackedReplica("a", ""))

@@ -1,7 +1,3 @@
-"""Our proxy and its toxics, and the network attacks that use them."""
-
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time
@@ -14,8 +10,9 @@ from loadchaos.chaos.network import LocalProxy
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import Rows, injector
+from tests.chaos.conftest import injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
+from tests.rows import EmittedRows as Rows
 
 
 def test_proxy_without_toxics_passes_everything_in_both_directions() -> None:
@@ -162,36 +159,30 @@ def test_parse_toxic_refuses_unknown_types_and_attributes(kind: str, params: dic
         parse_toxic("x", kind, params)
 
 
-def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Rows) -> None:
+async def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Rows) -> None:
     server.answers["/health"] = (200, b"ok")
 
-    async def run() -> None:
-        proxy = LocalProxy(f"{server.url}/prefix/v1")
-        await proxy.open()
-        assert await proxy.added_delay_s("/health", ssl.create_default_context()) is not None
-        spec = {"network": "latency", "params": {"latency": "5", "share": 0.5}, "at_s": 0.0, "for_s": 0.1}
-        attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
-        await attacks.stop()
-        await proxy.close()
-
-    asyncio.run(run())
+    proxy = LocalProxy(f"{server.url}/prefix/v1")
+    await proxy.open()
+    assert await proxy.added_delay_s("/health", ssl.create_default_context()) is not None
+    spec = {"network": "latency", "params": {"latency": "5", "share": 0.5}, "at_s": 0.0, "for_s": 0.1}
+    attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
+    await proxy.close()
     assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", True)]
     assert (rows[0]["attack"], rows[0]["kind"]) == ("network_latency", "network")
     assert rows[2]["text"].startswith("downstream, 50% of the connections: latency 5 ms, jitter 0 ms; hit 0 of ")
 
 
-def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Rows) -> None:
-    async def run() -> None:
-        proxy = LocalProxy(server.url)
-        await proxy.open()
-        await proxy.close()
-        spec = {"network": "down", "at_s": 0.0, "for_s": 0.1}
-        attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
-        await attacks.stop()
-
-    asyncio.run(run())
+async def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Rows) -> None:
+    proxy = LocalProxy(server.url)
+    await proxy.open()
+    await proxy.close()
+    spec = {"network": "down", "at_s": 0.0, "for_s": 0.1}
+    attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
     assert rows.of(what="end")[0]["ok"] is False

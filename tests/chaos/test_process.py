@@ -1,8 +1,3 @@
-"""Process attacks: right process, recorded pid, undone stop."""
-
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import os
 import signal
@@ -17,7 +12,8 @@ import pytest
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import Rows, injector
+from tests.chaos.conftest import injector
+from tests.rows import EmittedRows as Rows
 from tests.waiting import until
 
 # A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
@@ -30,8 +26,6 @@ time.sleep(60)
 
 
 class Tree:
-    """The two processes; `pid` is the API server's."""
-
     def __init__(self) -> None:
         self.server = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None
@@ -71,13 +65,10 @@ def stop(for_s: float) -> dict[str, Any]:
     return {"process": "sigstop", "params": {"role": "engine_core"}, "at_s": 0.0, "for_s": for_s}
 
 
-def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, rows: Rows) -> None:
-    async def run() -> None:
-        async with attacking(rows, tree, kill("engine_core")) as attacks:
-            await attacks.start()
-            await rows.until(lambda: rows.of(what="end"))
-
-    asyncio.run(run())
+async def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, rows: Rows) -> None:
+    async with attacking(rows, tree, kill("engine_core")) as attacks:
+        await attacks.start()
+        await rows.until(lambda: rows.of(what="end"))
     until(lambda: tree.core.status() == psutil.STATUS_ZOMBIE)
     assert tree.server.poll() is None, "no other process was hit"
     for row in rows:
@@ -92,25 +83,19 @@ def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, 
     assert "encoder_cache_miss" not in rows[0]["effects"]
 
 
-def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Rows) -> None:
-    async def run() -> None:
-        async with attacking(rows, tree, stop(0.2)) as attacks:
-            await attacks.start()
-            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
-            await rows.until(lambda: rows.of(what="end"))
-
-    asyncio.run(run())
+async def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Rows) -> None:
+    async with attacking(rows, tree, stop(0.2)) as attacks:
+        await attacks.start()
+        await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+        await rows.until(lambda: rows.of(what="end"))
     assert [r["what"] for r in rows] == ["begin", "undo", "end"]
     assert tree.core.status() != psutil.STATUS_STOPPED
 
 
-def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Rows) -> None:
-    async def run() -> None:
-        async with attacking(rows, tree, stop(60)) as attacks:
-            await attacks.start()
-            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
-
-    asyncio.run(run())
+async def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Rows) -> None:
+    async with attacking(rows, tree, stop(60)) as attacks:
+        await attacks.start()
+        await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
     assert rows.of(what="undo")[0]["ok"] is True
     assert tree.core.status() != psutil.STATUS_STOPPED
 
@@ -138,44 +123,35 @@ def test_sigstop_is_undone_when_loadchaos_is_killed(tree: Tree) -> None:
     until(lambda: tree.core.status() != psutil.STATUS_STOPPED)
 
 
-def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Rows) -> None:
-    async def run() -> None:
-        async with attacking(rows, tree, kill("worker")) as attacks:
-            [(name, done)] = await attacks.preflight("process")
-            assert (name, done.ok) == ("sigkill_worker", False)
-            assert f"engine_core (pid {tree.core.pid})" in done.text
-            await attacks.start()
-            await rows.until(lambda: rows.of(what="end"))
-
-    asyncio.run(run())
+async def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Rows) -> None:
+    async with attacking(rows, tree, kill("worker")) as attacks:
+        [(name, done)] = await attacks.preflight("process")
+        assert (name, done.ok) == ("sigkill_worker", False)
+        assert f"engine_core (pid {tree.core.pid})" in done.text
+        await attacks.start()
+        await rows.until(lambda: rows.of(what="end"))
     assert rows.of(what="end")[0]["ok"] is False
     assert tree.core.is_running()
 
 
-def test_process_attack_never_signals_a_server_on_another_machine(rows: Rows) -> None:
-    async def run() -> None:
-        attacks = injector([kill("engine_core")], AttackedReplica("a", "http://10.0.0.1:8000"), rows.append)
-        [(_, done)] = await attacks.preflight("process")
-        assert done.ok is False
-        assert "http://10.0.0.1:8000" in done.text
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
-        await attacks.stop()
-
-    asyncio.run(run())
+async def test_process_attack_never_signals_a_server_on_another_machine(rows: Rows) -> None:
+    attacks = injector([kill("engine_core")], AttackedReplica("a", "http://10.0.0.1:8000"), rows.append)
+    [(_, done)] = await attacks.preflight("process")
+    assert done.ok is False
+    assert "http://10.0.0.1:8000" in done.text
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
     assert (rows[-1]["ok"], rows[-1]["pid"]) == (False, None)
 
 
-def test_sigstop_undo_of_an_ended_process_succeeds(tree: Tree, rows: Rows) -> None:
-    async def run() -> None:
-        async with attacking(rows, tree, stop(60)) as attacks:
-            await attacks.start()
-            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
-            os.kill(tree.core.pid, signal.SIGKILL)
-            tree.server.kill()
-            tree.server.wait()
-
-    asyncio.run(run())
+async def test_sigstop_undo_of_an_ended_process_succeeds(tree: Tree, rows: Rows) -> None:
+    async with attacking(rows, tree, stop(60)) as attacks:
+        await attacks.start()
+        await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+        os.kill(tree.core.pid, signal.SIGKILL)
+        tree.server.kill()
+        tree.server.wait()
     assert rows.of(what="undo")[0]["ok"] is True
 
 

@@ -3,16 +3,15 @@
 Their effects are expected, every other failure is the server's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm_command import run_command
 
 KILL = """\
 name: killed
@@ -37,10 +36,8 @@ attacks: [{process: sigstop, role: engine_core, every: 500ms, for: 100ms}]
 def run(profile: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     path = tmp_path / "x.yaml"
     path.write_text(profile)
-    done = subprocess.run(
-        [sys.executable, "-m", "loadchaos", "run", str(path), "--no-live", "--exporter-port", "0"], cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "CI"}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    env = {k: v for k, v in os.environ.items() if k != "CI"}
+    done = run_command("run", str(path), "--no-live", "--exporter-port", "0", cwd=tmp_path, env=env)
     return done, json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
 
 

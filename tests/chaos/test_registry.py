@@ -1,8 +1,3 @@
-"""Registries of attacks: each has the names that a profile may use."""
-
-from __future__ import annotations
-
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +14,9 @@ from loadchaos.core.attack_names import ATTACK_KINDS, NETWORK_FAULTS, PROCESS_SI
 from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.model import SERVER_ROLES
-from tests.chaos.conftest import Rows, injector
+from tests.chaos.conftest import injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
+from tests.rows import EmittedRows as Rows
 
 
 @pytest.mark.parametrize(
@@ -67,8 +63,6 @@ def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.Monk
 
 
 class Flag(Attack):
-    """An attack that a contributor might add: raise a flag."""
-
     name = "flag_red"
     effects = ("stalled",)
 
@@ -90,7 +84,7 @@ class Flag(Attack):
         return ActResult(ok=True)
 
 
-def test_attack_added_to_the_registry_is_run_and_undone(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attack_added_to_the_registry_is_run_and_undone(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = Flag()
 
     def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Flag:
@@ -99,15 +93,10 @@ def test_attack_added_to_the_registry_is_run_and_undone(rows: Rows, monkeypatch:
 
     monkeypatch.setitem(ATTACKS, "flag", make)
 
-    async def run() -> None:
-        attacks = injector(
-            [{"flag": "red", "params": {"size": 2}, "hold_s": 60.0}], AttackedReplica("a", ""), rows.append
-        )
-        await attacks.start()
-        await rows.until(lambda: flag.raised)
-        assert await attacks.stop() == []
-
-    asyncio.run(run())
+    attacks = injector([{"flag": "red", "params": {"size": 2}, "hold_s": 60.0}], AttackedReplica("a", ""), rows.append)
+    await attacks.start()
+    await rows.until(lambda: flag.raised)
+    assert await attacks.stop() == []
     assert not flag.raised
     assert [(r["attack"], r["kind"], r["what"], r["order"]) for r in rows] == [
         ("flag_red", "flag", what, "red") for what in ("begin", "end", "undo")

@@ -1,7 +1,3 @@
-"""Timetables and conditions of attacks."""
-
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random
@@ -103,20 +99,17 @@ def test_conditions_wait_for_the_figures_of_their_own_replica(fed: list[dict[str
     assert asyncio.run(run()) is holds
 
 
-def test_conditions_that_become_true_end_the_wait() -> None:
-    async def run() -> None:
-        figures = ServerFigures()
-        conditions = parse_conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
-        waiting = asyncio.create_task(figures.until(conditions, "a"))
-        await asyncio.sleep(0)
-        figures.feed(metrics(kv_usage_ratio=0.9))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        figures.feed({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
-        figures.feed({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
-        await asyncio.wait_for(waiting, 1)
-
-    asyncio.run(run())
+async def test_conditions_that_become_true_end_the_wait() -> None:
+    figures = ServerFigures()
+    conditions = parse_conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
+    waiting = asyncio.create_task(figures.until(conditions, "a"))
+    await asyncio.sleep(0)
+    figures.feed(metrics(kv_usage_ratio=0.9))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    figures.feed({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
+    figures.feed({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
+    await asyncio.wait_for(waiting, 1)
 
 
 @pytest.mark.parametrize("when", [{"requests_runing": ">= 8"}, {"requests_running": "8"}])
@@ -125,27 +118,24 @@ def test_parse_conditions_refuses_unknown_figures_and_bad_comparisons(when: dict
         parse_conditions(when, VLLM)
 
 
-def test_worker_figures_are_summed_and_aborts_count_for_one_second() -> None:
-    async def run() -> None:
-        figures = ServerFigures()
+async def test_worker_figures_are_summed_and_aborts_count_for_one_second() -> None:
+    figures = ServerFigures()
 
-        def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
-            row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}
-            figures.feed({**row, "images_in_prefill": pictured})
+    def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
+        row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}
+        figures.feed({**row, "images_in_prefill": pictured})
 
-        beat("0", 1.0, 2, 0)
-        beat("1", 1.0, 3, 5)
-        assert figures.value("images_in_prefill", "a") == 5
-        assert figures.value("aborts_per_s", "a") == 0
-        beat("0", 1.25, 1, 4)
-        beat("1", 1.5, 0, 9)
-        assert figures.value("aborts_per_s", "a") == 8
-        waiting = asyncio.create_task(figures.until(parse_conditions({"images_in_prefill": ">= 4"}, VLLM), "a"))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        for n in range(1, 6):
-            beat("0", 1.25 + n * 0.25, 4, 4)
-        await asyncio.wait_for(waiting, 5)
-        assert figures.value("aborts_per_s", "a") == 4  # worker 1 has sent no heartbeat since
-
-    asyncio.run(run())
+    beat("0", 1.0, 2, 0)
+    beat("1", 1.0, 3, 5)
+    assert figures.value("images_in_prefill", "a") == 5
+    assert figures.value("aborts_per_s", "a") == 0
+    beat("0", 1.25, 1, 4)
+    beat("1", 1.5, 0, 9)
+    assert figures.value("aborts_per_s", "a") == 8
+    waiting = asyncio.create_task(figures.until(parse_conditions({"images_in_prefill": ">= 4"}, VLLM), "a"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    for n in range(1, 6):
+        beat("0", 1.25 + n * 0.25, 4, 4)
+    await asyncio.wait_for(waiting, 5)
+    assert figures.value("aborts_per_s", "a") == 4  # worker 1 has sent no heartbeat since

@@ -1,7 +1,5 @@
 """Helpers for tests of toxics: a proxy before an echo server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,8 +43,6 @@ async def _proxied() -> AsyncIterator[tuple[Proxy, Connect]]:
 
 
 def run_proxied(check: Callable[[Proxy, Connect], Awaitable[None]]) -> None:
-    """Run `check` with a proxy and a function that connects through it."""
-
     async def run() -> None:
         async with _proxied() as (proxy, connect):
             await check(proxy, connect)
@@ -55,11 +51,9 @@ def run_proxied(check: Callable[[Proxy, Connect], Awaitable[None]]) -> None:
 
 
 def toxic_of(kind: str, **params: object) -> Toxic:
-    """A toxic named like its type."""
     return parse_toxic(kind, kind, params)
 
 
 async def echoed(client: Client, data: bytes = b"hello") -> bytes:
-    """Send data and read as many bytes back."""
     client[1].write(data)
     return await asyncio.wait_for(client[0].readexactly(len(data)), 5)

@@ -167,7 +167,6 @@ def test_run_under_ci_needs_embedded(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def answering(reply: bytes) -> Iterator[str]:
-    """A listener that answers everything with the same bytes."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,5 +1,3 @@
-"""Mistakes in a call of `loadchaos capacity`: each has its message, and nothing is sent."""
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""`loadchaos classify` and `signatures`: input formats and exit codes."""
-
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

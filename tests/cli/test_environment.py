@@ -1,5 +1,3 @@
-"""Options from variables: LOADCHAOS_*, OPENAI_BASE_URL, OPENAI_API_KEY."""
-
 from typing import Any
 
 import pytest

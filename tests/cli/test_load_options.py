@@ -1,5 +1,3 @@
-"""`loadchaos run` without a profile: options as in `vllm bench serve`."""
-
 import sys
 from typing import Any
 

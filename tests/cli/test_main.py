@@ -1,5 +1,3 @@
-"""Help, exit codes, shell completion and JSON of the command line."""
-
 import json
 import subprocess
 import sys

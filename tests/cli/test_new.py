@@ -1,5 +1,3 @@
-"""`loadchaos new`: the written profile is valid and says what was asked for."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""`loadchaos run --processes`: a number, or one chosen from the profile."""
-
 import pytest
 from click.testing import CliRunner
 

@@ -1,5 +1,3 @@
-"""docs/cli.md is current."""
-
 from pathlib import Path
 
 from loadchaos.cli.reference import page

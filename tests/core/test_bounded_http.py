@@ -1,7 +1,5 @@
 """Answers are bounded in time and size, on raw sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip

@@ -1,5 +1,3 @@
-"""The number of cores follows affinity and a container's limit."""
-
 import os
 from pathlib import Path
 

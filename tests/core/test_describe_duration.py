@@ -1,7 +1,3 @@
-"""Durations of a profile as text for people."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.core.units import describe_duration, duration_s, format_duration, measured_duration

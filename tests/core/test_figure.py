@@ -1,5 +1,3 @@
-"""Numbers in texts have all digits before the point."""
-
 import pytest
 
 from loadchaos.analysis.capacity.result import CapacityResult

@@ -1,7 +1,3 @@
-"""Locks of folders of results."""
-
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Latency fold: lower bounds, and equal numbers in verdict and reports."""
-
 from typing import Any, cast
 
 import pytest

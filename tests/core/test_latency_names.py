@@ -1,7 +1,3 @@
-"""Names of latency figures."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.core import latency_names

@@ -1,7 +1,3 @@
-"""Limits that packages share have one owner, each with its meaning."""
-
-from __future__ import annotations
-
 import ast
 import re
 from itertools import pairwise

@@ -1,7 +1,3 @@
-"""The table of open files of processes with many connections."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 

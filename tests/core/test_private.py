@@ -1,7 +1,3 @@
-"""Files of a run are this user's only; a launched server keeps its umask."""
-
-from __future__ import annotations
-
 import json
 import os
 import stat

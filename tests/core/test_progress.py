@@ -1,5 +1,3 @@
-"""Progress lines of long work."""
-
 import os
 import subprocess
 import sys

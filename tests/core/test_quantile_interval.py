@@ -1,7 +1,3 @@
-"""Order-statistic intervals of quantiles."""
-
-from __future__ import annotations
-
 import math
 
 import pytest

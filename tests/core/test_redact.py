@@ -1,7 +1,3 @@
-"""Redactor: secrets by value, by name, by form, and in cut streams."""
-
-from __future__ import annotations
-
 import itertools
 import time
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Shipped files: profiles by name."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.core import resources

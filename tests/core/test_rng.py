@@ -1,5 +1,3 @@
-"""Rng and hash64: repeatable, evenly spread, equal in every process."""
-
 from collections import Counter
 
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step, text_seed

@@ -1,7 +1,3 @@
-"""Confidence intervals and sequential tests against known values."""
-
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -12,7 +8,13 @@ from loadchaos.core.stats import SequentialTest, chance_of_no_success, wilson
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
     # Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (0, 0, 0.0, 1.0),
+    ],
 )
 def test_wilson_has_newcombes_values(successes: int, n: int, low: float, high: float) -> None:
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)

@@ -1,13 +1,9 @@
-"""Histograms and quantiles: nearest rank, within the width of a bucket."""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
-from loadchaos.core.stats import quantile, wilson
+from loadchaos.core.stats import quantile
 
 VALUES = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
 
@@ -56,9 +52,3 @@ def test_quantile_of_nothing_is_none() -> None:
 
 def test_mean_is_exact_for_added_values() -> None:
     assert histogram_of([1, 2, 6]).mean() == 3
-
-
-def test_wilson_interval_has_the_published_values() -> None:
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)

@@ -1,5 +1,3 @@
-"""Dataclasses as JSON: written in order, read whatever is there, described by a schema."""
-
 from __future__ import annotations
 
 import math

@@ -1,7 +1,3 @@
-"""Deployment files: valid manifests, and the image's entrypoint."""
-
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -35,7 +31,6 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def check(document: dict[str, Any]) -> None:
-    """Raises where Kubernetes would refuse it, an unknown key included."""
     kind = schema()["kinds"][f"{document['apiVersion']}/{document['kind']}"]
     whole = {"$ref": f"#/definitions/{kind}", "definitions": schema()["definitions"]}
     jsonschema.Draft202012Validator(whole).validate(document)

@@ -1,7 +1,3 @@
-"""The GitHub Action: its inputs reach `loadchaos run`, its outputs are those of the run."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The compose file of Prometheus and Grafana, and what it mounts."""
-
 import json
 import os
 from pathlib import Path

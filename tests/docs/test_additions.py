@@ -3,8 +3,6 @@
 They are made in a copy of the package. A process then uses each of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

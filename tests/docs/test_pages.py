@@ -1,5 +1,3 @@
-"""The pages of the documentation: links lead somewhere, examples are valid profiles, commands and options exist."""
-
 import re
 import shlex
 import textwrap

@@ -1,5 +1,3 @@
-"""Tables of docs/*.md that are made from the code."""
-
 import json
 import re
 from pathlib import Path

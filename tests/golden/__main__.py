@@ -1,7 +1,5 @@
 """Compare all outputs of the stored ledgers with the expected ones: `python -m tests.golden` (docs/testing.md)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -18,7 +16,6 @@ _MOST_LINES = 20
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Compare or update; the exit code is 1 if something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--update", action="store_true", help="rewrite the expected files")
     parser.add_argument("--only", default="", metavar="TEXT", help="ledgers and groups with this text in the name")

@@ -1,7 +1,5 @@
 """Pack run folders as ledgers and unpack them: without derived files, machine names and volatile archive metadata."""
 
-from __future__ import annotations
-
 import io
 import re
 import socket
@@ -37,7 +35,6 @@ _NO_BOOT = b'"boot_id":"00000000-0000-4000-8000-000000000000"'
 
 
 def names() -> list[str]:
-    """Names of all ledgers."""
     return sorted(path.name.removesuffix(SUFFIX) for path in LEDGERS.glob(f"*{SUFFIX}"))
 
 

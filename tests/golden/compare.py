@@ -1,7 +1,5 @@
 """Differences between expected and actual outputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -5,8 +5,6 @@ only to cover more, then run `make golden UPDATE=1` and review. This script cann
 real servers, packed with `--pack FOLDER...`) and `older-0.1` (loadchaos 0.1 wrote it).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

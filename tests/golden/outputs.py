@@ -56,7 +56,6 @@ _OTHERS = ("answers-503", "killed-engine", "profile-smoke", "profile-mtp_mm-bug"
 
 
 def of_ledger(name: str) -> Outputs:
-    """All outputs of one ledger."""
     with _folder(name) as home:
         folder = home / name
         parts = _of_search(folder) if (folder / files.RESULT).exists() else _of_run(RunFolder(folder))

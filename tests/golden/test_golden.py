@@ -1,11 +1,5 @@
-"""A part of `make golden`, and the proof that it can fail."""
-
-from __future__ import annotations
-
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -13,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.archive import ROOT, leaks, names
+from tests.golden.__main__ import main
+from tests.golden.archive import leaks, names
 from tests.golden.compare import EXPECTED, compared, differences, settle
 from tests.golden.outputs import GROUPS
 
@@ -49,14 +44,13 @@ def test_a_changed_figure_is_reported_with_its_place() -> None:
     assert list(differences({"a": 1}, {})) == ["a: expected 1, actual (absent)"]
 
 
-def test_command_fails_for_one_changed_figure(tmp_path: Path) -> None:
+def test_command_fails_for_one_changed_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads((EXPECTED / "small-seed-2.json").read_text())
     found["verdict"]["outcomes"]["ok"] += 1
     (tmp_path / "small-seed-2.json").write_text(json.dumps(found))
-    argv = [sys.executable, "-m", "tests.golden", "--only", "small-seed-2", "--expected", str(tmp_path)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines() == ["small-seed-2: verdict.outcomes.ok: expected 21, actual 20", "1 of 1 differ"]
+    assert main(["--only", "small-seed-2", "--expected", str(tmp_path), "--processes", "1"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["small-seed-2: verdict.outcomes.ok: expected 21, actual 20", "1 of 1 differ"]
 
 
 def test_every_ledger_has_an_expected_file_and_names_no_machine() -> None:

@@ -1,5 +1,3 @@
-"""The disk estimate before a run, from its plan."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Bodies rebuilt for incidents equal the sent ones, or a reason is given."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each mutant is applied to a copy of the tree, and the tests that it names run th
 survived: it shows an error that no test would notice.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import queue
@@ -47,8 +45,6 @@ Fate = Literal["killed", "survived", "out of time", "broken"]
 
 @dataclass(frozen=True)
 class Result:
-    """Fate of one mutant; `detail` names the test that failed, or what went wrong."""
-
     mutant: Mutant
     fate: Fate
     detail: str
@@ -87,7 +83,6 @@ class Copy:
         return self._process.returncode, output
 
     def stop(self) -> None:
-        """End the running tests with all that they have started."""
         if self._process is None:
             return
         try:
@@ -97,7 +92,6 @@ class Copy:
         self._process.wait()
 
     def run(self, mutant: Mutant, limit_s: float) -> Result:
-        """Apply a mutant, run its tests and restore the file."""
         begun = time.monotonic()
         try:
             path, changed = mutant.apply(self.root)
@@ -127,7 +121,6 @@ class Copy:
 
 
 def _files(root: Path) -> list[str]:
-    """List the files of the tree that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -170,14 +163,12 @@ def run(
 
 
 def _concerns(failed: str, tests: Sequence[str]) -> bool:
-    """Tell whether a failed test, or a file that cannot be collected, is among the tests."""
     return any(
         failed == own or own.startswith(f"{failed}::") or failed.startswith((f"{own}::", f"{own}/")) for own in tests
     )
 
 
 def _share(copies: Sequence[Copy], work: Sequence[T], do: Callable[[Copy, T], None]) -> None:
-    """Share work among copies, each in a thread of its own."""
     todo: queue.SimpleQueue[T] = queue.SimpleQueue()
     for one in work:
         todo.put(one)
@@ -207,7 +198,6 @@ def _share(copies: Sequence[Copy], work: Sequence[T], do: Callable[[Copy, T], No
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Describe the results: one line for each area, then what was not killed."""
     areas = {r.mutant.area: Counter[str]() for r in results}
     for r in results:
         areas[r.mutant.area][r.fate] += 1
@@ -222,7 +212,6 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the mutants that the command line selects; 1 if one was not killed."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Run the kept mutants.")
     parser.add_argument("-n", type=int, default=2, metavar="N", help="mutants at a time (default 2)")
     parser.add_argument(

@@ -1,7 +1,5 @@
 """Kept mutants: small wrong changes of the code that named tests must notice."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools
@@ -48,7 +46,6 @@ class Mutant:
         return " of ".join(filter(None, (self.within, self.file)))
 
     def misfit(self, root: Path) -> str:
-        """Say why the change does not fit the code; empty if it fits."""
         try:
             self._match(root)
         except ValueError as e:
@@ -72,15 +69,12 @@ class Mutant:
         return path, changed
 
     def pytest_ids(self, root: Path) -> list[str]:
-        """Return the pytest ids of its tests that exist."""
         return [found[0] for test in self.tests if len(found := _tests_named(root, test)) == 1]
 
     def missing_tests(self, root: Path) -> list[str]:
-        """List named tests that no file of the tree has, or several have."""
         return [test for test in self.tests if len(_tests_named(root, test)) != 1]
 
     def _match(self, root: Path) -> tuple[Path, int, int]:
-        """Return the file, begin and end of the text that is replaced."""
         places = [place for place in self._places(root) if str(place[0]).endswith(self.file)]
         if not places:
             raise ValueError(
@@ -118,7 +112,6 @@ def load(folder: Path = FOLDER) -> list[Mutant]:
 
 
 def _pattern(before: str) -> re.Pattern[str]:
-    """Compile a text to a pattern of its words and signs with any white space between them."""
     parts = re.findall(r"\w+|[^\w\s]", before)
     pattern = re.escape(parts[0])
     for one, other in itertools.pairwise(parts):
@@ -128,7 +121,6 @@ def _pattern(before: str) -> re.Pattern[str]:
 
 
 def _indented(after: str, ahead: str) -> str:
-    """Indent a text as the line at the end of the text ahead of it."""
     lines = after.strip("\n").rstrip().split("\n")
     line = ahead[ahead.rfind("\n") + 1 :]
     more = _indent(line or " ") - _indent(lines[0]) if len(lines) > 1 else 0
@@ -146,7 +138,6 @@ def _text(path: Path) -> str:
 
 @functools.cache
 def _definitions(root: Path) -> Mapping[str, list[tuple[Path, int, int]]]:
-    """Map each function, class and constant of the code to its places: file, begin and end."""
     found: dict[str, list[tuple[Path, int, int]]] = defaultdict(list)
     for path in _python_files(root, _CODE):
         text = _text(path)
@@ -159,7 +150,6 @@ def _definitions(root: Path) -> Mapping[str, list[tuple[Path, int, int]]]:
 
 
 def _named(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the functions, classes, methods and assigned names of a body."""
     for node in body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -175,14 +165,12 @@ def _named(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, as
 
 
 def _python_files(root: Path, folders: Sequence[str]) -> list[Path]:
-    """List the Python files of some folders; of the root where it has none of them."""
     there = [root / folder for folder in folders if (root / folder).is_dir()]
     return sorted({path for folder in there or [root] for path in folder.rglob("*.py")})
 
 
 @functools.cache
 def _test_files(root: Path) -> Mapping[str, list[str]]:
-    """Map the name of each test to the files that have it."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in _python_files(root, _TESTS):
         for name in re.findall(r"^ *(?:async )?def (test_\w+)\(", _text(path), re.MULTILINE):
@@ -191,7 +179,6 @@ def _test_files(root: Path) -> Mapping[str, list[str]]:
 
 
 def _tests_named(root: Path, test: str) -> list[str]:
-    """List the pytest ids that a name, the end of a path and a name, or a path may mean."""
     if "::" not in test and (root / test).exists():
         return [test]
     file, _, name = test.rpartition("::")

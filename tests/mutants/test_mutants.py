@@ -1,5 +1,3 @@
-"""The kept mutants fit the code, and their runner tells which of them the tests notice."""
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""`abort_when`: parsing, and mistakes with their place."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""The examples of docs/attacks.md are valid entries of a profile."""
-
 import textwrap
 from collections.abc import Callable
 from pathlib import Path

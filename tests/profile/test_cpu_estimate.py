@@ -1,7 +1,3 @@
-"""CPU of a load before it is sent, and the number of load processes."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

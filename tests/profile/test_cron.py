@@ -1,5 +1,3 @@
-"""Schedules: start times across clock changes, jitter, text and mistakes."""
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise

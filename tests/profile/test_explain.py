@@ -1,5 +1,3 @@
-"""`explain`: bounds of the cost, lengths, laws and warnings."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

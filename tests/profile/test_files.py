@@ -1,5 +1,3 @@
-"""File names in a profile are resolved to absolute paths."""
-
 from pathlib import Path
 
 import pytest

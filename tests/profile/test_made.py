@@ -1,5 +1,3 @@
-"""Profiles made from options: what they send, and refused contradictions."""
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Profiles: mistakes, overrides, phases and shipped profiles."""
-
 import json
 import re
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""docs/profile.md has every key, every expectation and a valid example."""
-
 import re
 import textwrap
 from collections.abc import Callable

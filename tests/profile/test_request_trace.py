@@ -1,7 +1,3 @@
-"""Traces: writing, reading, mistakes with their place, and parts of a trace."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""The grammars of --slo and --goodput."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.core.errors import OptionError

@@ -1,5 +1,3 @@
-"""Steps and arrivals: repeatable, shared by workers, true to their rates."""
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Traces are replayed with their times, lengths and shared blocks."""
-
 import json
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,3 @@
-"""Each format of traces: a small sample made by us, and its mistakes."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

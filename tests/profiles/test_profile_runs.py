@@ -26,7 +26,6 @@ FAST = "target.embedded.flags.speed=6"
 
 
 def run(folder: Path, name: str, *overrides: str) -> tuple[int, dict[str, Any], str]:
-    """(exit code, verdict, what was printed) of one run of a shipped profile."""
     sets = [arg for o in overrides for arg in ("--set", o)]
     argv = ["run", str(ROOT / "profiles" / f"{name}.yaml"), "--embedded", "--no-live", "--exporter-port", "0", *sets]
     done = run_command(*argv, cwd=folder, env={**os.environ, "NO_COLOR": "1"})
@@ -121,7 +120,12 @@ def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str,
 
 
 @pytest.mark.parametrize(
-    "defect", ["encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled"]
+    "defect",
+    [
+        "encoder_pop_before_draft",
+        pytest.param("encoder_free_on_speculated", marks=pytest.mark.slow),
+        pytest.param("encoder_free_on_scheduled", marks=pytest.mark.slow),
+    ],
 )
 def test_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "mtp_mm", f"target.embedded.defects=[{defect}]", "attacks=[]", "requires=[]")

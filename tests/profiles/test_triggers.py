@@ -3,8 +3,6 @@
 Whole runs of the embedded server, shortened by --set.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures for real servers, shared where tests do not harm them."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -10,12 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +19,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from tests.http_server import Asked, Handler, serving
 from tests.real import servers
 from tests.real.servers import PROJECT, Command
 
@@ -47,8 +44,6 @@ READY_S = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """A running server and its log."""
-
     url: str
     log: Path
 
@@ -72,7 +67,6 @@ lmdeploy_018 = skipping(servers.lmdeploy_018)
 
 @contextlib.contextmanager
 def running(command: Command, log: Path) -> Iterator[Server]:
-    """The server, healthy; its whole process group is ended afterwards."""
     with log.open("wb") as f:
         process = subprocess.Popen(
             command.argv, env={**os.environ, **command.env}, stdout=f, stderr=subprocess.STDOUT, start_new_session=True
@@ -125,16 +119,13 @@ def shared_lmdeploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 def gateway(url: str, *paths: str) -> Iterator[str]:
     """Address of a gateway that lets only these paths through."""
 
-    class Through(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    class Through(Handler):
+        def reply(self, asked: Asked) -> None:
             if self.path not in paths:
                 self.send_error(404)
                 return
             behind = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
-            behind.request(self.command, self.path, body, {"Content-Type": "application/json"})
+            behind.request(self.command, self.path, asked.content, {"Content-Type": "application/json"})
             answer = behind.getresponse()
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.headers["Content-Type"])
@@ -145,26 +136,12 @@ def gateway(url: str, *paths: str) -> Iterator[str]:
             self.wfile.write(b"0\r\n\r\n")
             behind.close()
 
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Through) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Through) as address:
+        yield address
 
 
 @dataclass(frozen=True)
 class RunOutput:
-    """Result of a run: exit code, output, verdict."""
-
     code: int
     output: str
     verdict: dict[str, Any]
@@ -176,14 +153,12 @@ class RunOutput:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts discovered before the load."""
         return dict(json.loads((self.folder / "facts.json").read_text()))
 
     def check(self, name: str) -> str:
         return next(str(c["actual"]) for c in self.verdict["checks"] if c["name"] == name)
 
     def open_checks(self) -> set[str]:
-        """The names of those that did not pass."""
         return {str(c["name"]) for c in self.verdict["checks"] if c["verdict"] != "pass"}
 
 

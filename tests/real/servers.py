@@ -1,17 +1,13 @@
 """Commands that start the real servers installed here."""
 
-from __future__ import annotations
-
-import contextlib
 import json
 import os
-import random
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 
@@ -31,15 +27,6 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str]
     url: str
-
-
-def free_port() -> int:
-    """Port below the kernel's client ports, so that no client gets it."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", port))
-            return port
 
 
 def vllm(
@@ -76,17 +63,14 @@ def vllm_032(**env: str) -> Command:
 
 
 def vllm_033(**env: str) -> Command:
-    """vLLM 0.33.0, like vllm_032: its Python over the CPU kernels of 0.32.0."""
     return vllm("0.33.0", *_ALL_ROUTES, env=env)
 
 
 def vllm_0271(**env: str) -> Command:
-    """vLLM 0.27.1 with images."""
     return vllm("0.27.1", *_IMAGES, "--max-num-seqs", "64", env=env)
 
 
 def vllm_0221(**env: str) -> Command:
-    """vLLM 0.22.1 with images, without MTP."""
     return vllm("0.22.1", *_IMAGES, "--max-num-seqs", "64", "--generation-config", "vllm", env=env)
 
 
@@ -174,12 +158,10 @@ def vllm_032_mtp() -> Command:
 
 
 def transformers_519(*flags: str) -> Command:
-    """`transformers serve` 5.19.0."""
     return transformers("5.19.0", *flags)
 
 
 def transformers_524(*flags: str) -> Command:
-    """`transformers serve` 5.24.0."""
     return transformers("5.24.0", *flags)
 
 
@@ -215,7 +197,6 @@ def llama_cpp(*flags: str) -> Command:
 
 
 def embedded() -> Command:
-    """An embedded server, to stand behind a gateway."""
     port = free_port()
     return Command(command(SimulatorSpec("vllm", "0.32", (), {}), port=port), {}, f"http://127.0.0.1:{port}")
 
@@ -260,7 +241,6 @@ def lmdeploy_0_6() -> Command:
 
 
 def lmdeploy_0_10() -> Command:
-    """LMDeploy 0.10.0 with metrics."""
     return lmdeploy_old("0.10.0", "--enable-metrics")
 
 
@@ -308,7 +288,6 @@ def litellm(*backends: str, model: str = "sim") -> Command:
 
 
 def litellm_vllm(*backends: str) -> Command:
-    """A LiteLLM proxy in front of real vLLMs. Raises NotInstalledError."""
     return litellm(*backends, model="tiny")
 
 

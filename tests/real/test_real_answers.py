@@ -4,8 +4,6 @@ The faults come from loadchaos-vllm; `corruption` has to find them, and nothing 
 The models are made by scripts/real/train_copy_model.py, train_colour_model.py and make_random_models.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every attack on a real vLLM under 30 users, and its attribution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Endpoints other than chat on a real vLLM 0.32.0 with tiny models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

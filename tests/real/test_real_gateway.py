@@ -1,7 +1,5 @@
 """A real vLLM that freezes or is killed where only a gateway in front of it is seen."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

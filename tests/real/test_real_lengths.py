@@ -1,7 +1,5 @@
 """Token counts on real vLLM and LMDeploy, by each way of counting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""LMDeploy's HTTP layer: capacity, named faults, hang and death."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

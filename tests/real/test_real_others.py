@@ -1,7 +1,3 @@
-"""Servers that have no file of their own here: healthy, killed, and faults of their own."""
-
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,7 +37,6 @@ def profile(name: str, server: str, *flags: str, **more: Any) -> dict[str, Any]:
 
 
 def named(server: str) -> tuple[str, ...]:
-    """The option with the name of the model, where the server does not list it."""
     return ("--model", "tiny-text") if server == "transformers" else ()
 
 

@@ -1,7 +1,5 @@
 """Reproducers of docs/repros on the real servers that they kill."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

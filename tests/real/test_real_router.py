@@ -1,7 +1,5 @@
 """poison_pill through a real vllm-router, in front of two embedded servers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -34,7 +32,6 @@ def replicas(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
 
 
 def verdict_through_router(replicas: list[Server], home: Path, *, watched: int) -> tuple[int, dict[str, Any]]:
-    """Exit code and verdict of poison_pill, with the first `watched` replicas named."""
     urls = [f"http://127.0.0.1:{server.port}" for server in replicas]
     try:
         router = servers.router(*urls)
@@ -56,7 +53,6 @@ def verdict_through_router(replicas: list[Server], home: Path, *, watched: int) 
 
 
 def wait_for(url: str) -> None:
-    """Wait until the router has found its workers."""
     for _ in range(600):
         try:
             if urllib.request.urlopen(f"{url}/v1/models", timeout=2).status == 200:

@@ -1,7 +1,3 @@
-"""SGLang's whole server on the CPU: lengths, refusals, aborts, hang and deaths."""
-
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -139,7 +135,6 @@ def scheduler_under_load(folder: Path, port: int, number: int) -> None:
 
 
 def ended(loadchaos: Run, tmp_path: Path, number: int, **fields: Any) -> RunOutput:
-    """Run in which the scheduler gets this signal."""
     target = launch(sglang())
     port = urlsplit(target["launch"]["url"]).port or 0
     killer = threading.Thread(target=scheduler_under_load, args=(tmp_path, port, number))

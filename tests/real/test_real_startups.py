@@ -1,7 +1,5 @@
 """Failed starts of real servers: exit code 4, and one line with the cause and what to change."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +16,6 @@ Started = Callable[[str], Sequence[str]]
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Started]:
-    """Words that start a server without its imports; the server of one version at a time."""
     kept: dict[str, Sequence[str]] = {}
     with contextlib.ExitStack() as open_:
 

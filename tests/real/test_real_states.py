@@ -1,7 +1,5 @@
 """Faults of bench.states on real servers: states and verdict."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Traffic on real vLLM and LMDeploy: lengths, images, payloads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

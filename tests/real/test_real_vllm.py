@@ -1,7 +1,5 @@
 """Real vLLM 0.32.0: limits, and deaths with their attribution."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real vLLM 0.33.0, where it differs from 0.32.0: its Python over the CPU kernels of 0.32.0."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A recording proxy in a thread of its own, between raw sockets on both sides."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -21,13 +19,11 @@ from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
 
-Handler = Callable[[socket.socket], None]
+Handler = Callable[[socket.socket], object]
 WAIT_S = 10.0
 
 
 class SeenExchanges:
-    """Sink that keeps all exchanges."""
-
     def __init__(self) -> None:
         self.begun: list[TappedExchange] = []
         self.ended: list[TappedExchange] = []
@@ -56,9 +52,18 @@ class SeenExchanges:
         return [e.outcome for e in self.ended]
 
 
-class RawUpstream:
-    """Server that runs a function for each connection."""
+def begins(then: Handler = lambda _: None) -> Handler:
+    """A server that begins a streamed answer."""
 
+    def serve(c: socket.socket) -> None:
+        read_request(c)
+        c.sendall(SSE_HEAD + event("one"))
+        then(c)
+
+    return serve
+
+
+class RawUpstream:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)

@@ -1,7 +1,3 @@
-"""The ring is kept once for each death, and when too many requests fail."""
-
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,3 @@
-"""Options of `loadchaos record`: each mistake is named with what was expected."""
-
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

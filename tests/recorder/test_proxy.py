@@ -1,7 +1,5 @@
 """The recording proxy changes nothing between raw sockets: it must never be what breaks."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import threading
@@ -18,6 +16,7 @@ from tests.recorder.conftest import (
     SSE_HEAD,
     WAIT_S,
     Between,
+    begins,
     event,
     plain,
     post,
@@ -27,6 +26,7 @@ from tests.recorder.conftest import (
     reset,
     whole,
 )
+from tests.waiting import until
 
 
 def test_stream_reaches_the_client_event_by_event(between: Between) -> None:
@@ -34,13 +34,11 @@ def test_stream_reaches_the_client_event_by_event(between: Between) -> None:
     go_on = threading.Event()
 
     def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
         assert go_on.wait(WAIT_S)
         c.sendall(event("two") + event(None, "stop") + DONE + LAST_CHUNK)
         read_request(c)
 
-    running, seen = between(serve)
+    running, seen = between(begins(serve))
     with running.connect() as client:
         client.sendall(post(b'{"stream":true}'))
         first = read_until(client, event("one"))
@@ -238,12 +236,10 @@ def test_client_that_leaves_ends_the_request_at_the_server(between: Between) -> 
     left = threading.Event()
 
     def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
         assert c.recv(1) == b""
         left.set()
 
-    running, seen = between(serve)
+    running, seen = between(begins(serve))
     client = running.connect()
     client.sendall(post(b'{"stream":true}'))
     read_until(client, event("one"))
@@ -257,34 +253,27 @@ def test_reset_of_the_client_resets_the_server(between: Between) -> None:
     ended: list[str] = []
 
     def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
         try:
             c.recv(1)
         except ConnectionResetError:
             ended.append("reset")
 
-    running, seen = between(serve)
+    running, seen = between(begins(serve))
     client = running.connect()
     client.sendall(post(b'{"stream":true}'))
     read_until(client, event("one"))
     reset(client)
     assert seen.outcomes() == ["aborted"]
     assert running.settle() == 0
-    deadline = time.monotonic() + WAIT_S
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert ended == ["reset"]
+    assert until(lambda: ended, "the reset", WAIT_S) == ["reset"]
 
 
 def test_reset_of_the_server_within_an_answer_resets_the_client(between: Between) -> None:
     def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
         time.sleep(0.05)
         reset(c)
 
-    running, seen = between(serve)
+    running, seen = between(begins(serve))
     with running.connect() as client:
         client.sendall(post(b'{"stream":true}'))
         with pytest.raises(ConnectionResetError):
@@ -293,11 +282,7 @@ def test_reset_of_the_server_within_an_answer_resets_the_client(between: Between
 
 
 def test_server_that_closes_within_an_answer_cuts_it(between: Between) -> None:
-    def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
-
-    running, seen = between(serve)
+    running, seen = between(begins())
     with running.connect() as client:
         client.sendall(post(b'{"stream":true}'))
         assert read_all(client) == SSE_HEAD + event("one")

@@ -1,7 +1,3 @@
-"""Recordings: no content, secrets or headers; kills, full disks and freezing; traces made of them."""
-
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -32,6 +28,7 @@ from tests.recorder.conftest import (
     WAIT_S,
     RawUpstream,
     StartRecording,
+    begins,
     event,
     plain,
     post,
@@ -334,13 +331,11 @@ def test_ending_command_lets_open_answers_end(command: Any, tmp_path: Path) -> N
     go_on = threading.Event()
 
     def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
         assert go_on.wait(WAIT_S)
         c.sendall(event(None, "stop") + DONE + LAST_CHUNK)
         c.recv(1)
 
-    record, _ = command(serve)
+    record, _ = command(begins(serve))
     with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
         client.sendall(post(chat("one", stream=True)))
         read_until(client, event("one"))
@@ -353,12 +348,7 @@ def test_ending_command_lets_open_answers_end(command: Any, tmp_path: Path) -> N
 
 
 def test_second_signal_ends_at_once(command: Any) -> None:
-    def serve(c: socket.socket) -> None:
-        read_request(c)
-        c.sendall(SSE_HEAD + event("one"))
-        c.recv(1)
-
-    record, _ = command(serve)
+    record, _ = command(begins(lambda c: c.recv(1)))
     with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
         client.sendall(post(chat("one", stream=True)))
         read_until(client, event("one"))

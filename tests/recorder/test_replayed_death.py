@@ -1,11 +1,6 @@
-"""A death recorded by its shapes comes again when synthetic bodies are sent."""
-
-from __future__ import annotations
-
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from loadchaos.run.ports import free_port
+
 LOADCHAOS = [sys.executable, "-m", "loadchaos"]
 DEFECT = ["--defect", "encoder_free_on_speculated", "--flag", "max_num_batched_tokens=2048"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
 
 
 def wait_for(url: str) -> None:

@@ -1,7 +1,3 @@
-"""The ring: age, size, segments, kept recordings."""
-
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

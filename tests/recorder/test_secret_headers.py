@@ -1,7 +1,3 @@
-"""A recording hides the values of all headers that the redactor hides."""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

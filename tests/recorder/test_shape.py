@@ -1,7 +1,3 @@
-"""Shapes keep structure, lengths and equality, and no content."""
-
-from __future__ import annotations
-
 import base64
 import io
 import json

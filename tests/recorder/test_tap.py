@@ -1,7 +1,3 @@
-"""Streams are counted right however they are cut into pieces."""
-
-from __future__ import annotations
-
 import random
 
 import httptools

@@ -1,7 +1,3 @@
-"""A recording and a run decide the same outcome for the same bytes."""
-
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

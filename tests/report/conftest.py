@@ -1,7 +1,5 @@
 """Fixtures: a made-up finished run with a death, and its verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

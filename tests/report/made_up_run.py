@@ -1,7 +1,5 @@
 """A made-up finished run with a death, and its verdict."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up capacity search that has every figure, as capacity.json."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,3 @@
-"""Comparison of two capacity searches: the judgement follows from their intervals."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,13 +1,10 @@
-"""Tests of GPU and host data in /metrics and in the charts."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.charts import picture
 from loadchaos.report.metrics.exporter import families
+from tests.rows import folded
 
 S = 1_000_000_000
 GB = 2.0**30
@@ -27,9 +24,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def samples(given: list[dict[str, Any]]) -> dict[str, float]:
-    fold = LiveFigures()
-    for row in given:
-        fold.fold(row)
+    fold = folded(LiveFigures(), given)
     return {
         s.name: s.value
         for family in families(fold, "run")
@@ -53,9 +48,7 @@ def test_exporter_sums_devices_of_all_hosts() -> None:
 
 
 def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
-    series = Series()
-    for row in given:
-        series.fold(row)
+    series = folded(Series(), given)
     return {chart.title: [line.label for line in chart.lines] for chart in picture(series).charts}
 
 

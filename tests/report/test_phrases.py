@@ -1,5 +1,3 @@
-"""Tests that every check, state and outcome has display text."""
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

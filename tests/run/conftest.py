@@ -40,7 +40,6 @@ SMALL: Row = {
 
 
 def embedded_target(*defects: str, **flags: Any) -> Row:
-    """Target of a profile: an embedded server with defects and flags."""
     return {"embedded": {"dialect": "vllm", "era": "0.18", "defects": list(defects), "flags": flags}}
 
 
@@ -78,7 +77,6 @@ class Run:
 
     @property
     def output(self) -> str:
-        """Everything that was printed so far."""
         return (self.home / "stderr").read_text() + (self.home / "stdout").read_text()
 
     def rows(self, file: str = "events.jsonl", **like: Any) -> list[Row]:
@@ -93,8 +91,6 @@ class Run:
         return found
 
     def wait_for(self, file: str = "events.jsonl", n: int = 1, limit_s: float = 60.0, **like: Any) -> list[Row]:
-        """Wait for at least `n` rows that have these values."""
-
         def there() -> list[Row]:
             found = self.rows(file, **like)
             assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.output}"
@@ -155,11 +151,9 @@ class Run:
         )
 
     def is_gone(self, name: str) -> bool:
-        """True when the server, locust, follower or supervisor has ended."""
         return gone(self.pids[name])
 
     def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
-        """The condition's first true value."""
         return until(condition, what, limit_s)
 
     def all_gone(self, limit_s: float = 60.0) -> None:
@@ -215,7 +209,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], RawServer]]:
-    """Starts raw servers."""
     servers: list[RawServer] = []
 
     def serve_one(reply: Answer) -> RawServer:
@@ -229,8 +222,6 @@ def serve() -> Iterator[Callable[[Answer], RawServer]]:
 
 @dataclass
 class Sim:
-    """Embedded server started by the test: external for a run."""
-
     process: subprocess.Popen[bytes]
     url: str
     log: Path
@@ -246,7 +237,6 @@ class Sim:
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
-    """Starts embedded servers with flags of loadchaos.simulator.server."""
     sims: list[Sim] = []
 
     def start_one(*flags: str, log: Path | None = None) -> Sim:
@@ -300,7 +290,6 @@ class Worker:
         return (self.home / "output").read_text()
 
     def rows(self) -> Path:
-        """Its own ledger."""
         (found,) = self.home.glob("worker-runs/*/requests-*.jsonl")
         return found
 

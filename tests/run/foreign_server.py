@@ -1,17 +1,16 @@
 """A chat server of another make, with faults chosen by a test."""
 
-from __future__ import annotations
-
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests import http_server
+from tests.http_server import Asked, Handler
 
 _IMAGE_TOKENS = 256
 _TRACEBACK = """\
@@ -31,7 +30,8 @@ class ForeignServer:
 
     Attributes:
         pages: status and body of GET paths; others answer 404.
-        images: `counted`, `ignored`, `fails` (500), `cut` (no answer) or `uncounted_in_streams`.
+        images: `counted`, `ignored`, `fails` (500), `refused` (400), `cut` (no answer) or `uncounted_in_streams`.
+        chat: it has the chat endpoint.
         fails_on: text in a request that is answered with 500.
         token_s: time of one token.
         headers: headers of every answer.
@@ -40,6 +40,7 @@ class ForeignServer:
 
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     images: str = "counted"
+    chat: bool = True
     fails_on: str = ""
     token_s: float = 0.002
     first_s: float = 0.0
@@ -69,37 +70,27 @@ PAGES = {"/v1/models": (200, MODELS), "/health": (200, "")}
 
 @contextmanager
 def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
-    """Serve until the end of the block; port 0 is a free one."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_args: object) -> None:
-            """Write no access log."""
-
-        def do_GET(self) -> None:
+    class ForeignHandler(Handler):
+        def reply(self, asked: Asked) -> None:
             server.asked[self.path] += 1
-            status, body = server.pages.get(self.path, (404, '{"detail":"Not Found"}'))
-            self._answer(status, body)
-
-        def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            server.longest = max(server.longest, length)
-            sent = self.rfile.read(length)
-            body = json.loads(sent or b"{}")
-            server.asked[self.path] += 1
-            if self.path != "/v1/chat/completions":
-                self._answer(404, '{"detail":"Not Found"}')
+            if asked.method == "GET":
+                self.answer(*server.pages.get(self.path, (404, '{"detail":"Not Found"}')), server.headers)
+                return
+            server.longest = max(server.longest, len(asked.content))
+            body = asked.json()
+            if self.path != "/v1/chat/completions" or not server.chat:
+                self.answer(404, '{"detail":"Not Found"}')
                 return
             messages = body["messages"]
             has_image = any(isinstance(m["content"], list) and len(m["content"]) > 1 for m in messages)
             server.asked["image"] += has_image
-            hit = server.fails_on and server.fails_on.encode() in sent
+            hit = server.fails_on and server.fails_on.encode() in asked.content
             if hit or (has_image and server.images in ("fails", "cut")):
                 self._fail()
-                return
-            prompt = server.prompt_tokens(messages, stream=bool(body.get("stream")))
-            self._complete(body, prompt)
+            elif has_image and server.images == "refused":
+                self.answer(400, '{"error": {"message": "images are not supported"}}')
+            else:
+                self._complete(body, server.prompt_tokens(messages, stream=bool(body.get("stream"))))
 
         def _fail(self) -> None:
             if server.log is not None:
@@ -109,7 +100,7 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
                 self.close_connection = True
                 self.connection.close()
             else:
-                self._answer(500, "Internal Server Error")
+                self.answer(500, "Internal Server Error", server.headers)
 
         def _complete(self, body: dict[str, Any], prompt: int) -> None:
             tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
@@ -119,54 +110,17 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
             if not body.get("stream"):
                 message = {"role": "assistant", "content": " word" * tokens}
                 choice = {"index": 0, "message": message, "finish_reason": "length"}
-                self._answer(
-                    200, json.dumps({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
-                )
+                whole = {**base, "object": "chat.completion", "choices": [choice], "usage": usage}
+                self.answer(200, whole, server.headers)
                 return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            for name, value in server.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
+            self.begin_stream(server.headers)
             chunk = {**base, "object": "chat.completion.chunk"}
             for n in range(tokens):
                 time.sleep(server.token_s)
                 end = "length" if n == tokens - 1 else None
-                self._event({**chunk, "choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": end}]})
-            self._event({**chunk, "choices": [], "usage": usage})
-            self._chunk(b"data: [DONE]\n\n")
-            self._chunk(b"")
+                self.event({**chunk, "choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": end}]})
+            self.event({**chunk, "choices": [], "usage": usage})
+            self.end_stream()
 
-        def _event(self, data: dict[str, Any]) -> None:
-            self._chunk(b"data: " + json.dumps(data).encode() + b"\n\n")
-
-        def _chunk(self, data: bytes) -> None:
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-        def _answer(self, status: int, body: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
-            self.send_header("Content-Length", str(len(body.encode())))
-            for name, value in server.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, *_args: object) -> None:
-            """Ignore clients that leave."""
-
-    httpd = Server(("127.0.0.1", port), Handler)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{httpd.server_address[1]}"
-    try:
+    with http_server.serving(ForeignHandler, port) as server.url:
         yield server
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()

@@ -1,7 +1,5 @@
 """A gateway of the tests: forwards each connection, and answers 502 where nobody listens behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

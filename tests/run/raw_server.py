@@ -1,7 +1,5 @@
 """Chat server on raw sockets that answers what a test wants, with an OpenAI front."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socketserver
@@ -19,7 +17,6 @@ MODEL = "raw"
 
 
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
-    """One event of a stream."""
     delta = {} if text is None else {"content": text}
     return {
         "object": "chat.completion.chunk",

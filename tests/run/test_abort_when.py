@@ -1,7 +1,3 @@
-"""`abort_when`: a run against instant 502s ends early and says why."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Answers of the idle server that those under load are compared with."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,3 @@
-"""Verdicts about servers whose answers are wrong in a way that HTTP does not show."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from tests.run.raw_server import RawServer, answer, chunk

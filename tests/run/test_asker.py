@@ -1,7 +1,3 @@
-"""Questions outside the load are judged as its requests are, by all that ask them."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,3 @@
-"""Servers that freeze or die where only a gateway in front of them is seen."""
-
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -42,7 +38,6 @@ def gateway() -> Iterator[Callable[[Any], str]]:
 
 
 def signal_all(server: Any, number: int) -> None:
-    """Send a signal to the server and to its engine."""
     root = psutil.Process(server.process.pid)
     for process in [*root.children(recursive=True), root]:
         process.send_signal(number)

@@ -1,7 +1,3 @@
-"""TLS settings: a server with a private CA, trusted by --ca or -k."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -15,7 +11,6 @@ from loadchaos.core.tls import TlsSettings
 from tests.run.conftest import Sim, Start
 from tests.run.test_plain_locust import PROFILE, locust
 
-TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
 FRONT = Path(__file__).parent / "tls_front.py"
 
 

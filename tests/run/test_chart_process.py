@@ -1,5 +1,3 @@
-"""Charts of a large run are folded in a second process: same files, and a failed process costs nothing."""
-
 import sys
 from dataclasses import replace
 from pathlib import Path

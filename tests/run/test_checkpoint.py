@@ -1,5 +1,3 @@
-"""An hour's checkpoint counts what has become of the load so far."""
-
 from loadchaos.run.checkpoint import Checkpoint
 
 

@@ -1,7 +1,3 @@
-"""Compatibility check: a profile that does not fit is a target error."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
@@ -39,7 +35,6 @@ def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profil
 
 
 def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:
-    """Bodies sent by the check to a server that gives this answer."""
     sent: list[dict[str, Any]] = []
 
     def serve(request: httpx.Request) -> httpx.Response:

@@ -1,5 +1,3 @@
-"""Console lines of a run: progress, metrics URL, waiting."""
-
 import os
 import re
 import signal

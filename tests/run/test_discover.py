@@ -1,7 +1,3 @@
-"""Discovery for the user's own Locust: as a run, without attacks."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,3 @@
-"""Endpoints are tried before the load; what they add to a text is counted."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -22,7 +18,6 @@ WORDS = tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "is", "water", "r
 
 
 def checked(answer: Any, endpoint: str = "completions") -> Facts:
-    """Facts after the check of one traffic, at a server that answers so."""
     facts = Facts("http://s", "http://s", "vllm", model="m", text=TextFacts(0, WORDS, " the", "tokenize"))
     traffic = [{"name": "t", "endpoint": endpoint, "payload": {"text": {"tokens": 20}}}]
     wanted = from_mapping({"name": "p", "traffic": traffic, "load": [{"users": 1, "requests": 1}]}, full_registry())

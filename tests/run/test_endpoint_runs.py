@@ -1,7 +1,3 @@
-"""Whole runs against all endpoints of the embedded server."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""ErrorRateWatch: the load ends where too many requests failed."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""Faults on our side: folders, file handles, clocks, networks."""
-
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -99,29 +95,6 @@ def path() -> Iterator[Callable[[int], Way]]:
     yield start_cut
     for it in made:
         it.close()
-
-
-@pytest.mark.slow
-def test_run_folder_without_permission_is_an_error_before_anything(start: Start, tmp_path: Path) -> None:
-    place = tmp_path / "read-only"
-    place.mkdir()
-    mounted = False
-    if os.geteuid() == 0:  # whom no permission stops
-        mount = shutil.which("mount") or "mount"
-        done = subprocess.run([mount, "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no tmpfs could be mounted: {done.stderr.decode().strip()}")
-        mounted = True
-    else:
-        place.chmod(0o555)
-    try:
-        run = start(out=str(place))
-        assert run.process.wait(60) == 2
-        assert "cannot be created: " in run.output
-        assert str(place) in run.output
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.slow

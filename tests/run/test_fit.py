@@ -1,7 +1,3 @@
-"""Traffic is fitted to servers that differ from what a profile expects."""
-
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path
@@ -20,7 +16,7 @@ IMAGES: dict[str, Any] = {
 EXPECT = ["engine_deaths == 0", "hangs == 0", "failures == 0", "ok_share >= 95%"]
 
 
-@pytest.mark.parametrize("images", ["fails", "cut"])
+@pytest.mark.parametrize("images", ["fails", pytest.param("cut", marks=pytest.mark.slow)])
 def test_server_that_fails_on_images_gets_text_and_one_finding(images: str, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.touch()

@@ -1,7 +1,3 @@
-"""Five deaths of three kinds in one run are five named incidents."""
-
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,11 +1,8 @@
-"""Tests of the follower on finished, growing and killed runs."""
-
 import contextlib
 import io
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -98,7 +95,6 @@ def growing(run_folder: RunFolder, tmp_path: Path) -> Iterator[Growing]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start followers and end those that are left."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start_follower(folder: RunFolder, *options: str, **kwargs: Any) -> subprocess.Popen[bytes]:
@@ -178,41 +174,6 @@ def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Sta
     rows = [r for r in findings(growing.folder) if r["row"] == "incident"]
     assert Counter((r["n"], r["what"]) for r in rows) == {(1, "open"): 1, (1, "close"): 1}
     assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
-
-
-def test_follower_metrics_equal_the_ledger_after_a_kill(tmp_path: Path, start: Start) -> None:
-    run = Growing(write_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
-
-    def port(nth: int) -> int | None:
-        rows = findings(run.folder) if run.folder.findings.exists() else []
-        ports = [r["port"] for r in rows if r["row"] == "exporter"]
-        return ports[nth] if len(ports) > nth else None
-
-    def page(nth: int) -> Counter[tuple[str, str]]:
-        url = f"http://127.0.0.1:{until(lambda: port(nth))}/metrics"
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
-        found = re.findall(r'^loadchaos_requests_total{outcome="(\w+)".*traffic="(\w+)"} (.*)$', text, re.MULTILINE)
-        return +Counter({(outcome, traffic): round(float(n)) for outcome, traffic, n in found})
-
-    def ledger() -> Counter[tuple[str, str]]:
-        counts = Counter[tuple[str, str]]()
-        for row in (r for w in range(3) for r in Tail(run.folder.requests(w)).rows()):
-            if row["row"] in {"end", "missed"}:
-                counts[row.get("outcome", "missed"), row["traffic"]] += row.get("count", 1)
-        return counts
-
-    try:
-        run.write(0.6)
-        first = start(run.folder, "--exporter-port", "0", "--no-live")
-        until(lambda: page(0) == ledger())
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        run.write(0.97)
-        start(run.folder, "--exporter-port", "0", "--no-live")
-        until(lambda: page(1) == ledger())
-        assert {outcome for outcome, _ in ledger()} == {"ok", "reset", "missed"}
-    finally:
-        run.close()
 
 
 def test_follower_writes_only_if_it_is_the_only_one(run_folder: RunFolder) -> None:
@@ -330,14 +291,6 @@ def test_conclude_writes_the_verdict_if_the_page_fails(run_folder: RunFolder, mo
     assert verdict.verdict == "fail"
     assert verdict.notes == ("report.html could not be made: KeyError: 'a bug of ours'",)
     assert run_folder.verdict.exists() and run_folder.junit.exists()
-
-
-def test_conclude_is_not_a_pass_if_the_verdict_cannot_be_written(growing: Growing) -> None:
-    growing.write(0.4)
-    growing.folder.verdict.mkdir()
-    verdict = conclude(growing.folder)
-    assert (verdict.verdict, verdict.exit_code) == ("unknown", 3)
-    assert any("could not be written" in note for note in verdict.notes)
 
 
 def test_pass_that_cannot_be_written_is_unknown(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Full disk during a run: it ends, says so, and is no pass."""
-
 import json
 import os
 import shutil

@@ -1,7 +1,3 @@
-"""Servers without /health, without /v1/models, and LiteLLM."""
-
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,3 @@
-"""Launch command: ready servers, failing servers, exit codes."""
-
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,3 @@
-"""KV leak of aborted requests: found with the bug, absent without."""
-
-from __future__ import annotations
-
 import pytest
 
 from tests.run.conftest import Start, embedded_target

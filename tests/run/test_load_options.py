@@ -1,38 +1,19 @@
-"""A whole run without a profile, and the result that it saves."""
-
 import json
 from collections.abc import Callable
 
+import pytest
 from ruamel.yaml import YAML
 
 from tests.run.conftest import Sim, Start
 
-WORDS = (
-    "--embedded",
-    "--rate",
-    "40",
-    "--num-prompts",
-    "40",
-    "--num-warmups",
-    "5",
-    "--random-input-len",
-    "50",
-    "--random-output-len",
-    "6",
-)
+WORDS = ("--embedded", "--rate", "40", "--num-prompts", "40", "--num-warmups", "5", "--random-input-len", "50",
+         "--random-output-len", "6")  # fmt: skip
 RESULT = ("--save-result", "--result-dir", "results", "--label", "mine", "--metadata", "commit=abc")
 
 
 def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: Start) -> None:
-    figures = (
-        "--goodput",
-        "ttft:60000",
-        "e2el:60000",
-        "--percentile-metrics",
-        "ttft,e2el",
-        "--metric-percentiles",
-        "50,99",
-    )
+    figures = ("--goodput", "ttft:60000", "e2el:60000", "--percentile-metrics", "ttft,e2el",
+               "--metric-percentiles", "50,99")  # fmt: skip
     run = start(*WORDS, *figures, *RESULT, profile=())
     assert run.ends() == 0, run.output
     assert run.verdict()["outcomes"] == {"ok": 45}
@@ -51,6 +32,7 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: St
     assert kept["load"][1:] == [{"rate": "40/s", "law": "poisson", "requests": 40}]
 
 
+@pytest.mark.slow  # the rule itself: analysis/test_warm_cache.py
 def test_second_run_with_the_same_prompts_proves_no_latency(start: Start, sim: Callable[..., Sim]) -> None:
     words = ("--target", sim().url, "--rate", "40", "--num-prompts", "40", "--random-input-len", "200",
              "--random-output-len", "2", "--set", 'expect=["ttft_p50 <= 10s"]')  # fmt: skip

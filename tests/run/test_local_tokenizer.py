@@ -1,7 +1,3 @@
-"""Option --tokenizer: a bad folder is an error before anything exists."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Child processes killed or stopped: the record is kept, no run passes."""
-
 import signal
 from typing import Any
 
@@ -72,6 +70,7 @@ def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answe
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
 
 
+@pytest.mark.slow  # the run killed in its load, above, is quicker
 def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers)
     run.wait_for("events.jsonl", 1, row="locust", what="start")
@@ -92,24 +91,10 @@ def test_load_processes_share_the_load_and_write_a_file_each(start: Start) -> No
     assert run.verdict()["outcomes"] == {"ok": 20}
 
 
-@pytest.mark.slow
-def test_load_process_lost_of_two_makes_the_run_unknown(start: Start, for_long: Any) -> None:
-    run = start("--processes", "2", **for_long).loaded()
-    (header,) = run.rows("requests-1.jsonl", row="header")
-    run.pids["worker"] = header["pid"]
-    run.signal(signal.SIGKILL, "worker")
-    run.wait(lambda: run.is_gone("worker"), "the worker's end")
-    run.signal(signal.SIGINT)
-    assert run.ends() == 130
-    assert run.check("load_process")["verdict"] == "unknown"
-    run.all_gone()
-
-
 FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight": 64}]
 
 
 def of_two(start: Start) -> Any:
-    """Run with two load processes under load; the second is `worker`."""
     run = start("--processes", "2", load=FOR_A_WHILE)
     run.wait_for("requests-1.jsonl", 20, row="end")
     run.note_pids()

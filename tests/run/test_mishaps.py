@@ -1,5 +1,3 @@
-"""Bugs of our own and lost helpers: the run still ends in order."""
-
 import asyncio
 import json
 import os

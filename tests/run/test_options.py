@@ -1,5 +1,3 @@
-"""Authorization: each external address needs its own --authorize."""
-
 from typing import Any
 
 import pytest

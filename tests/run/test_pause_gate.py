@@ -1,5 +1,3 @@
-"""Pause gate: restarts, waiting and giving up."""
-
 import asyncio
 import time
 from types import SimpleNamespace

@@ -1,17 +1,15 @@
-"""A profile's traffic under `locust -f`, with nothing of ours around it."""
-
 import json
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from tests.run.conftest import Sim
+from tests.run.raw_server import RawServer, answer
 
 ROOT = Path(__file__).parents[2]
 PROFILE = {
@@ -98,8 +96,9 @@ def test_own_locust_with_two_profiles(sim: Callable[..., Sim], tmp_path: Path) -
 @pytest.mark.slow
 def test_own_locust_reports_a_missing_server_once(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
-    code, _, output = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
+    code, stats, output = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
     assert code == 4, output
+    assert "POST" not in {method for method, _ in rows(stats)}
     assert output.count("connection refused") == 1, output
     assert "Traceback" not in output
 
@@ -122,15 +121,6 @@ def test_own_locust_sends_the_traffic_of_a_profile(sim: Callable[..., Sim], tmp_
 
 
 @pytest.mark.slow
-def test_own_locust_ends_with_the_reason_for_a_missing_server(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
-    code, stats, output = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "1")
-    assert code == 4
-    assert "connection refused" in output
-    assert "POST" not in {method for method, _ in rows(stats)}
-
-
-@pytest.mark.slow
 def test_own_locust_example_runs(sim: Callable[..., Sim], tmp_path: Path) -> None:
     code, stats, output = locust(
         tmp_path, sim().url, "-f", str(ROOT / "examples" / "locustfile.py"), "-u", "3", "-r", "10"
@@ -140,44 +130,21 @@ def test_own_locust_example_runs(sim: Callable[..., Sim], tmp_path: Path) -> Non
     assert code == 0, output
 
 
-class BadGateway(BaseHTTPRequestHandler):
-    """Lists a model and answers chats once with 200, then with 502 at once."""
-
-    protocol_version = "HTTP/1.1"
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        models = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
-        self.answer(200 if self.path == "/v1/models" else 404, json.dumps(models).encode())
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        if self.path != "/v1/chat/completions":
-            self.answer(404, b"{}")
-        elif body.get("stream"):
-            self.asked.append(self.path)
-            self.answer(502, b"Bad Gateway")
-        else:
-            usage = {"prompt_tokens": 8 + len(str(body["messages"])) // 4, "completion_tokens": 1}
-            choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "length"}
-            self.answer(200, json.dumps({"id": "1", "choices": [choice], "usage": usage}).encode())
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_own_locust_backs_off_after_instant_errors(tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "locustfile.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
-    with ThreadingHTTPServer(("127.0.0.1", 0), BadGateway) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        _, stats, errors = locust(tmp_path, f"http://127.0.0.1:{server.server_port}", "-u", "2", "-r", "2", for_s=3)
-        server.shutdown()
+    asked: list[float] = []
+
+    def reply(_n: int, body: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+        if not body.get("stream"):
+            return 200, answer(1, prompt=8 + len(str(body["messages"])) // 4, finish="length")
+        asked.append(time.monotonic())
+        return 502, [{"error": {"message": "bad gateway", "code": 502}}]
+
+    server = RawServer(reply)
+    try:
+        _, stats, errors = locust(tmp_path, server.url, "-u", "2", "-r", "2", for_s=3)
+    finally:
+        server.close()
     assert stats, errors
-    assert 4 <= len(BadGateway.asked) <= 20  # two users: at 0.0, 0.1, 0.3, 0.7, 1.5 s
+    assert 4 <= len(asked) <= 20  # two users: at 0.0, 0.1, 0.3, 0.7, 1.5 s

@@ -1,5 +1,3 @@
-"""Ports of this machine: reserved ones, and those on which another process listens."""
-
 import contextlib
 import os
 import socket

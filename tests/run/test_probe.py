@@ -1,24 +1,21 @@
-"""Probe command: facts, fits and budget for each kind of server."""
-
 import json
 import os
 import re
 import subprocess
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadchaos.run.probe import MOST_GENERATIONS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.run.conftest import Sim
+from tests.run.foreign_server import MODELS, ForeignServer, serving
 from tests.warm_command import run_command
 
 MOST_READS = 20
+MODELS_ONLY = {"/v1/models": (200, MODELS)}
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:
@@ -26,88 +23,12 @@ def probe(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def embedded() -> Iterator[Callable[..., str]]:
-    """Starts an embedded server with these flags and gives its URL."""
-    started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
-
+def embedded(sim: Callable[..., Sim]) -> Callable[..., str]:
     def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:
-        argv = command(SimulatorSpec(dialect, era, (), flags, **more), port=0)
-        server = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert server.stdout is not None
-        for line in server.stdout:
-            if found := re.search(r"Uvicorn running on (http://127\.0\.0\.1:\d+)", line):
-                reader = threading.Thread(target=server.stdout.read, daemon=True)
-                reader.start()
-                started.append((server, reader))
-                return found[1]
-        raise AssertionError("the embedded server did not start")
+        spec = SimulatorSpec(dialect, era, (), flags, **more)
+        return sim(*command(spec, port=0)[3:]).url
 
-    yield start
-    for server, reader in started:
-        server.terminate()
-        reader.join(10)
-        with server:  # closes its pipe and waits
-            pass
-
-
-class Plain(ThreadingHTTPServer):
-    """Unknown OpenAI-compatible server: models and chat with usage only."""
-
-    daemon_threads = True
-    status = 200
-    chat = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: Counter[str] = Counter()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Plain
-
-    def do_GET(self) -> None:
-        if self.path == "/openapi.json" and not self.server.chat:
-            self._answer(
-                200, {"paths": {"/v1/embeddings": {"post": {}}, "/v1/models": {"get": {}}, "/score": {"post": {}}}}
-            )
-            return
-        known = self.path == "/v1/models"
-        self._answer(self.server.status if known else 404, {"data": [{"id": "m"}]} if known else {})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path != "/v1/chat/completions" or not self.server.chat:
-            self._answer(404, {"detail": "Not Found"})
-            return
-        content = body["messages"][0]["content"]
-        if isinstance(content, list):
-            self._answer(400, {"error": {"message": "images are not supported"}})
-            return
-        usage = {"prompt_tokens": len(content.split()) + 5, "completion_tokens": 1}
-        choice = {"message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
-        self._answer(200, {"choices": [choice], "usage": usage})
-
-    def _answer(self, status: int, data: dict[str, Any]) -> None:
-        self.server.asked[f"{self.command} {self.path}"] += 1
-        body = json.dumps(data).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing on stderr."""
-
-
-@pytest.fixture
-def plain() -> Iterator[Plain]:
-    server = Plain()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return start
 
 
 def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Callable[..., str]) -> None:
@@ -158,22 +79,29 @@ def test_probe_lengths_finds_the_longest_prompt(embedded: Callable[..., str]) ->
     assert result["asked"]["generations"] <= 5
 
 
-def test_probe_describes_an_unknown_server(plain: Plain) -> None:
-    result = json.loads(probe(f"http://127.0.0.1:{plain.server_port}/v1", "--json").stdout)
+def test_probe_describes_an_unknown_server() -> None:
+    with serving(ForeignServer(MODELS_ONLY, images="refused")) as server:
+        result = json.loads(probe(f"{server.url}/v1", "--json").stdout)
     assert result["facts"]["dialect"] == "openai"
     assert result["facts"]["text"]["source"] == "usage"
     assert result["facts"]["images"] is False
     unknown = " ".join(result["unknown"])
     for what in ("kind of server", "version:", "context length", "KV cache", "prefix caching"):
         assert what in unknown
-    generations = plain.asked["POST /v1/chat/completions"]
+    generations = server.asked["/v1/chat/completions"]
     assert generations == result["asked"]["generations"] <= MOST_GENERATIONS
-    assert plain.asked.total() - generations == result["asked"]["reads"] <= MOST_READS
+    assert server.asked.total() - server.asked["image"] - generations == result["asked"]["reads"] <= MOST_READS
 
 
-def test_probe_of_a_server_without_chat_names_its_endpoints(plain: Plain) -> None:
-    plain.chat = False
-    done = probe(f"http://127.0.0.1:{plain.server_port}")
+def test_probe_of_a_server_without_chat_names_its_endpoints() -> None:
+    paths: dict[str, dict[str, object]] = {
+        "/v1/embeddings": {"post": {}},
+        "/v1/models": {"get": {}},
+        "/score": {"post": {}},
+    }
+    pages = {**MODELS_ONLY, "/openapi.json": (200, json.dumps({"paths": paths}))}
+    with serving(ForeignServer(pages, chat=False)) as server:
+        done = probe(server.url)
     assert done.returncode == 4
     assert "PROBLEM: the server has no chat endpoint: POST /v1/chat/completions answered 404" in done.stdout
     assert "It has /v1/embeddings. --endpoint NAME of `loadchaos run` sends the load to another one" in done.stdout
@@ -182,16 +110,14 @@ def test_probe_of_a_server_without_chat_names_its_endpoints(plain: Plain) -> Non
     assert "token counts: no tokenizer" not in done.stdout
 
 
-def test_probe_exits_4_for_a_missing_key(plain: Plain) -> None:
-    plain.status = 401
-    done = probe(f"http://127.0.0.1:{plain.server_port}")
+def test_probe_exits_4_for_a_missing_key() -> None:
+    with serving(ForeignServer({"/v1/models": (401, "{}")})) as server:
+        done = probe(server.url)
     assert done.returncode == 4
     assert "--api-key-env" in done.stderr
 
 
-def test_probe_exits_4_for_a_closed_port(plain: Plain) -> None:
-    port = plain.server_port
-    plain.socket.close()
-    done = probe(f"http://127.0.0.1:{port}")
+def test_probe_exits_4_for_a_closed_port(unused_port: int) -> None:
+    done = probe(f"http://127.0.0.1:{unused_port}")
     assert done.returncode == 4
     assert "connection refused" in done.stderr

@@ -1,7 +1,3 @@
-"""Error texts in the user's prompts are no failures where a server's log quotes them in any form."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Questions beside the load: wrong answers of a faulty server are found."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

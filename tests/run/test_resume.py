@@ -1,5 +1,3 @@
-"""Resume: continue an interrupted plan without repeating a request."""
-
 import json
 import os
 import signal
@@ -26,7 +24,6 @@ from tests.run.conftest import Start
 
 
 def steps_of(folder: Path) -> list[int]:
-    """The numbers of all steps that were sent, in order."""
     rows = (r for path in RunFolder(folder).request_files() for r in Tail(path).rows())
     return sorted(r["step"] for r in rows if r["row"] == "begin")
 
@@ -35,7 +32,6 @@ TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8
 
 
 def plan_of(part: Profile, found: ResumePoint, workers: int) -> dict[str, Any]:
-    """Worker plan of the resumed run."""
     return {
         "profile": part.to_json(),
         "seed": 0,

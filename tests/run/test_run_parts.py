@@ -1,7 +1,3 @@
-"""Parts of a run without a server: errors, interrupts, attacks, record."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -108,14 +104,11 @@ def test_signal_that_no_step_handles_cancels_the_campaign_in_order(number: signa
 
 
 @pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
-def test_interrupts_leave_sighup_alone_under_nohup(before: Any) -> None:
-    async def handler() -> Any:
-        with Interrupts().installed():
-            return signal.getsignal(signal.SIGHUP)
-
+async def test_interrupts_leave_sighup_alone_under_nohup(before: Any) -> None:
     own = signal.signal(signal.SIGHUP, before)
     try:
-        found = asyncio.run(handler())
+        with Interrupts().installed():
+            found = signal.getsignal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, own)
     assert (found is signal.SIG_IGN) == (before is signal.SIG_IGN)

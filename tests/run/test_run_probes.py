@@ -1,5 +1,3 @@
-"""Questions of one run: new to a server that has answered another one."""
-
 import asyncio
 import socket
 from collections.abc import Mapping

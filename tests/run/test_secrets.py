@@ -1,7 +1,3 @@
-"""Secrets planted in every source are in no file of the run folder."""
-
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Servers that fail: to start, on the first request, or repeatedly."""
-
 import os
 import sys
 from collections.abc import Callable
@@ -8,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start, embedded_target
+from tests.run.conftest import Sim, Start
 from tests.run.foreign_server import ForeignServer, serving
 from tests.waiting import until
 
@@ -52,24 +50,6 @@ def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Start,
     assert "exited with code 1" in run.output
     assert "server.log" in run.output
     assert "gpu_budget_startup" in run.output
-
-
-NEVER = [
-    ("exits at once without a word", python("raise SystemExit(3)"), "exited with code 3 without a log line"),
-    ("is not there", ["/no/such/server", "--model", "m"], "No such file"),
-    ("never listens", python("import time; print('loading'); time.sleep(60)"), "not healthy within 1 s"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("what", "command", "says"), NEVER, ids=[row[0] for row in NEVER])
-def test_launched_server_that(start: Start, unused_port: int, what: str, command: list[str], says: str) -> None:
-    run = start(target=launching(command, unused_port, ready_within="1s"))
-    assert run.ends() == 4
-    assert says in run.output
-    assert run.verdict()["verdict"] != "pass"
-    assert {f["severity"] for f in run.verdict()["failures"]} <= {"startup"}, run.output
-    assert (run.folder / "report.html").exists()
 
 
 @pytest.mark.slow
@@ -116,46 +96,7 @@ def test_external_server_that_dies_of_the_first_request_is_named(start: Start, s
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
-@pytest.mark.slow
-def test_embedded_server_that_dies_of_the_first_request_is_named(start: Start) -> None:
-    flags = {"max_model_len": 900, "num_speculative_tokens": 0}
-    run = start(target=embedded_target("near_max_oob", **flags))
-    assert run.ends() == 4
-    assert "died before the load, during the first requests" in run.output
-    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
-
-
-@pytest.mark.slow
-def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Start) -> None:
-    flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
-    embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
-    run = start(
-        target={"on_death": "restart", "embedded": embedded},
-        traffic=[
-            {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
-            {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
-        ],
-        load=[{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}],
-        expect=["recovers_within <= 60s", "engine_deaths == 0"],
-    )
-    run.wait_for(row="launch", what="start", n=4, limit_s=100)
-    run.wait_for(row="gate", open=True, n=3)
-    run.note_pids()
-    run.process.send_signal(2)
-    assert run.ends() == 130
-    verdict = run.verdict()
-    assert {(i["kind"], i["id"]) for i in verdict["incidents"]} == {("death", "index_oob_indexkernel")}
-    assert len(verdict["incidents"]) >= 3
-    back, deaths = verdict["expectations"]
-    # It may die once more in the moment in which the run is interrupted.
-    once_more = "not recovered" in back["actual"]
-    assert (back["name"], back["verdict"]) == ("recovers_within", "unknown" if once_more else "pass")
-    assert deaths["actual"] == str(len(verdict["incidents"]))
-    assert verdict["outcomes"]["ok"] > 3
-    assert "restart 3: starting the EMBEDDED SERVER" in run.output
-    run.all_gone()
-
-
+@pytest.mark.slow  # the rule itself: analysis/incidents/test_queue_order.py
 def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Start) -> None:
     flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
     run = start(

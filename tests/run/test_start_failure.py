@@ -1,7 +1,3 @@
-"""One line that names the cause of a failed start; a server that logged a fatal error and neither exits nor answers."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Remote workers: run --master with real `loadchaos worker` processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,3 @@
-"""Wrong answers without an error: found by canary and secret words."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

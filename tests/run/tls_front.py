@@ -1,7 +1,5 @@
 """TLS front of a plain server: tls_front.py CERTIFICATE HOST PORT."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

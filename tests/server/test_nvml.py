@@ -1,7 +1,5 @@
 """GPU memory of an ended server, with a stand-in for nvidia-smi."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -46,21 +44,17 @@ def test_memory_without_a_gpu_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("left", [0, 3000])
-def test_launched_server_end_tells_if_gpu_memory_is_free(
+async def test_launched_server_end_tells_if_gpu_memory_is_free(
     smi: Path, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "_FREED_WITHIN_S", 0.1)
     rows: list[Any] = []
     (tmp_path / "run").mkdir()
-    smi.write_text("500\n")
-
-    async def story() -> None:
-        argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-        server = LaunchedServer(LaunchCommand(argv), tmp_path / "run", rows.append, argv)
-        await server.start()
-        await asyncio.to_thread(smi.write_text, f"{500 + left}\n")
-        await server.stop(grace_s=2.0)
-
-    asyncio.run(story())
+    await asyncio.to_thread(smi.write_text, "500\n")
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    server = LaunchedServer(LaunchCommand(argv), tmp_path / "run", rows.append, argv)
+    await server.start()
+    await asyncio.to_thread(smi.write_text, f"{500 + left}\n")
+    await server.stop(grace_s=2.0)
     end = rows[-1]
     assert (end["row"], end["what"], end["gpu_memory_freed"]) == ("launch", "end", left == 0)

@@ -25,8 +25,6 @@ CAPTURES = Path(__file__).parent / "captures"
 
 
 class Server:
-    """One embedded server with its log so far."""
-
     def __init__(self, argv: list[str], env: dict[str, str] | None = None) -> None:
         self.log: list[str] = []
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
@@ -47,7 +45,6 @@ class Server:
 
     @property
     def text(self) -> str:
-        """The log so far."""
         return "".join(self.log)
 
     @property
@@ -70,19 +67,15 @@ class Server:
             connection.close()
 
     def post(self, path: str, body: Any) -> tuple[int, str]:
-        """POST an object."""
         return self.raw("POST", path, json.dumps(body))
 
     def get(self, path: str) -> tuple[int, str]:
-        """GET."""
         return self.raw("GET", path, kind=None)
 
     def chat(self, content: Any = "hi", **fields: Any) -> tuple[int, str]:
-        """A chat request with one message."""
         return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
 
     def stop(self) -> None:
-        """End the server in any state."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -105,7 +98,6 @@ def run_requests(config: EngineConfig, *requests: EngineRequest) -> LoopResult:
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Start servers; all of them end with the module."""
     servers: list[Server] = []
 
     def begin(
@@ -129,7 +121,6 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def captures() -> Path:
-    """The folder of excerpts from real servers."""
     return CAPTURES
 
 

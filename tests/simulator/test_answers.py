@@ -1,5 +1,3 @@
-"""Answer texts: repeatable, obeying a repeat order, wrong once derailed."""
-
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 

@@ -1,5 +1,3 @@
-"""Defects that change answers: the state each needs, and its cure."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,3 @@
-"""The other defects: the state each needs, its error and its cure."""
-
 import re
 from collections import OrderedDict
 from dataclasses import replace

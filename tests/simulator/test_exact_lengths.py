@@ -1,5 +1,3 @@
-"""usage.prompt_tokens equals the plan, for every payload and server."""
-
 import asyncio
 from itertools import islice
 from pathlib import Path
@@ -46,10 +44,6 @@ def profile(path: Path, text: str) -> Profile:
 
 
 async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:
-    """Yield every request of the profile with its answer's prompt tokens.
-
-    None: it was refused.
-    """
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
         asker = DiscoveryClient(HttpAsker(client), url, url)
         sizes, most = asked.image_sizes()

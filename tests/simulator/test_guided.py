@@ -1,7 +1,3 @@
-"""Guided answers of the simulator follow the rule of the request."""
-
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Images and tokens of the embedded server, without a server process."""
-
 import asyncio
 from typing import Any
 

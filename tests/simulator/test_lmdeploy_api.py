@@ -1,5 +1,3 @@
-"""LMDeploy's API: one fault in five eras, and its reported capacity."""
-
 import http.client
 import json
 import re

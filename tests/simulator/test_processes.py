@@ -1,5 +1,3 @@
-"""Processes of the embedded server: start, deaths as in vLLM, no orphans."""
-
 import json
 import os
 import re
@@ -24,8 +22,6 @@ BODY = f'{{"error":{{"message":"{DEAD}","type":"InternalServerError","param":nul
 
 
 class InFlight:
-    """One stream and one plain request, both running."""
-
     def __init__(self, server: Any) -> None:
         self.answers: dict[str, tuple[int, str]] = {}
         self._threads = [

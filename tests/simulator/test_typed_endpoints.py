@@ -1,7 +1,5 @@
 """/v1/responses and /v1/messages of the embedded server beside captures of vLLM 0.32.0."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

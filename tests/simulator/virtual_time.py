@@ -3,8 +3,6 @@
 Tests and benchmarks of the engine use this.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,5 +1,3 @@
-"""Knee, saturation and limiting resource of made-up steps."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Heavy-traffic model of a queue, against a simulated one."""
-
 import random
 from typing import Any
 

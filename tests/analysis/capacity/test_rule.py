@@ -1,5 +1,3 @@
-"""Decision rule of a capacity step: intervals, overdispersion, growth of the queue."""
-
 import random
 
 import pytest

@@ -1,7 +1,3 @@
-"""Watch of a capacity step: rows of a made-up server in, decision out."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

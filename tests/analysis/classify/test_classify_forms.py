@@ -1,7 +1,3 @@
-"""Classifier: a log gives the same failures in any form."""
-
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -5,8 +5,6 @@
 A header is `SOURCE: where it is from`, then one `FAILURE: id | severity | process | line | title` each, then a blank line.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

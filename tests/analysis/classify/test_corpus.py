@@ -1,7 +1,3 @@
-"""Corpus of logs: benign logs and crashes are balanced."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 from scripts.real.startup_failures import counterpart, mistakes

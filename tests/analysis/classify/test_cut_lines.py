@@ -1,7 +1,3 @@
-"""A line that a log collector cut is one line, in a file and in a log that is followed."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

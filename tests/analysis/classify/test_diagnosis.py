@@ -1,7 +1,3 @@
-"""Diagnosis: line by line equals the whole log, in bounded memory."""
-
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""KernelLog: lines about the server, its node, or other containers."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.core.model import KERNEL_LOG

@@ -1,7 +1,3 @@
-"""Last words: errors that no rule knows are shown where a server died, failed to start or went on."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from loadchaos.core.model import Terms
 from loadchaos.core.whole_lines import WholeLine
 from loadchaos.report.terminal.diagnosis import render
 from tests.analysis.conftest import History
+from tests.rows import folded
 
 BENIGN = Path(__file__).parents[2] / "crashes/benign"
 PTX = "CUDA error: the provided PTX was compiled with an unsupported zoolchain."
@@ -108,9 +105,7 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: History
     history.idle(3).end()
     [failure] = [f for f in history.verdict()["failures"] if f["severity"] == "engine_death"]
     assert failure["candidates"][0]["text"] in line
-    judge = Judge(Terms("test"))
-    for row in history.rows:
-        judge.fold(row)
+    judge = folded(Judge(Terms("test")), history.rows)
     judge.verdict()
     [incident] = [i for i in judge.incidents if i.kind == "death"]
     assert str(incident.record().candidates[0].text) in line

@@ -1,7 +1,3 @@
-"""Log lines that come one after the other, with pauses between them."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.live import LiveClassifier

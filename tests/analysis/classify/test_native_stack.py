@@ -1,7 +1,3 @@
-"""NativeStack: the guilty frame is found in every format."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text, load

@@ -1,7 +1,3 @@
-"""Places: errors that no signature knows are named by the part of the server that they are from."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text, load

@@ -1,8 +1,4 @@
-"""Request logs of vLLM, SGLang and LMDeploy that quote hostile prompts and answers are no failures."""
-
 # ruff: noqa: E501, ISC004 - log lines are as long as they are
-
-from __future__ import annotations
 
 import json
 from pathlib import Path

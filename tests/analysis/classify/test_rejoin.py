@@ -1,7 +1,3 @@
-"""rejoin: split records and wrapped lines are joined."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,7 +14,6 @@ CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache
 
 
 def only_failure(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
-    """(id, title, line, frames) of the one failure that classify finds."""
     (tmp_path / "x.log").write_text("\n".join(lines) + "\n")
     result = CliRunner().invoke(main, ["classify", "--json", str(tmp_path / "x.log")])
     [failure] = json.loads(result.output)

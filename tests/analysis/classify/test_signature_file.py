@@ -1,7 +1,3 @@
-"""Signature files: examples match, and mistakes are reported at load."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text, load

@@ -1,7 +1,3 @@
-"""Versions: order, ranges, and the standing of issues."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.signature_file import load

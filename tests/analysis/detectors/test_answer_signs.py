@@ -1,7 +1,3 @@
-"""Signs of degeneration are judged by their share, not by one answer."""
-
-from __future__ import annotations
-
 import random
 from typing import Any
 

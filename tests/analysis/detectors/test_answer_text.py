@@ -1,7 +1,3 @@
-"""AnswerTextDetector: answers with less text than their tokens can make."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -72,7 +68,6 @@ def test_answer_chunks_above_their_tokens_are_unknown(history: History, odd: int
 
 
 def test_answer_text_of_rare_odd_answers_says_nothing(history: History) -> None:
-    """A model may end at once, and a parser may keep an unfinished tool call."""
     history.begin().work(5)
     answers(history, 200, {})
     answers(history, 6, {"no_text": True}, tokens=1)

@@ -1,13 +1,9 @@
-"""Usage of answers against each other and against the server's counters."""
-
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
 from loadchaos.analysis.failure import Failure
-from tests.rows import S, metrics_row
+from tests.rows import S, folded, metrics_row
 
 
 def begin(n: int, body: str) -> dict[str, Any]:
@@ -24,7 +20,6 @@ def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") ->
 
 
 def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:
-    """100 answers of 100 + 50 tokens; the server counts `counted` of them."""
     detector = AnswerUsage()
     detector.fold(scrape(0, 1000, 1000))
     for n in range(1, 101):
@@ -37,9 +32,10 @@ def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[s
 
 
 def test_same_body_with_other_prompt_tokens_names_both_requests() -> None:
-    detector = AnswerUsage()
-    for row in (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)):
-        detector.fold(row)
+    detector = folded(
+        AnswerUsage(),
+        (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)),
+    )
     (failure,) = detector.poll(0)
     assert failure.id == "prompt_tokens_differ"
     assert failure.wrong[0].subject == "r4"

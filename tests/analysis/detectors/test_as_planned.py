@@ -1,7 +1,3 @@
-"""ExactLengths and ImageCacheHits: lengths and image reuse as planned."""
-
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

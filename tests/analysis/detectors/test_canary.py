@@ -1,5 +1,3 @@
-"""CanaryDetector: learned tolerance, wrong and mixed-up answers."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -39,8 +37,6 @@ def test_foreign_word_is_one_of_another_canary() -> None:
 
 
 class Canary:
-    """A canary's rows, as the monitor writes them."""
-
     def __init__(self) -> None:
         self.detector, self.n = CanaryDetector(), 0
 

@@ -1,7 +1,3 @@
-"""DeviceFaultDetector: Xids and OOM kills in hand-made readings."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -46,15 +42,6 @@ def test_xid_alone_is_a_failure_of_the_node(history: History) -> None:
     assert failure["evidence"] == {"source": "dcgm gpu-node-7:9400 gpu3", "line": None, "text": "new Xid 79"}
 
 
-def test_xid_explains_a_death_and_counts_once(history: History) -> None:
-    device(history.begin(), "dcgm", "gpu0", gpu_xid_last=0)
-    ids = history.work(5).send(3)
-    history.die(ids, code=1)
-    device(history, "dcgm", "gpu0", gpu_xid_last=79)
-    verdict = history.run(15).end().verdict()
-    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("xid_79", "engine_death")]
-
-
 def test_oom_kill_alone_is_a_failure_of_the_node(history: History) -> None:
     device(history.begin(), "node", "host", host_oom_kills_total=3)
     history.work(5)
@@ -63,10 +50,21 @@ def test_oom_kill_alone_is_a_failure_of_the_node(history: History) -> None:
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("oom_killer", "node")]
 
 
-def test_oom_kill_explains_a_death(history: History) -> None:
-    device(history.begin(), "node", "host", host_oom_kills_total=3)
+@pytest.mark.parametrize(
+    ("name", "place", "series", "death", "known"),
+    [
+        ("dcgm", "gpu0", ("gpu_xid_last", 0, 79), {"code": 1}, "xid_79"),
+        ("node", "host", ("host_oom_kills_total", 3, 4), {"signal": 9}, "oom_killer"),
+    ],
+    ids=["Xid", "OOM kill"],
+)
+def test_device_explains_a_death_and_counts_once(
+    name: str, place: str, series: tuple[str, int, int], death: dict[str, int], known: str, history: History
+) -> None:
+    metric, before, after = series
+    device(history.begin(), name, place, **{metric: before})
     ids = history.work(5).send(3)
-    history.die(ids, signal=9)
-    device(history, "node", "host", host_oom_kills_total=4)
+    history.die(ids, **death)
+    device(history, name, place, **{metric: after})
     verdict = history.run(15).end().verdict()
-    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("oom_killer", "engine_death")]
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [(known, "engine_death")]

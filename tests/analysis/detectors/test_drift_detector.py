@@ -1,5 +1,3 @@
-"""DriftDetector: drifting latency, leaking handles and KV cache."""
-
 from __future__ import annotations
 
 import random

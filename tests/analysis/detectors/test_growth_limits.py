@@ -1,7 +1,3 @@
-"""GrowthTracker: growth of one percent per hour, noise, warm-ups."""
-
-from __future__ import annotations
-
 import math
 import random
 import re

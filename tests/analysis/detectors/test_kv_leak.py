@@ -1,5 +1,3 @@
-"""KvLeakDetector: requests and KV cache held after the load."""
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Terms
-from tests.rows import S, judged, metrics_row
+from tests.rows import S, folded, judged, metrics_row
 
 
 def metrics(at_s: float, running: float = 0, kv: float = 0.0, waiting: float = 0) -> Mapping[str, Any]:
@@ -40,11 +38,7 @@ def facts_row(dialect: str, **more: Any) -> Mapping[str, Any]:
 
 
 def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any) -> KvLeakDetector:
-    """A detector that was fed these rows of a server."""
-    found = KvLeakDetector()
-    for row in [facts_row(dialect, **facts), *given]:
-        found.fold(row)
-    return found
+    return folded(KvLeakDetector(), [facts_row(dialect, **facts), *given])
 
 
 def check(fed: KvLeakDetector) -> Check | None:
@@ -192,9 +186,7 @@ def test_kv_leak_reference_is_dropped_after_a_restart() -> None:
 
 
 def test_kv_leak_is_a_failure_of_the_run() -> None:
-    judge = Judge(Terms("p"))
-    for row in [facts_row("vllm"), *rows(running=2)]:
-        judge.fold(row)
+    judge = folded(Judge(Terms("p")), [facts_row("vllm"), *rows(running=2)])
     verdict = judge.verdict().to_json()
     assert [f["id"] for f in verdict["failures"]] == ["lost_requests_held"]
     assert "2 requests still in the server after clients disconnected" in verdict["failures"][0]["title"]

@@ -1,5 +1,3 @@
-"""LateAborts: one note per traffic with late aborts, and no failure."""
-
 from loadchaos.analysis.detectors.late_aborts import LateAborts
 from tests.analysis.conftest import History
 

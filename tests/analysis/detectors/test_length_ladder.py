@@ -1,5 +1,3 @@
-"""LengthLadder: the check `near_limit`."""
-
 from typing import Any
 
 import pytest

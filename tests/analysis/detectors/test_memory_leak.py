@@ -1,7 +1,3 @@
-"""MemoryLeakDetector: leaks, warm-ups, plateaus, image caches."""
-
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
@@ -50,7 +46,6 @@ def memory(
     every_s: int = 1,
     **extra: Any,
 ) -> MemoryLeakDetector:
-    """A detector fed with a process whose memory is a function of time."""
     detector, rng = MemoryLeakDetector(), random.Random(0)
     detector.fold({"row": "configuration", "at_ns": 0, "settings": extra})
     for second in range(0, seconds, every_s):

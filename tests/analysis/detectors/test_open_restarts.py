@@ -1,7 +1,3 @@
-"""OpenRestarts: moves of start times and counters that nothing has settled."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

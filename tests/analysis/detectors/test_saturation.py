@@ -1,7 +1,3 @@
-"""SaturationDetector: GPUs, disks and open files in hand-made readings."""
-
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,3 @@
-"""SilentFaultDetector: stuck queues, truncation, held requests."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,13 +1,10 @@
-"""SpinningDetector: a hang named by log, CPU time and version."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from tests.rows import folded
 
 LOST = "AssertionError: Expected a cached item for mm_hash='61ae43d2'"
 
@@ -15,7 +12,6 @@ LOST = "AssertionError: Expected a cached item for mm_hash='61ae43d2'"
 def hang(
     make_history: Callable[[], Any], *, version: str = "0.22.1", log: str = LOST, cpu: float = 0.9
 ) -> dict[str, Any]:
-    """Failures by id of a run with a hang of 100 s after a log line."""
     h = make_history().begin(version=version)
     h.pids = {30: ("api_server", "S"), 31: ("engine_core", "R")}
     h.work(20)
@@ -27,9 +23,7 @@ def hang(
         h.cpu[31] += cpu
         h.cpu[30] += 0.02
         h.run(1)
-    judge = Judge()
-    for row in h.rows:
-        judge.fold(row)
+    judge = folded(Judge(), h.rows)
     return {f["id"]: f for f in judge.verdict().to_json()["failures"] if f["severity"] == "hang"}
 
 

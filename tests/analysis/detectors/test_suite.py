@@ -1,7 +1,3 @@
-"""DetectorSuite: every detector is wired in one table."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.detectors import suite
@@ -13,8 +9,6 @@ from tests.analysis.conftest import History
 
 
 class ToyDetector(Detector):
-    """Reports every answer with status 418, once polled."""
-
     def __init__(self) -> None:
         self._teapots: list[int] = []
         self._polled = 0

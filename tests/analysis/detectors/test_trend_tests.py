@@ -1,7 +1,3 @@
-"""Trend tests: steady rises, noise, warm-ups, jumps and plateaus."""
-
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

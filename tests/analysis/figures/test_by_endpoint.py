@@ -1,7 +1,3 @@
-"""Figures by endpoint: sums over the kinds of traffic, in the verdict and in `expect`."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""Prefix hits, accepted drafts and energy; unknown where nothing tells them."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema

@@ -1,7 +1,3 @@
-"""Tests of received tokens per second where an event of an answer has several tokens."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.figures.live import LiveFigures

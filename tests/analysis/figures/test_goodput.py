@@ -1,7 +1,3 @@
-"""Goodput and throughput: which requests count, and which limits they exceed."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of the live numbers: totals equal the ledger."""
-
 from collections import Counter
 from typing import Any
 
@@ -11,12 +9,11 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Terms
 from loadchaos.report.metrics.exporter import families
+from tests.rows import folded
 
 
-def folded(folder: RunFolder) -> LiveFigures:
-    fold = LiveFigures()
-    for row in Reader(folder).new(final=True):
-        fold.fold(row)
+def figures_of(folder: RunFolder) -> LiveFigures:
+    fold = folded(LiveFigures(), Reader(folder).new(final=True))
     fold.finish()
     return fold
 
@@ -37,15 +34,15 @@ def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
 
 
 def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
-    fold = folded(run_folder)
+    fold = figures_of(run_folder)
     totals = {(t, o): n for t, traffic in fold.figures.requests.traffic.items() for o, n in traffic.outcomes.items()}
     assert totals == counted_by_hand(run_folder)
     assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
 
 
 def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Any) -> None:
-    one = folded(make_run(tmp_path / "one"))
-    three = folded(make_run(tmp_path / "three", workers=3))
+    one = figures_of(make_run(tmp_path / "one"))
+    three = figures_of(make_run(tmp_path / "three", workers=3))
     assert one.figures.requests.begun == three.figures.requests.begun
     assert three.snapshot().users == 90
 
@@ -81,13 +78,13 @@ def test_fold_attack_is_active_between_begin_and_end() -> None:
 
 
 def test_fold_rates_cover_the_last_ten_seconds(run_folder: RunFolder) -> None:
-    snapshot = folded(run_folder).snapshot()
+    snapshot = figures_of(run_folder).snapshot()
     assert snapshot.tokens_per_s == 0  # dead for ten seconds
     assert snapshot.load_s == 40
 
 
 def test_fold_drops_metrics_of_a_dead_server(run_folder: RunFolder) -> None:
-    assert folded(run_folder).snapshot().server == {}
+    assert figures_of(run_folder).snapshot().server == {}
 
 
 def test_fold_ignores_unknown_rows() -> None:

@@ -1,7 +1,3 @@
-"""RequestStats: requests that no slot was free for."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

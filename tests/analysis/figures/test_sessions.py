@@ -1,7 +1,3 @@
-"""Sessions in the verdict: times, lost turns, and runs that prove nothing about them."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema

@@ -1,7 +1,3 @@
-"""Warm-up: left out of figures, while its failures count."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""Bad answers: whose text is evidence."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.incidents.bad_answers import BadAnswer, failure_of, is_echo

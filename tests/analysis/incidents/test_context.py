@@ -1,17 +1,12 @@
-"""IncidentContext: readings around an incident, one per five seconds."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from tests.analysis.conftest import History
+from tests.rows import folded
 
 
 def incidents(history: History) -> list[dict[str, Any]]:
-    judge = Judge()
-    for row in history.rows:
-        judge.fold(row)
+    judge = folded(Judge(), history.rows)
     judge.verdict()
     return [i.record().to_json() for i in judge.incidents]
 

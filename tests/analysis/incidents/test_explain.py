@@ -1,7 +1,3 @@
-"""Explainer: which answers a failure in the log explains."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.failure import Failure, evidence

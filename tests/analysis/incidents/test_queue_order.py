@@ -1,7 +1,3 @@
-"""Requests that waited in the queue of a working server, and those that were lost."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

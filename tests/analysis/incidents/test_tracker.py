@@ -1,7 +1,3 @@
-"""IncidentTracker: what ends, and takes nothing back."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

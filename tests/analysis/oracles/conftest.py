@@ -1,7 +1,5 @@
 """Hand-made `question` rows of one server, whose logprobs move a little."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -47,11 +45,9 @@ class Questions:
                 self.ask(text, part="reference", prompt=prompt, when=when, gaps=gap)
 
     def found(self) -> list[Failure]:
-        """New failures."""
         return self.oracle.poll(0)
 
     def check(self) -> Check:
-        """The only check at the end."""
         (found,) = [f for f in self.oracle.finish() if isinstance(f, Check)]
         return found
 

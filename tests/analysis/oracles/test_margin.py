@@ -1,5 +1,3 @@
-"""Margin: near ties are no wrong answers, other differences are."""
-
 from typing import Any
 
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle

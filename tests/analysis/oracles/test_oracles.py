@@ -1,5 +1,3 @@
-"""Each oracle on histories of a faulty and of a healthy server."""
-
 from collections.abc import Callable
 from typing import Any
 

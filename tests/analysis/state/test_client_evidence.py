@@ -1,7 +1,3 @@
-"""States that the answers to our own requests prove, whoever sits in between."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

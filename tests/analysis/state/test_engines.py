@@ -1,7 +1,3 @@
-"""EngineStates: one of several engines may hang while the others work."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.state.engines import EngineStates

@@ -1,7 +1,3 @@
-"""StateMachine: states of hand-made histories."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""StateMachine: starved and stopped servers, deaths after a restart."""
-
-from __future__ import annotations
-
 from loadchaos.analysis.state.machine import StateMachine
 from tests.analysis.conftest import World
 

@@ -1,7 +1,5 @@
 """Property: a healthy server is never called dead or hung."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,28 +1,10 @@
-"""StateMachine: log markers of shutdown, failure and engine death."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from loadchaos.analysis.state.machine import StateMachine
 from tests.analysis.conftest import World
+from tests.analysis.state.test_machine import path, row_to, watch
 from tests.rows import MS, S
-
-
-def watch(world: World, **options: Any) -> list[dict[str, Any]]:
-    """All state rows a history gives."""
-    machine = StateMachine("server", **options)
-    return [dict(state) for row in world.rows for state in machine.feed(row)]
-
-
-def path(rows: list[dict[str, Any]]) -> list[str]:
-    return [r["to"] for r in rows if r["from"] != r["to"]]
-
-
-def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
-    return next(r for r in rows if r["to"] == state and r["from"] != state)
 
 
 def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0) -> Any:

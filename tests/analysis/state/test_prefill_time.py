@@ -1,7 +1,5 @@
 """Freezes while long prompts wait, and servers that only prefill, in virtual time."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import deque

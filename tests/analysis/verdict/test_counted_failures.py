@@ -1,7 +1,3 @@
-"""Counts at their limits: accepted failures, deaths, hangs, outages and overlength."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from typing import Any

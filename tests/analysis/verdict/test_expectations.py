@@ -1,7 +1,3 @@
-"""Expectations, acceptance, exit codes and statistical strength."""
-
-from __future__ import annotations
-
 from datetime import date
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""The verdict as dataclasses: its schema, and the reading of any verdict.json."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

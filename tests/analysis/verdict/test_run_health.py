@@ -1,5 +1,3 @@
-"""RunHealth: server logs without lines, requests adjusted to the server."""
-
 from typing import Any
 
 import pytest
@@ -9,6 +7,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import REPLACED, Row, Terms
+from tests.rows import folded
 
 S = 1_000_000_000
 
@@ -16,9 +15,7 @@ S = 1_000_000_000
 def check_of(
     name: str, *rows: Row, stats: RequestStats | None = None, unfinished: int = 0, bad_rows: int = 0
 ) -> Check | None:
-    health = RunHealth()
-    for row in rows:
-        health.fold(row)
+    health = folded(RunHealth(), rows)
     checks = health.checks(Terms(profile="x"), stats or RequestStats(), unfinished, [], bad_rows)
     return next((c for c in checks if c.name == name), None)
 
@@ -53,23 +50,26 @@ def test_server_log_check_is_left_out_without_a_log() -> None:
     assert not [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
 
 
-def test_fitted_check_has_its_count() -> None:
-    log = RunHealth()
-    for n in range(3):
-        fitted = f"{n + 1} images instead of {n + 4}: the server accepts no more in one prompt" if n else ""
-        log.fold({"row": "begin", "at_ns": n, "traffic": "images", "fitted": fitted})
-    (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
-    assert check.name == "fitted images"
-    assert check.actual == "2 of 3: N images instead of N: the server accepts no more in one prompt"
-
-
-def test_fitted_check_has_the_numbers_when_they_are_equal() -> None:
-    log = RunHealth()
-    for n in range(3):
-        fitted = "9 prompt tokens instead of 5: the chat template needs that many"
-        log.fold({"row": "begin", "at_ns": n, "traffic": "short", "fitted": fitted})
-    (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
-    assert check.actual == "3 of 3: 9 prompt tokens instead of 5: the chat template needs that many"
+@pytest.mark.parametrize(
+    ("fitted", "actual"),
+    [
+        (
+            ["", *(f"{n} images instead of {n + 3}: the server accepts no more in one prompt" for n in (2, 3))],
+            "2 of 3: N images instead of N: the server accepts no more in one prompt",
+        ),
+        (
+            ["9 prompt tokens instead of 5: the chat template needs that many"] * 3,
+            "3 of 3: 9 prompt tokens instead of 5: the chat template needs that many",
+        ),
+    ],
+    ids=["other numbers", "equal numbers"],
+)
+def test_fitted_check_has_its_count_and_numbers_that_are_equal(fitted: list[str], actual: str) -> None:
+    rows = ({"row": "begin", "at_ns": n, "traffic": "t", "fitted": text} for n, text in enumerate(fitted))
+    (check,) = [
+        c for c in folded(RunHealth(), rows).checks(Terms(profile="x"), RequestStats(), 0, [], 0) if "fitted" in c.name
+    ]
+    assert (check.name, check.actual) == ("fitted t", actual)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,13 @@
 """A trace that kills a server with the bug near_max_oob, and wheels of such servers."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 
-import orjson
 import pytest
 
-from loadchaos.core.body_hash import store_body
 from loadchaos.profile import request_trace
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import TraceSend
+from tests.campaigns.traces import stored_chat, trace_of
 
 SERVER = """\
 import os, sys
@@ -25,18 +22,9 @@ os.execv(python, [python, "-m", "loadchaos.simulator.server", *defect, *more])
 
 def write_trace(folder: Path, *words: int) -> Path:
     """One request after the other, each with so many words, and the death that they led to."""
-    sends = []
-    for i, n in enumerate(words):
-        body = {
-            "model": "other",
-            "messages": [{"role": "user", "content": "time " * n}],
-            "max_tokens": 2,
-            "stream": True,
-        }
-        sends.append(TraceSend(id=f"r{i}", at_s=i / 10, body=store_body(folder / "bodies", orjson.dumps(body))))
+    sends = [TraceSend(id=f"r{i}", at_s=i / 10, body=stored_chat(folder, n)) for i, n in enumerate(words)]
     failure = {"id": "index_oob_indexkernel", "severity": "engine_death", "title": "an index is out of bounds"}
-    header = TraceHeader(event="trace", version=1, source="test", model="other", failure=failure)
-    return request_trace.write(RequestTrace(header, tuple(sends), folder=folder), folder)
+    return request_trace.write(trace_of(folder, sends, source="test", failure=failure), folder)
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Parts of launch flags, and changes of single ones."""
-
 import pytest
 
 from loadchaos.campaigns.bisect import flag_parts as parts

@@ -1,7 +1,5 @@
 """The search for needed flags and remedies, with servers that are rules."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence

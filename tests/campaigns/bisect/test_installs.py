@@ -1,7 +1,3 @@
-"""Installed releases: made once, made anew where they are not whole, and locked."""
-
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

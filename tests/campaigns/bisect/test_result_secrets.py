@@ -1,7 +1,3 @@
-"""Result files of a bisection have no secret of the launch command."""
-
-from __future__ import annotations
-
 from loadchaos.campaigns.replay.servers import from_launch, result_redactor
 
 

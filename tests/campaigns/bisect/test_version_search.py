@@ -1,7 +1,5 @@
 """The search over releases, with releases that are rules."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

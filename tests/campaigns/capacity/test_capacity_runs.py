@@ -1,7 +1,5 @@
 """Whole searches against a real embedded server: an answer, SIGKILL and --resume, a death."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Capacity search: steps of a made-up server, and of the embedded engine in virtual time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,14 +1,12 @@
 """Capacity session: files, resumption, early ends; its runs are steps in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +39,19 @@ DEATH = {"id": "engine_dead", "title": "The engine died", "severity": "engine_de
          "incident": "001-engine_dead"}  # fmt: skip
 
 
-@pytest.fixture
-def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Result]]:
+def stepped(profile: Profile, options: Options, **verdict: Any) -> Result:
+    """Feed the load of a step in virtual time to its watch; returns the result with this verdict."""
+    folder = RunFolder(options.out / "run")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    assert options.watch is not None
+    for row in VirtualStep(CASE, profile, options.seed).rows():
+        options.watch.feed(row)
+        if options.watch.reason() is not None:
+            break
+    return Result(0, Verdict.from_json({"failures": [], **verdict}), folder)
+
+
+def replace_runs(patch: pytest.MonkeyPatch) -> dict[int, Callable[[], Result]]:
     """Replace each run by its load in virtual time; the mapping gives other results by number of the step."""
     others: dict[int, Callable[[], Result]] = {}
 
@@ -52,15 +61,24 @@ def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Resu
         folder.facts.write_text(json.dumps({"dialect": "vllm", "version": "0.32.0", "model": "sim"}))
         if (other := others.get(int(options.out.name))) is not None:
             return other()
-        assert options.watch is not None
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        return Result(0, Verdict.from_json({"failures": []}), folder)
+        return stepped(profile, options)
 
-    monkeypatch.setattr(module, "run_quietly", run)
+    patch.setattr(module, "run_quietly", run)
     return others
+
+
+@pytest.fixture
+def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Result]]:
+    return replace_runs(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any], list[str]]:
+    """A search without mishaps: folder, result and printed lines."""
+    folder, lines = tmp_path_factory.mktemp("whole"), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        replace_runs(patch)
+        return folder, asyncio.run(session(folder, lines).run()), lines
 
 
 def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
@@ -87,16 +105,9 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     seen: list[tuple[int | None, bool]] = []
 
     async def run(profile: Profile, options: Options, *_: object) -> Result:
-        folder = RunFolder(options.out / "run")
-        folder.path.mkdir(parents=True)
         assert options.held is not None
-        assert options.watch is not None
         seen.append((options.held.launched.pid, options.held.alive))
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        return Result(0, Verdict.from_json({"failures": []}), folder)
+        return stepped(profile, options)
 
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
@@ -114,23 +125,21 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    assert virtual_runs == {}
-    lines: list[str] = []
-    data = asyncio.run(session(tmp_path, lines).run())
+def test_session_finds_the_capacity_and_writes_its_files(whole: tuple[Path, dict[str, Any], list[str]]) -> None:
+    folder, data, lines = whole
     assert (data["verdict"], data["exit_code"]) == ("pass", 0)
     assert data["answer"]["low"] == pytest.approx(CAPACITY, rel=0.06)
     assert data["limit"]["resource"] == "prefill"
     assert data["saturation"]["reached"]
-    written = json.loads((tmp_path / "capacity.json").read_text())
+    written = json.loads((folder / "capacity.json").read_text())
     assert written == json.loads(json.dumps(data))
     jsonschema.validate(written, SCHEMA)
-    table = list(csv.DictReader((tmp_path / "capacity.csv").read_text().splitlines()))
+    table = list(csv.DictReader((folder / "capacity.csv").read_text().splitlines()))
     assert [float(row["load"]) for row in table] == sorted(step["load"] for step in data["steps"])
-    page = (tmp_path / "report.html").read_text()
+    page = (folder / "report.html").read_text()
     assert f'<a href="{data["steps"][0]["run"]}/report.html">' in page
     assert not re.search(r"<script|src=|http-equiv=.refresh|url\(", page)
-    text = render(CapacityResult.from_json(data), tmp_path)
+    text = render(CapacityResult.from_json(data), folder)
     low, high = data["answer"]["interval"]
     assert low < CAPACITY < high
     shown = f"PASS  capacity {data['answer']['low']:.4g} requests/s ({low:.3g} to {high:.3g}): this load meets the goal"
@@ -145,16 +154,9 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
     seeds: list[int] = []
 
     async def run(profile: Profile, options: Options, *_: object) -> Result:
-        folder = RunFolder(options.out / "run")
-        folder.path.mkdir(parents=True)
-        assert options.watch is not None
         seeds.append(options.seed)
-        for row in VirtualStep(CASE, profile, options.seed).rows():
-            options.watch.feed(row)
-            if options.watch.reason() is not None:
-                break
-        efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
-        return Result(0, Verdict.from_json({"failures": [], "efficiency": efficiency}), folder)
+        cached = "the server had the prompts in its prefix cache" if len(seeds) > 1 else None
+        return stepped(profile, options, efficiency={"warm_cache": cached})
 
     monkeypatch.setattr(module, "run_quietly", run)
     data = asyncio.run(session(tmp_path, []).run())
@@ -165,28 +167,26 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
     assert [step["status"] for step in data["steps"]][1:] == ["not_met", "undecided"]
 
 
-def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+def test_session_goes_on_after_its_last_finished_step(
+    tmp_path: Path, virtual_runs: dict[int, Any], whole: tuple[Path, dict[str, Any], list[str]]
+) -> None:
     """The third step is killed; what is on disk continues to the same answer."""
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    whole.mkdir()
-    halves.mkdir()
-    expected = asyncio.run(session(whole, []).run())
 
     def killed() -> Result:
         raise KeyboardInterrupt
 
     virtual_runs[3] = killed
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(session(halves, []).run())
-    stored = json.loads((halves / "capacity.json").read_text())
+        asyncio.run(session(tmp_path, []).run())
+    stored = json.loads((tmp_path / "capacity.json").read_text())
     assert (len(stored["steps"]), stored["ended"], stored["verdict"]) == (2, False, None)
     assert "not finished" in capacity_page.render(CapacityResult.from_json(stored))
     virtual_runs.clear()
-    again = session(halves, [])
+    again = session(tmp_path, [])
     again.restore(CapacityResult.from_json(stored), stored["steps"])
     data = asyncio.run(again.run())
     same = ("load", "status", "goodput", "requests")
-    assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in expected["steps"]]
+    assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in whole[1]["steps"]]
     assert data["seconds"] >= stored["seconds"]
 
 

@@ -1,7 +1,3 @@
-"""Profile of a capacity step: the phase whose traffic it sends, and its load."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

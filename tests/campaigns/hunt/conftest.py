@@ -1,7 +1,5 @@
 """A pool of genes, and a server made of rules that answers workloads at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

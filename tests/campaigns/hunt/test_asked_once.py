@@ -1,7 +1,5 @@
 """Workloads of a hunt on one real server process: what the idle server answered is not asked again."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

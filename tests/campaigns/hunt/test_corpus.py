@@ -1,7 +1,5 @@
 """Genes, mutation and the choice of the next workload. Pure: no server, no clock."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics
@@ -21,6 +19,7 @@ from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from tests.campaigns.hunt.conftest import FACTS, LIMITS, Rules, failure, result, row, stairs
+from tests.rows import folded
 
 
 def hunted(corpus: Corpus, rules: Rules, most: int) -> int:
@@ -106,9 +105,7 @@ def test_schedule_follows_from_seed_and_feedback(pool: GenePool) -> None:
         first.fold(rows[-1])
         again.fold(from_json(WorkloadRow, json.loads(json.dumps(to_json(rows[-1])))))
     assert [other.choose().workload for _ in range(3)] != [r.workload for r in rows[:3]]
-    continued = Corpus(3, pool)
-    for done in rows:
-        continued.fold(done)
+    continued = folded(Corpus(3, pool), rows)
     assert [continued.choose() for _ in range(5)] == [first.choose() for _ in range(5)]
 
 

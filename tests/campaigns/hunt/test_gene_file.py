@@ -1,7 +1,3 @@
-"""The file of --genes: values, and a message with line, key and expected value for each mistake."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

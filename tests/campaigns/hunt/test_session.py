@@ -1,7 +1,5 @@
 """A hunt from begin to end with a server made of rules: files, findings, exit codes, kill and resumption."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

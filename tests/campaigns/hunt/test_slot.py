@@ -1,7 +1,3 @@
-"""Results of a workload as a hunt gets them: refusals are no findings."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

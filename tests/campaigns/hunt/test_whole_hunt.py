@@ -1,7 +1,5 @@
 """Whole hunts on the embedded server, and mistakes that are told before anything is started."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,3 @@
-"""A whole minimisation on the embedded server."""
-
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

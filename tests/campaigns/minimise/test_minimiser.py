@@ -1,7 +1,3 @@
-"""Delta debugging, the sequential test of candidates, and the reduction with failures of any probability."""
-
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""The folder repro is a source of its own."""
-
 from pathlib import Path
 
 import orjson

@@ -1,7 +1,3 @@
-"""Simpler bodies, and the script that sends them."""
-
-from __future__ import annotations
-
 import ast
 import asyncio
 import base64
@@ -91,7 +87,6 @@ def test_rewritten_request_has_a_new_body_and_its_facts(tmp_path: Path) -> None:
 
 
 def scripts(folder: Path) -> dict[str, Reduction]:
-    """Candidates of every form of script."""
     plain, images = body("time time "), body("time ", images=2, top_k=3)
     odd = body("another text")
     chain = stored(folder, plain, images, odd)
@@ -126,7 +121,6 @@ def test_script_has_at_most_forty_lines_and_no_loadchaos(tmp_path: Path, name: s
 
 
 def against(folder: Path, server_text: str, file: Path) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
-    """Run a script against a server that records its requests."""
     (folder / "server.py").write_text(server_text)
     argv = [sys.executable, str(folder / "server.py"), str(folder / "seen.jsonl")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:

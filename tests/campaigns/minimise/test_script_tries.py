@@ -1,7 +1,3 @@
-"""Candidates that are tried by their scripts, and tests of small candidates."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
@@ -182,6 +178,13 @@ def test_try_by_script_says_that_the_server_died(tmp_path: Path, monkeypatch: py
 def test_script_looks_for_a_dead_server_until_it_is_dead() -> None:
     text = _script([{"words": 3, "body": {}}], 1, ScriptFacts("x", "serve", "http://127.0.0.1:1"), inline=True)
     assert "if BAD and not all(time.sleep(0.5) or alive() for _ in range(6)):" in text
+
+
+def test_script_has_one_client_for_all_threads() -> None:
+    """A client takes some 20 ms to make: a burst of 131 would come over three seconds."""
+    text = _script([{"words": 3, "body": {}}] * 131, 1, ScriptFacts("x", "serve", "http://127.0.0.1:1"), inline=True)
+    assert text.count("httpx.Client(") == 1
+    assert "httpx.stream(" not in text
 
 
 def test_equal_requests_are_counted_and_not_tried_one_by_one(tmp_path: Path) -> None:

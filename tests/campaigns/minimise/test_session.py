@@ -1,7 +1,3 @@
-"""Tries of a minimisation on servers that start late, die early or cannot be tested."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Tries without the failure that prove nothing, and servers of tries."""
-
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -41,8 +39,6 @@ def test_try_that_proves_nothing_is_doubted(result: TryResult, kills: bool, why:
 
 
 class Held:
-    """A server that survives."""
-
     def __init__(self) -> None:
         self.runs, self.alive, self.url = 0, True, "http://127.0.0.1:1"
 
@@ -51,8 +47,6 @@ class Held:
 
 
 class Pool:
-    """Counts the servers that tries needed."""
-
     def __init__(self) -> None:
         self.held: Any = None
         self.started = 0
@@ -74,7 +68,6 @@ def shared(tmp_path: Path) -> tuple[Trials, Pool, RequestTrace]:
 
 
 def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> int:
-    """Number of servers that three tries needed."""
     found, pool, trace = shared(tmp_path)
     found.fresh = fresh
 

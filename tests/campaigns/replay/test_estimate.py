@@ -1,7 +1,3 @@
-"""Number of tries, and the sentences about results."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.campaigns.replay.estimate import TryCount, against_line, fixed_confidence, result_line

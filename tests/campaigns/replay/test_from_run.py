@@ -1,7 +1,3 @@
-"""Traces of run folders: causes, aborts, attacks, bodies; other sources and what cannot be replayed."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -254,13 +250,6 @@ def test_run_whose_server_died_of_the_first_question_has_it_as_its_trace(run: Re
     run.folder.verdict.write_text(json.dumps({"failures": [{"id": "x", "severity": "startup"}]}))
     with pytest.raises(OptionError, match="sent no request"):
         read_source(run.folder.path, tmp_path / "out")
-
-
-def test_server_of_an_external_run_needs_an_option(run: Recorded) -> None:
-    run.request(0, 1, 2)
-    run.events.write({"row": "run", "at_ns": 2, "what": "begin", "target": {"kind": "external", "url": "http://h:1"}})
-    with pytest.raises(OptionError, match=r"--launch 'vllm serve MODEL --port 8000'.*--target"):
-        of_source(trace_of_run(run.folder))
 
 
 def test_source_openai_batch_is_eight_side_by_side(tmp_path: Path) -> None:

@@ -1,40 +1,33 @@
-"""A server that answers nothing any more after the load of a short run."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
 
-import orjson
 import pytest
 
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.core.body_hash import store_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import RequestTrace, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.server.process.launcher import CommandLine
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import stored_chat, trace_of
 
 HANG = ExpectedFailure("alive_but_hung", severity="hang")
 PLACES = 20
 
 
 def leaving_clients(folder: Path, n: int) -> RequestTrace:
-    """Clients that hang up after the head of their request, one after the other."""
-    body = {"model": "other", "messages": [{"role": "user", "content": "time"}], "max_tokens": 2, "stream": True}
-    name = store_body(folder / "bodies", orjson.dumps(body))
+    name = stored_chat(folder)
     sends = [
         TraceSend(id=f"r{i}", at_s=i / 50, body=name, behaviour={"abort": {"before": "body"}}, expect=("ok", "aborted"))
         for i in range(n)
     ]
-    return RequestTrace(TraceHeader(event="trace", version=1, model="other"), tuple(sends), folder=folder)
+    return trace_of(folder, sends)
 
 
 @pytest.mark.parametrize(("clients", "hangs"), [(PLACES, True), (PLACES // 2, False)])

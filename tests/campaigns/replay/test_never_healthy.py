@@ -1,12 +1,7 @@
-"""Servers that start and never get healthy: an error for the whole, a candidate that cannot be tried for a part."""
-
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
 
-import orjson
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -19,12 +14,12 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.cli.main import main
-from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import TargetError
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import RequestTrace, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.server.process.launcher import CommandLine
+from tests.campaigns.traces import stored_chat, trace_of
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 LISTENS = """
@@ -43,14 +38,10 @@ def unhealthy_server() -> ServerChoice:
 
 
 def one_request(folder: Path) -> RequestTrace:
-    body = {"model": "m", "messages": [{"role": "user", "content": "time"}], "max_tokens": 2, "stream": True}
-    name = store_body(folder / "bodies", orjson.dumps(body))
-    header = TraceHeader(event="trace", version=1, model="m")
-    return RequestTrace(header, (TraceSend(id="r0", body=name),), folder=folder)
+    return trace_of(folder, [TraceSend(id="r0", body=stored_chat(folder))])
 
 
 def launched(server: ServerChoice) -> list[int]:
-    """Processes of the launch command that are left."""
     assert server.launch is not None
     port = server.launch.argv[4]
     return [

@@ -1,7 +1,5 @@
 """A run folder that loadchaos 0.1 wrote (samples/run-0.1.tar.gz) is replayed."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

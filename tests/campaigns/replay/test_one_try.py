@@ -1,7 +1,3 @@
-"""Result of one try, from the run that it made."""
-
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

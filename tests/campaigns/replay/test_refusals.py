@@ -1,7 +1,3 @@
-"""Servers that refuse requests, as proof of a cure."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Whole replays on the embedded server."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -10,20 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
-from loadchaos.core.body_hash import store_body
-from loadchaos.core.errors import LoadchaosError
-from loadchaos.profile.request_trace import Cause, RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import Cause, RequestTrace, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.server.process.launcher import CommandLine
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import stored_chat, trace_of
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 
@@ -38,19 +32,9 @@ def near_max_server(**flags: Any) -> ServerChoice:
 
 
 def trace(folder: Path, *words: int) -> RequestTrace:
-    """One request after the other, each with so many words."""
-    sends = []
-    for i, n in enumerate(words):
-        body = {
-            "model": "other",
-            "messages": [{"role": "user", "content": "time " * n}],
-            "max_tokens": 2,
-            "stream": True,
-        }
-        after = (Cause(request=f"r{i - 1}"),) if i else ()
-        name = store_body(folder / "bodies", orjson.dumps(body))
-        sends.append(TraceSend(id=f"r{i}", after=after, body=name))
-    return RequestTrace(TraceHeader(event="trace", version=1, model="other"), tuple(sends), folder=folder)
+    after = [(), *((Cause(request=f"r{i}"),) for i in range(len(words) - 1))]
+    sends = (TraceSend(id=f"r{i}", after=after[i], body=stored_chat(folder, n)) for i, n in enumerate(words))
+    return trace_of(folder, sends)
 
 
 def test_try_reproduces_a_death_after_requests_in_order(tmp_path: Path) -> None:
@@ -77,14 +61,6 @@ def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
 
     found = [(r.reproduced, r.fresh, r.sent, started) for r, started in asyncio.run(tries())]
     assert found == [(False, True, 2, 1), (False, False, 1, 1), (True, False, 1, 1), (False, True, 1, 2)]
-
-
-@pytest.mark.slow
-def test_try_on_a_server_that_never_starts_is_an_error(tmp_path: Path) -> None:
-    server = ServerChoice(CommandLine(("false",), {}, f"http://127.0.0.1:{free_port()}"), ready_within_s=5.0)
-    with pytest.raises(LoadchaosError, match="did not become healthy") as e:
-        asyncio.run(run_try(trace(tmp_path, 10), TryPlan(server, DEATH, Options(), {}), tmp_path / "try"))
-    assert e.value.exit_code == 4
 
 
 def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,3 @@
-"""Searches that are continued with other settings are refused."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Messages about a server that a recorded run did not start."""
-
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.campaigns.replay.servers import of_source

@@ -1,7 +1,5 @@
 """Fixtures for soaks: a fast clock and a child that only pretends to run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta

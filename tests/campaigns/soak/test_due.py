@@ -1,7 +1,3 @@
-"""Soak schedule: clock changes, power cuts, overlaps, suspend, kill -9."""
-
-from __future__ import annotations
-
 import errno
 import json
 import os

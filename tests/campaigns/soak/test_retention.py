@@ -1,7 +1,3 @@
-"""Retention of runs: newest, last passed, marked, and those of others."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,18 +1,11 @@
-"""Soak command: unit files, errors, and a run that survives its soak."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +16,7 @@ from loadchaos.cli.main import main
 from loadchaos.cli.soak import _order
 from loadchaos.core.errors import OptionError
 from loadchaos.profile.cron import Schedule
+from tests.waiting import until
 
 PROFILE = """
 name: short
@@ -205,19 +199,11 @@ def begin(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
 @pytest.mark.slow
 def test_soak_killed_leaves_its_run_and_the_next_notes_both(tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text(PROFILE)
     first = begin(tmp_path)
-    wait_for(lambda: list(tmp_path.glob("runs/short-*/requests-*.jsonl")))
+    until(lambda: list(tmp_path.glob("runs/short-*/requests-*.jsonl")))
     running = json.loads((tmp_path / "runs" / "soak.json").read_text())["running"]
     refused = begin(tmp_path)
     assert f"short.yaml, pid {first.pid} on " in refused.communicate(timeout=60)[0]

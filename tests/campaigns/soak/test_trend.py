@@ -1,7 +1,3 @@
-"""Trend of a soak, also over deleted runs."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +11,6 @@ Make = Callable[..., Any]  # World, of this folder's conftest
 
 
 def run_once(w: Any, soak: Any, ttft_s: float) -> int:
-    """A run begun by hand, and a day."""
     latency = {"text": {"ttft_s": {"p50": ttft_s, "p99": 3 * ttft_s, "n": 2000}}}
     w.measured = {"profile": "night", "started": w.clock.time.isoformat(), "latency": latency, "outcomes": {"ok": 2000}}
     code: int = soak.once()

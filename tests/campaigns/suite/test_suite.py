@@ -1,7 +1,3 @@
-"""Suite: selection, record, exit code, and whole suites of the embedded server."""
-
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,3 @@
-"""The Capacity tab of the web UI: searches of the folder, also one that still runs."""
-
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

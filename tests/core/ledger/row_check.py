@@ -1,7 +1,5 @@
 """Compare written rows with the types declared in core/ledger/rows.py."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin

@@ -1,7 +1,3 @@
-"""`well` rows: folding, unfolding, and equal numbers for every reader."""
-
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,3 @@
-"""Parts of ledger files and their Parquet form."""
-
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -34,7 +30,6 @@ def of(tail: Tail) -> list[dict[str, Any]]:
 
 
 def written(path: Path, rows: list[dict[str, Any]], parts: int) -> None:
-    """The rows, spread over so many parts."""
     writer = Writer(path, "t", part_s=1e9)
     for n, row in enumerate(rows):
         writer.write(row)

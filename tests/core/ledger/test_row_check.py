@@ -1,7 +1,3 @@
-"""Rows of an odd shape are skipped and counted; a bug of loadchaos ends with 70."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,3 @@
-"""Writer, Tail, LogTail and Reader: kills, full disks, early readers."""
-
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -239,7 +235,6 @@ def test_log_tail_gives_each_line_of_a_growing_log_once(tmp_path: Path, lines: l
 
 
 def some(tail: LogTail, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """A reader who sometimes stops in the middle."""
     for row in tail.rows():
         yield row
         if rng.random() < 0.2:

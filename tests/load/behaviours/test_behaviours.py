@@ -1,7 +1,3 @@
-"""The behaviours plain and abort, and the behaviours' table."""
-
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -95,8 +91,6 @@ def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> 
 
 
 def _stepped(server: Stepping) -> Collect:
-    """Lets the server go on before each read."""
-
     def collect(connection: Connection, feed: Feed) -> bool:
         while True:
             server.go.release()

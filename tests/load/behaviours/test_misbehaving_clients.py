@@ -3,8 +3,6 @@
 Each test checks what the server receives and which outcome the request has.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,3 @@
-"""Pipelined requests on one connection: every answer has its own outcome."""
-
-from __future__ import annotations
-
 import socket
 import struct
 import threading

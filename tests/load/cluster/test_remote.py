@@ -1,7 +1,3 @@
-"""Workers on other machines: slots, rows, commands, clocks, lost workers."""
-
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
@@ -55,7 +51,6 @@ class Wire:
 
 
 def lay_out(folder: Path, load: list[dict[str, Any]], workers: int, traffic: dict[str, Any] = TEXT) -> None:
-    """A run folder as the preparation leaves it."""
     plan = {
         "profile": {"name": "t", "traffic": [traffic], "load": load}, "seed": 1, "base_url": "http://127.0.0.1:1",
         "api_key_env": None, "headers": {}, "folder": str(folder), "workers": workers,
@@ -66,8 +61,6 @@ def lay_out(folder: Path, load: list[dict[str, Any]], workers: int, traffic: dic
 
 
 class Master:
-    """A gatherer of a small run."""
-
     def __init__(self, folder: Path, workers: int = 2, wait_s: float = 60.0) -> None:
         lay_out(folder, [{"rate": "10/s", "for": "10s"}], workers)
         self.folder, self.wire = folder, Wire()
@@ -91,7 +84,6 @@ class Master:
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
-    """Let greenlets run until it is true."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"

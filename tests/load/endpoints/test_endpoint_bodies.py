@@ -1,7 +1,3 @@
-"""Bodies of endpoints, and what each can carry."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -139,6 +135,15 @@ def test_length_is_unknown_where_the_server_did_not_tell_what_an_endpoint_adds()
             "endpoint: messages, payload: {sampling: {n: 2}}",
             "has no such option; it goes with endpoint: chat or completions",
         ),
+        ("endpoint: score, stream: true", "traffic.0.stream: the endpoint score does not stream: leave this out"),
+        (
+            "endpoint: score, output: {max: 4}",
+            "traffic.0.output: the endpoint score generates no text, so that output has no effect",
+        ),
+        (
+            "endpoint: score, behaviour: {abort: {at_token: 2}}",
+            "aborts within a stream, but the endpoint does not stream",
+        ),
     ],
 )
 def test_profile_names_what_an_endpoint_cannot_carry(tmp_path: Any, traffic: str, said: str) -> None:
@@ -163,24 +168,6 @@ def test_batch_has_texts_of_the_planned_length_each() -> None:
     assert (built.path, built.tokens, built.answers) == ("/rerank", 121, 3)
     built, body = request(endpoint="embeddings", payload={"text": {"tokens": 9000}, "batch": {"count": 2}})
     assert (built.tokens, built.fitted) == (2 * 4096, "4096 tokens a text instead of 9000: the server's limit")
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("stream: true", "traffic.0.stream: the endpoint score does not stream: leave this out"),
-        ("output: {max: 4}", "traffic.0.output: the endpoint score generates no text, so that output has no effect"),
-        ("behaviour: {abort: {at_token: 2}}", "aborts within a stream, but the endpoint does not stream"),
-    ],
-)
-def test_profile_names_what_has_no_effect_without_text(tmp_path: Any, more: str, said: str) -> None:
-    file = tmp_path / "p.yaml"
-    traffic = f"{{name: t, endpoint: score, payload: {{text: {{tokens: 8}}}}, {more}}}"
-    file.write_text(f"name: p\ntraffic:\n  - {traffic}\nload:\n  - {{users: 1, requests: 1}}\n")
-    with pytest.raises(ProfileError) as error:
-        load(file, full_registry())
-    assert said in str(error.value)
-    assert "p.yaml:3:" in str(error.value)
 
 
 def test_endpoint_of_a_recorded_path_is_found() -> None:

@@ -1,7 +1,3 @@
-"""Outcome of each behaviour of each endpoint, and what its answer tells."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

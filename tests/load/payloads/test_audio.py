@@ -1,7 +1,3 @@
-"""Audio files of requests: unique, repeated, nearly equal."""
-
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,3 @@
-"""Contracts of recorded bodies."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Conversations, scripts, sampling, structured output and tools."""
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

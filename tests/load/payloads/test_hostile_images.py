@@ -1,5 +1,3 @@
-"""The hostile images: the corpus, its manifest, and how it is sent."""
-
 import base64
 import hashlib
 import io

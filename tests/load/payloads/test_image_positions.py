@@ -1,7 +1,3 @@
-"""Images that begin at given tokens of a prompt."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

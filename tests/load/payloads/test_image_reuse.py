@@ -1,5 +1,3 @@
-"""Image formats, shapes, near duplicates, names and token formulas."""
-
 import base64
 import io
 import json

@@ -1,5 +1,3 @@
-"""Conversations with live answers: what each request holds, and what is refused."""
-
 import json
 import math
 import statistics
@@ -36,7 +34,6 @@ def messages(request: Request) -> list[dict[str, Any]]:
 
 
 def run(session: Session, facts: Facts, answers: Sequence[SentBack]) -> list[Request]:
-    """Requests of a session with these answers, and the one after them."""
     history, found = session.begin(), []
     for answer in answers:
         found.append(build(session.step_of(history), facts))

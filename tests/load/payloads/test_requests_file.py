@@ -1,5 +1,3 @@
-"""Requests from files are sent unchanged; invalid ones name their line."""
-
 import json
 import os
 from collections.abc import Callable

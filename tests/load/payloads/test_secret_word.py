@@ -1,7 +1,3 @@
-"""Secret words: each names its request, in any answer and for any worker."""
-
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +21,6 @@ def prompt(request: Request) -> str:
 
 
 def words(n: int, *, blank: bool = True) -> tuple[tuple[str, int], ...]:
-    """Words of different costs, of which some begin with others."""
     alphabet = "bcdfghjklmnpqrstvwxyz"
     drawn = [f"{alphabet[i % 21]}a{alphabet[i // 21]}{'o' * (i % 3)}" for i in range(n)]
     return tuple((f" {w}" if blank else w, 1 + i % 2) for i, w in enumerate(drawn))

@@ -1,7 +1,3 @@
-"""Tools: the argument that contains a mark of tool parsers, and its check."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

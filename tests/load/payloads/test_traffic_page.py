@@ -1,5 +1,3 @@
-"""docs/traffic.md lists every payload and behaviour with all options."""
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Videos: valid files, new or repeated as asked, tokens as measured."""
-
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -28,7 +24,6 @@ def options(**given: Any) -> video.Options:
 
 
 def sent(facts: Facts, step: Steps, ordinal: int, **given: Any) -> list[str]:
-    """The data URLs of a request's videos."""
     one = step({"video": options(**given), "text": TEXT}, ordinal)
     content = json.loads(build(one, facts).body)["messages"][0]["content"]
     return [part["video_url"]["url"] for part in content if part["type"] == "video_url"]

@@ -1,7 +1,5 @@
 """Headless Chromium driven through its debugging pipe, without a library."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json
@@ -17,7 +15,6 @@ LIMIT_S = 60.0
 
 
 def program() -> str | None:
-    """Chromium on this machine, or None."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -102,7 +99,6 @@ class Browser:
         self.until("document.readyState === 'complete'", f"{url} is loaded")
 
     def js(self, expression: str) -> Any:
-        """The value of an expression in the page, promises awaited."""
         got = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
@@ -121,7 +117,6 @@ class Browser:
         return value
 
     def click(self, element: str, what: str) -> None:
-        """Press at an element's middle with the mouse, as a person does."""
         box = self.until(
             f"(e => {{ if (!e || e.disabled) return null; e.scrollIntoView({{block: 'center'}}); "
             f"const r = e.getBoundingClientRect(); return r.width && [r.x + r.width / 2, r.y + r.height / 2] }})({element})",
@@ -131,7 +126,6 @@ class Browser:
             self.ask("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def fill(self, element: str, text: str, what: str) -> None:
-        """Replace what a field holds by typing."""
         self.click(element, what)
         self.js(f"{element}.select()")
         self.ask("Input.insertText", text=text)

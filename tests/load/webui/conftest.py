@@ -1,7 +1,5 @@
 """Fixtures: the web UI over a fake Locust, and a real `run --web`."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -116,7 +114,6 @@ class Extended:
         return found[1]
 
     def run_begins(self) -> RunFolder:
-        """A run with a load, as the session tells of it."""
         folder = RunFolder(self.home / "runs" / "small-1")
         folder.path.mkdir(parents=True)
         self.write_session_row("run", folder=str(folder.path))
@@ -125,7 +122,6 @@ class Extended:
         return folder
 
     def load_ends(self) -> None:
-        """Its load is over: it is judged now."""
         self.write_session_row("load_over")
         until(lambda: self.state()["phase"] == "judging")
 

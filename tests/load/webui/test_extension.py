@@ -1,5 +1,3 @@
-"""The extension of Locust's web UI, over a fake Locust."""
-
 import json
 from pathlib import Path
 

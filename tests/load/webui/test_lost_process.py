@@ -1,7 +1,3 @@
-"""A killed load process of a web session: noticed, reported and judged."""
-
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

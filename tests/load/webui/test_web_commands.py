@@ -1,5 +1,3 @@
-"""Commands of the web UI in a run: authorisation, events, verdict."""
-
 import time
 from pathlib import Path
 from typing import Any, cast

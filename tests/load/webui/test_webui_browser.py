@@ -1,7 +1,5 @@
 """The web UI in a headless Chromium, with a real run on the simulator."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 python -m tests.load.wire.conformance > docs/conformance.md
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import replace

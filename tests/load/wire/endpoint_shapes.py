@@ -4,8 +4,6 @@ A `Shape` writes the events and bodies of one endpoint; `behave` makes an answer
 has no such thing. Right answers are as vLLM 0.32.0 writes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -185,8 +183,6 @@ def _counts(usage: Mapping[str, int] | None) -> tuple[int, int, int]:
 
 
 class CompletionsShape(Shape):
-    """/v1/completions."""
-
     def token(self, text: str) -> bytes:
         return frame({"id": "cmpl-7", "choices": [{"index": 0, "text": text, "finish_reason": None}]})
 
@@ -205,8 +201,6 @@ class CompletionsShape(Shape):
 
 
 class ResponsesShape(Shape):
-    """/v1/responses."""
-
     def opening(self) -> list[bytes]:
         return [event("response.created", sequence_number=0, response=self._response("in_progress", "", None))]
 
@@ -268,8 +262,6 @@ class ResponsesShape(Shape):
 
 
 class MessagesShape(Shape):
-    """/v1/messages."""
-
     misread = event(
         "error",
         error={

@@ -1,7 +1,5 @@
 """A server that misbehaves on purpose; the path's first part is the mode."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket

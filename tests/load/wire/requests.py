@@ -28,7 +28,6 @@ def wire_request(
     request_id: str = "",
     reader: type[AnswerReader] = AnswerReader,
 ) -> Request:
-    """A request with this body for a server at `origin`."""
     step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
     head = request_head(origin.path(path), origin.host_header, headers or {}) + content_length(body)
     request = Request(

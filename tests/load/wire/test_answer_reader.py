@@ -1,7 +1,3 @@
-"""Completions: any answer has exactly one outcome and raises nothing."""
-
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,3 @@
-"""Contracts of answers: schema, regex, choices, tools."""
-
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

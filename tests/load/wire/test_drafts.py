@@ -1,7 +1,3 @@
-"""Drafted and accepted tokens as servers write them into an answer."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

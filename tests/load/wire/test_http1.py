@@ -1,7 +1,5 @@
 """The HTTP/1.1 parser: framing, reuse and clean ends, for any packets."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of an exchange and its silences, in virtual time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,3 @@
-"""Outcomes of a misbehaving server, one row per mode."""
-
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

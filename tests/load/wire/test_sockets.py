@@ -1,7 +1,3 @@
-"""Connections: reuse, stale ones, ends from outside, base URLs."""
-
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

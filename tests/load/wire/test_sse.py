@@ -1,7 +1,3 @@
-"""The SSE parser: equal events for any packets; only CR and LF end a line."""
-
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 

@@ -1,7 +1,3 @@
-"""Event templates give the same result as parsing every event."""
-
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

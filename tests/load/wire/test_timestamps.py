@@ -1,7 +1,3 @@
-"""Packet timestamps: the time of arrival, whatever the wall clock does."""
-
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -1,7 +1,3 @@
-"""The short cuts for usual answers give what the full reading gives."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -3,8 +3,6 @@
 A small streaming server, and the real Locust child against it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,11 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
+from tests.http_server import Asked, Handler, serving
 
 LOCUSTFILE = Path(__file__).parents[3] / "loadchaos" / "load" / "locustfile.py"
 Row = dict[str, Any]
@@ -32,7 +31,7 @@ class Server:
     It holds answers back while `hold` is set.
     """
 
-    port: int = 0
+    url: str = ""
     tokens: int = 4
     gap_s: float = 0.0
     refuse: str | None = None
@@ -44,43 +43,22 @@ class Server:
     unwritten: list[str] = field(default_factory=list)
     """Requests whose begin row was not in the `ledger` when they were read here."""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
 
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are what these tests are about."""
-
-
-def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            server.headers.append(dict(self.headers))
+    class Streaming(Handler):
+        def reply(self, asked: Asked) -> None:
+            server.headers.append(asked.headers)
             server.paths.append(self.path)
-            if (
-                server.ledger is not None
-                and (mine := self.headers["X-Request-Id"]).encode() not in server.ledger.read_bytes()
-            ):
+            mine = self.headers["X-Request-Id"]
+            if server.ledger is not None and mine.encode() not in server.ledger.read_bytes():
                 server.unwritten.append(mine)
             if server.refuse is not None:
-                body = json.dumps({"error": {"message": server.refuse, "code": 401}}).encode()
-                self.send_response(401)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(401, {"error": {"message": server.refuse, "code": 401}})
                 return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
+            self.begin_stream()
             while server.hold.is_set() and not server.closing.is_set():
                 time.sleep(0.01)
             for n in range(server.tokens):
@@ -88,48 +66,23 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.event({"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": finish}]})
                 server.closing.wait(server.gap_s)
             self.event({"choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": server.tokens}})
-            self.event("[DONE]")
-            self.wfile.write(b"0\r\n\r\n")
+            self.end_stream()
 
-        def event(self, data: object) -> None:
-            text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
-            frame = f"data: {text}\n\n".encode()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(frame), frame))
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-            pass
-
-    return Handler
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    it = Server()
-    httpd = _Quiet(("127.0.0.1", 0), _handler(it))
-    it.port = httpd.server_address[1]
-    thread = threading.Thread(target=httpd.serve_forever, args=(0.05,))
-    thread.start()
-    yield it
-    it.closing.set()
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
+    with serving(Streaming) as server.url:
+        yield server
+        server.closing.set()
 
 
 TRAFFIC: list[Row] = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
 
 
 class Served(Protocol):
-    """What a child asks."""
-
     @property
     def url(self) -> str: ...
 
 
 @dataclass
 class Child:
-    """The Locust child in a run folder of its own."""
-
     folder: Path
     process: subprocess.Popen[bytes] | None = None
 

@@ -1,7 +1,3 @@
-"""Pauses of a user: doubled after each error in a row, and from the first one again after a good answer."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

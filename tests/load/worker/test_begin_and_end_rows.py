@@ -1,7 +1,3 @@
-"""Begin rows: what identifies a body. End rows: answers that were cut in a tool call."""
-
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Connections of a server that closes them after each stream."""
-
 from pathlib import Path
 
 import pytest

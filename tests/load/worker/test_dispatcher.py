@@ -1,7 +1,5 @@
 """The dispatcher in a real Locust child: rows, phases, stops, failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -94,7 +92,6 @@ def test_dispatcher_records_each_pipelined_request(server: Server, child: Child)
 
 
 def in_flight(rows: list[dict[str, Any]]) -> list[int]:
-    """Count requests in flight after each row."""
     counts, now = [], 0
     for row in rows:
         now += {"begin": 1, "end": -1}.get(row["row"], 0)

@@ -1,7 +1,3 @@
-"""Locust's statistics: times count from due."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,3 @@
-"""The receiver: the outcomes of blocking reads, also over TLS, on time."""
-
-from __future__ import annotations
-
 import socket
 import ssl
 import threading
@@ -39,7 +35,6 @@ def arrivals() -> Iterator[Receiver]:
 
 
 def greenlets(works: list[Callable[[], Any]], within_s: float = 30) -> list[Any]:
-    """Run them side by side; what each came to."""
     running = [_gevent.spawn(work) for work in works]
     _gevent.joinall(running, timeout=within_s, raise_error=True)
     assert all(g.ready() for g in running), "one waits for ever"

@@ -1,7 +1,3 @@
-"""The recorder: held rows are written before their requests go out."""
-
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

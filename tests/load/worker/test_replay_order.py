@@ -1,7 +1,3 @@
-"""Order of a replay: by cause, by token and by time."""
-
-from __future__ import annotations
-
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.profile.request_trace import Cause, TraceSend
 from tests.rows import S

@@ -1,12 +1,10 @@
 """Sessions in a real Locust child: live answers, tool loops, branches, and what a failed turn costs."""
 
-from __future__ import annotations
-
+import contextlib
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +26,7 @@ from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from tests.http_server import Asked, Handler, serving
 from tests.load.wire.requests import end_row
 from tests.load.worker.conftest import Child
 
@@ -40,75 +39,47 @@ CALL = {
 BAD_CALL = {**CALL, "function": {"name": "get_weather_0", "arguments": "not JSON"}}
 
 
+@dataclass
 class Scripted:
     """A server whose answer to a request is chosen by the request."""
 
-    def __init__(self, answer: Callable[[str, dict[str, Any]], object]) -> None:
-        self.answer = answer
-        self.bodies: dict[str, dict[str, Any]] = {}
-        scripted = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                name = self.headers["X-Request-Id"]
-                scripted.bodies[name] = body
-                self.reply(scripted.answer(name, body), len(scripted.bodies))
-
-            def reply(self, answer: object, n: int) -> None:
-                if isinstance(answer, int):
-                    text = json.dumps({"error": {"message": "boom", "code": answer}}).encode()
-                    self.send_response(answer)
-                    self.send_header("Content-Length", str(len(text)))
-                    self.end_headers()
-                    self.wfile.write(text)
-                    return
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                delta = {"content": answer} if isinstance(answer, str) else {"tool_calls": [answer]}
-                self.event({"id": f"x{n}", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-                if answer == "cut":
-                    self.close_connection = True
-                    return
-                self.event({"id": f"x{n}", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-                self.event({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 1}})
-                self.event("[DONE]")
-                self.wfile.write(b"0\r\n\r\n")
-
-            def event(self, data: object) -> None:
-                frame = f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(frame), frame))
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-                pass
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}"
-        self._thread = threading.Thread(target=self.httpd.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self.httpd.shutdown()
-        self.httpd.server_close()
-        self._thread.join()
+    choose: Callable[[str, dict[str, Any]], object]
+    url: str = ""
+    bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., Scripted]]:
-    made: list[Scripted] = []
+    with contextlib.ExitStack() as servers:
 
-    def start(answer: Callable[[str, dict[str, Any]], object]) -> Scripted:
-        made.append(Scripted(answer))
-        return made[-1]
+        def start(answer: Callable[[str, dict[str, Any]], object]) -> Scripted:
+            made = Scripted(answer)
+            made.url = servers.enter_context(serving(_handler(made)))
+            return made
 
-    yield start
-    for server in made:
-        server.close()
+        yield start
+
+
+def _handler(scripted: Scripted) -> type[Handler]:
+    class Choosing(Handler):
+        def reply(self, asked: Asked) -> None:
+            body, name = asked.json(), self.headers["X-Request-Id"]
+            scripted.bodies[name] = body
+            answer, n = scripted.choose(name, body), len(scripted.bodies)
+            if isinstance(answer, int):
+                self.answer(answer, {"error": {"message": "boom", "code": answer}})
+                return
+            self.begin_stream()
+            delta = {"content": answer} if isinstance(answer, str) else {"tool_calls": [answer]}
+            self.event({"id": f"x{n}", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            if answer == "cut":
+                self.close_connection = True
+                return
+            self.event({"id": f"x{n}", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            self.event({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 1}})
+            self.end_stream()
+
+    return Choosing
 
 
 def traffic(name: str, more: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:

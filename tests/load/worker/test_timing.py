@@ -1,7 +1,3 @@
-"""Times in the rows match those of a server with known delays."""
-
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,5 +1,3 @@
-"""`traceparent` is off by default; its ids follow from the request id."""
-
 import re
 from pathlib import Path
 from typing import Any

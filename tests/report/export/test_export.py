@@ -1,5 +1,3 @@
-"""Tests of the export as OpenMetrics, CSV and Parquet."""
-
 import contextlib
 import csv
 import io

@@ -1,5 +1,3 @@
-"""Tests of GitHub Actions annotations and summary."""
-
 import re
 from dataclasses import replace
 from pathlib import Path

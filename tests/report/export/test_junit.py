@@ -1,5 +1,3 @@
-"""Tests of junit.xml."""
-
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 

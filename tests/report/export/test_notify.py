@@ -1,16 +1,12 @@
-"""Tests of notifications: incidents, verdict, and secret addresses."""
-
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from loadchaos.analysis.incidents.record import IncidentRecord
@@ -19,40 +15,34 @@ from loadchaos.cli.run import _redacted_argv
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import notify
+from tests.http_server import Asked, answering
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # apprise's own, where it is installed
 
 
-class Hook(HTTPServer):
+@dataclass
+class Hook:
     """Webhook that stores its requests and answers with `status`."""
 
-    status = 200
-    got: list[dict[str, Any]]
+    url: str = ""
+    status: int = 200
+    got: list[dict[str, Any]] = field(default_factory=list)
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            server.got.append(orjson.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(server.status)
-            self.end_headers()
+    found = Hook()
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def reply(asked: Asked) -> tuple[int, object]:
+        found.got.append(asked.json())
+        return found.status, b""
 
-    server = Hook(("127.0.0.1", 0), Answer)
-    server.got = []
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(reply) as found.url:
+        yield found
 
 
 def test_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{hook.server_port}/x"
+    url = f"{hook.url}/x"
     assert notify.send(url, notify.message(verdict, tmp_path / "mtp_mm-1")) == ""
     (got,) = hook.got
     assert got["text"].startswith("loadchaos: FAIL mtp_mm: ")
@@ -63,7 +53,7 @@ def test_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) 
 def test_send_reports_an_error_without_the_address(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
     hook.status = 403
     message = notify.message(verdict, tmp_path)
-    refused = notify.send(f"http://127.0.0.1:{hook.server_port}/secret", message)
+    refused = notify.send(f"{hook.url}/secret", message)
     assert "refused with 403" in refused
     assert "secret" not in refused
     for address in ("http://127.0.0.1:1/secret", "http://[/secret", "nobody://secret"):
@@ -90,9 +80,7 @@ def test_address_in_a_variable_is_never_recorded(monkeypatch: pytest.MonkeyPatch
 
 def test_notifier_sends_an_incident_again_under_a_new_id(hook: Hook, tmp_path: Path) -> None:
     troubles: list[str] = []
-    messenger = notify.IncidentNotifier(
-        [f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append
-    )
+    messenger = notify.IncidentNotifier([f"{hook.url}/x"], tmp_path / "mtp_mm-1", troubles.append)
     for name in ("engine_death_unexplained", "engine_death_unexplained", "encoder_cache_miss", "encoder_cache_miss"):
         messenger.feed(
             1,
@@ -112,7 +100,7 @@ def test_notifier_limits_incidents_and_repeated_errors(
 ) -> None:
     monkeypatch.setattr(notify, "_DRAIN_S", 60.0)  # the machine may be busy
     hook.status, troubles = 500, list[str]()
-    messenger = notify.IncidentNotifier([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
+    messenger = notify.IncidentNotifier([f"{hook.url}/x"], tmp_path, troubles.append)
     for n in range(100):
         messenger.feed(n, "engine_death", partial(IncidentRecord.from_json, {"n": n, "id": "engine_death"}))
     messenger.close()
@@ -129,7 +117,7 @@ def test_addresses_are_removed_from_the_environment() -> None:
 
 
 def test_follower_notifies_of_a_death(hook: Hook, run_folder: RunFolder) -> None:
-    secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
+    secret = f"{hook.url}/a-secret-token"
     subprocess.run(
         [sys.executable, "-m", "loadchaos.run.follower", str(run_folder.path), "--no-live"],
         env={**os.environ, **notify.to_environment([secret])},
@@ -149,7 +137,7 @@ def test_apprise_sends_a_message(
 ) -> None:
     pytest.importorskip("apprise", reason="pip install apprise")
     monkeypatch.setenv("HOME", str(tmp_path))
-    address = f"json://127.0.0.1:{hook.server_port}/a-secret-token"
+    address = f"json://{hook.url.removeprefix('http://')}/a-secret-token"
     message = notify.message(verdict, tmp_path / "mtp_mm-1")
     assert notify.send(address, message) == ""
     (got,) = hook.got

@@ -1,15 +1,12 @@
 """Spans of a run at a real OTLP/HTTP receiver on this machine."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.traceparent import traceparent
 from loadchaos.report.export import otlp
+from tests.http_server import Asked, answering
 
 pytest.importorskip("opentelemetry.exporter", reason="pip install 'loadchaos[otlp]'")
 
@@ -39,47 +37,30 @@ PROFILE = {
 }
 
 
+@dataclass
 class Receiver:
     """An OTLP/HTTP receiver: reads protobuf, answers with `status`."""
 
-    def __init__(self) -> None:
-        self.status = 200
-        self.answer = b""
-        self.batches: list[Any] = []
-        self.requests: list[tuple[str, dict[str, str]]] = []
-        receiver = self
+    url: str = ""
+    status: int = 200
+    answer: bytes = b""
+    batches: list[Any] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    def reply(self, asked: Asked) -> tuple[int, object]:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                receiver.requests.append((self.path, dict(self.headers)))
-                if receiver.status == 200:
-                    receiver.batches.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(receiver.status)
-                self.send_header("Content-Length", str(len(receiver.answer)))
-                self.end_headers()
-                self.wfile.write(receiver.answer)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-                pass
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}"
-        self._thread = threading.Thread(target=self.httpd.serve_forever, args=(0.02,))
-        self._thread.start()
+        gzipped = asked.headers.get("Content-Encoding") == "gzip"
+        self.requests.append((asked.path, asked.headers))
+        if self.status == 200:
+            body = gzip.decompress(asked.content) if gzipped else asked.content
+            self.batches.append(ExportTraceServiceRequest.FromString(body))
+        return self.status, self.answer
 
     def spans(self) -> dict[str, Any]:
         """Spans by the id of their request, with `found` attributes."""
         every = [s for b in self.batches for r in b.resource_spans for scope in r.scope_spans for s in scope.spans]
         return {attributes(s.attributes)["loadchaos.request"]: s for s in every}
-
-    def close(self) -> None:
-        self.httpd.shutdown()
-        self.httpd.server_close()
-        self._thread.join()
 
 
 def attributes(pairs: Any) -> dict[str, Any]:
@@ -95,8 +76,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"):
         monkeypatch.delenv(name, raising=False)
     it = Receiver()
-    yield it
-    it.close()
+    with answering(it.reply) as it.url:
+        yield it
 
 
 @pytest.fixture
@@ -263,7 +244,7 @@ def test_otlp_url_is_checked_before_the_run(given: str) -> None:
     ("module", "package"),
     [
         ("opentelemetry", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
-        ("opentelemetry.sdk", "opentelemetry-sdk"),
+        pytest.param("opentelemetry.sdk", "opentelemetry-sdk", marks=pytest.mark.slow),
         ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http"),
     ],
 )

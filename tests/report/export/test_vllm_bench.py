@@ -1,5 +1,3 @@
-"""The result with the keys of vllm bench, from the rows of a run."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""Page of a capacity search: its answer can be read from the axis, its table on a phone."""
-
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

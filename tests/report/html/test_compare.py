@@ -1,5 +1,3 @@
-"""Tests of the comparison of two runs."""
-
 import json
 import random
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Tests of latency distributions and prompt lengths."""
-
 import math
 import re
 from pathlib import Path

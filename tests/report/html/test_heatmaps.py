@@ -1,5 +1,3 @@
-"""Tests of the latency heatmaps: cells, gaps and size."""
-
 import random
 import re
 from typing import Any
@@ -10,6 +8,7 @@ from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html.charts import Chart, picture
 from loadchaos.report.html.heatmaps import COLOURS, COLUMNS, ROWS, heatmaps
+from tests.rows import folded
 
 S, MS = 1_000_000_000, 1_000_000
 Cell = tuple[int, int]
@@ -30,10 +29,7 @@ def answer(second: float, ttft_ms: float, **more: Any) -> dict[str, Any]:
 
 
 def series_of(*rows: dict[str, Any]) -> Series:
-    series = Series()
-    for row in rows:
-        series.fold(row)
-    return series
+    return folded(Series(), rows)
 
 
 def drawn(*rows: dict[str, Any]) -> list[Chart]:

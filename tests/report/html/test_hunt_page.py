@@ -1,7 +1,3 @@
-"""Page of a hunt: findings, chart, corpus; foreign text is escaped."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.report.html import hunt_page

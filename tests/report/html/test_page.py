@@ -1,5 +1,3 @@
-"""Tests of report.html: self-contained, escaped and small."""
-
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -15,15 +13,13 @@ from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
 from tests.report.made_up_run import make_verdict
+from tests.rows import folded
 
 S = 1_000_000_000
 
 
 def series_of(folder: RunFolder) -> Series:
-    series = Series()
-    for row in Reader(folder).new(final=True):
-        series.fold(row)
-    return series
+    return folded(Series(), Reader(folder).new(final=True))
 
 
 class Page(HTMLParser):
@@ -116,11 +112,6 @@ def test_page_shows_settings_and_machine_of_the_server(run_folder: RunFolder, ve
     series.fold({"row": "configuration", "at_ns": 5000 * S, **configuration})
     text = " ".join(Page(html.render(verdict, series, run_folder.path)).text.split())
     assert "settingsmax num seqs 1,280; prefix caching yes flags{'model': 'sim'} GPUH200" in text
-
-
-def test_page_of_ten_minutes_is_small(make_run: Any, tmp_path: Any, verdict: Verdict) -> None:
-    folder = make_run(tmp_path / "long", seconds=600, death_s=560, per_s=2)
-    assert html.write(folder, verdict, series_of(folder)).stat().st_size < 500_000
 
 
 def test_page_of_a_run_without_rows(tmp_path: Any) -> None:

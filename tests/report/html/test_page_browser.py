@@ -2,11 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
@@ -14,6 +11,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
 from tests.load.webui.browser import Browser, program
+from tests.rows import folded
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +36,7 @@ def browser(chromium: Browser) -> Browser:
 
 @pytest.fixture
 def page(run_folder: RunFolder, verdict: Verdict) -> str:
-    series = Series()
-    for row in Reader(run_folder).new(final=True):
-        series.fold(row)
+    series = folded(Series(), Reader(run_folder).new(final=True))
     return html.write(run_folder, verdict, series).as_uri()
 
 
@@ -214,30 +210,6 @@ def test_page_fits_a_phone(browser: Browser, page: str) -> None:
     assert browser.js("document.documentElement.scrollWidth") == 390
     browser.ask("Emulation.setDeviceMetricsOverride", width=320, **phone)
     browser.until(f"{CANVASES}.every(c => c.getBoundingClientRect().right <= 320)", "it was turned: charts as wide")
-
-
-def share_of(picture: Image.Image, color: tuple[int, int, int]) -> float:
-    """Share of pixels near a colour."""
-    near = np.all(np.abs(np.asarray(picture).astype(int) - np.array(color)) < 24, axis=2)
-    return float(near.mean())
-
-
-def test_charts_are_not_blank_on_wide_screens_and_dark_phones(browser: Browser, page: str, tmp_path: Path) -> None:
-    def picture(width: int) -> Image.Image:
-        browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=2600, deviceScaleFactor=1, mobile=False)
-        browser.open(page)
-        browser.picture(tmp_path / "page.png")
-        return Image.open(tmp_path / "page.png").convert("RGB")
-
-    wide = picture(1180)
-    assert wide.getpixel((2, 2)) == (255, 255, 255)
-    assert share_of(wide, (46, 157, 91)) > 0.003, "answers"
-    assert share_of(wide, (207, 47, 60)) > 0.001, "the death"
-    assert share_of(wide, (31, 111, 208)) > 0.001, "lines and distributions"
-    browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    dark = picture(500)
-    assert dark.getpixel((2, 2)) == (20, 23, 27)
-    assert share_of(dark, (76, 192, 124)) > 0.001, "answers in the dark, on a phone"
 
 
 @pytest.mark.parametrize("width", [1180, 1100, 800, 600])

@@ -1,7 +1,3 @@
-"""Tests of the soak trend: alarms, baseline, rates and marks."""
-
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The Server tab of the web UI shows goodput, endpoints and sessions while the load runs."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tests of incident folders: complete, escaped and repeatable."""
-
 import json
 from pathlib import Path
 from typing import Any

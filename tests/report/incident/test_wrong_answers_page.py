@@ -1,7 +1,3 @@
-"""incident.md of a failure whose evidence is not from a log."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from loadchaos.analysis.incidents.record import IncidentRecord

@@ -1,7 +1,3 @@
-"""Metrics of a capacity search: while it runs, at its end, and exported afterwards."""
-
-from __future__ import annotations
-
 import io
 import urllib.request
 from typing import Any

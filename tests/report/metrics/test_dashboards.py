@@ -1,19 +1,14 @@
-"""Tests of the dashboards: current, valid, and with data for each panel."""
-
 import json
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +19,10 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
+from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.http_server import answering
 from tests.report.made_up_run import T0, S, all_rows, make_verdict
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_result
 from tests.simulator.conftest import Server
@@ -122,12 +119,6 @@ def test_dashboard_queries_use_existing_metrics() -> None:
 # -- a real Prometheus and a real run with a death in it -------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 class Prometheus:
     """Debian's Prometheus on a folder; `ask` is its HTTP API.
 
@@ -180,23 +171,8 @@ def machines() -> Iterator[list[str]]:
     }
 
     pages["/dcgm"] += b'DCGM_EXP_XID_ERRORS_COUNT{gpu="1",xid="31",window_size_in_ms="300000"} 1\n'  # counted if asked
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(pages[self.path])
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield [f"watch.{kind}=[http://127.0.0.1:{server.server_port}/{kind}]" for kind in EXPORTERS]
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(lambda asked: (200, pages[asked.path])) as url:
+        yield [f"watch.{kind}=[{url}/{kind}]" for kind in EXPORTERS]
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +270,6 @@ def told_everything() -> dict[str, list[Json]]:
 
 
 def empty(names: Sequence[str], prometheus: Prometheus, began: float, ended: float) -> list[str]:
-    """Queries of these dashboards without a finite point."""
     found = []
     for parameter in queries(names):
         expr, instant = parameter.values

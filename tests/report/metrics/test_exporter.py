@@ -1,5 +1,3 @@
-"""Tests of the exporter: totals, names, labels and port."""
-
 import socket
 import urllib.request
 from collections import Counter
@@ -18,15 +16,13 @@ from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.metrics.exporter import Exporter, LiveCollector
+from tests.rows import folded
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def fold_of(folder: RunFolder) -> LiveFigures:
-    fold = LiveFigures()
-    for row in Reader(folder).new(final=True):
-        fold.fold(row)
-    return fold
+    return folded(LiveFigures(), Reader(folder).new(final=True))
 
 
 def page_of(fold: LiveFigures) -> str:
@@ -36,7 +32,6 @@ def page_of(fold: LiveFigures) -> str:
 
 
 def samples(page: str) -> Samples:
-    """Samples by name and labels, without the label `run`."""
     return {
         (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k != "run"))): s.value
         for family in parse(page)
@@ -73,10 +68,6 @@ def test_request_counters_equal_the_ledger(run_folder: RunFolder, exporter: Expo
     gaps = sum(sum(r["itl_hist"].values()) for r in rows if r["row"] == "end" and r["outcome"] in counted)
     for kind, n in (("ttft", ok), ("e2e", ok), ("itl", gaps)):
         assert sum(v for (name, _), v in found.items() if name == f"loadchaos_{kind}_seconds_count") == n
-
-
-def test_exporter_page_is_equal_after_a_restart(run_folder: RunFolder) -> None:
-    assert page_of(fold_of(run_folder)) == page_of(fold_of(run_folder))
 
 
 def test_state_metric_is_1_for_one_state(run_folder: RunFolder) -> None:

@@ -1,5 +1,3 @@
-"""Tests of /metrics against docs/metrics.md and the ledger."""
-
 import threading
 import time
 from collections import Counter
@@ -21,7 +19,6 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def totals(page: list[Metric]) -> dict[tuple[str, ...], float]:
-    """All samples by name and label values, without `run`."""
     return {(s.name, *(v for k, v in sorted(s.labels.items()) if k != "run")): s.value for f in page for s in f.samples}
 
 

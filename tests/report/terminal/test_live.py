@@ -1,5 +1,3 @@
-"""Tests of the live view and the plain log."""
-
 import io
 import os
 
@@ -11,6 +9,7 @@ from loadchaos.analysis.figures.snapshot import Snapshot
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.terminal.live import View, draw, progress_text
+from tests.rows import folded
 
 S = 1_000_000_000
 
@@ -23,9 +22,7 @@ def drawn(snapshot: Snapshot, width: int = 80) -> str:
 
 
 def at_the_end(folder: RunFolder) -> LiveFigures:
-    fold = LiveFigures()
-    for row in Reader(folder).new(final=True):
-        fold.fold(row)
+    fold = folded(LiveFigures(), Reader(folder).new(final=True))
     fold.fold(
         {
             "row": "failure",

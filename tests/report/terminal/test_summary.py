@@ -1,5 +1,3 @@
-"""Tests of the verdict in the terminal."""
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,19 +43,10 @@ def test_summary_of_a_failure_has_time_loss_evidence_issue_and_remedy(verdict: V
         assert part in block
 
 
-def test_summary_lists_engine_death_before_resets(verdict: Verdict) -> None:
-    page = summary.render(verdict, Path("runs/x"))
-    assert page.index("1. encoder_cache_miss") < page.index("2. connection_reset")
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_summary_lines_fit_the_terminal(verdict: Verdict, width: int) -> None:
     for line in summary.render(verdict, Path("r"), color=False, width=width).splitlines():
         assert len(line) <= width or max(map(len, line.split())) > width - 16, line
-
-
-def test_summary_without_color_has_no_escape_sequence(verdict: Verdict) -> None:
-    assert "\x1b" not in summary.render(verdict, Path("r"), color=False)
 
 
 def test_summary_text_is_equal_with_color(verdict: Verdict) -> None:

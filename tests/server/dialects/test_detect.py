@@ -1,7 +1,5 @@
 """Detection of servers from pages of real ones."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of each dialect against bodies that real servers sent."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

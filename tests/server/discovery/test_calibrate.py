@@ -1,9 +1,5 @@
-"""Calibration against the embedded servers."""
-
 import asyncio
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -15,6 +11,7 @@ from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 from loadchaos.server.discovery.server_config import with_configuration
+from tests.http_server import Asked, answering
 
 
 def learn(url: str, wanted: CalibrationRequest) -> tuple[Facts, DiscoveryClient]:
@@ -100,26 +97,15 @@ def test_calibrate_lmdeploy_reads_blocks_and_prompt_limit(embedded: str) -> None
 @pytest.mark.parametrize("embedded", [VLLM], indirect=True)
 @pytest.mark.parametrize(("name", "length"), [("another name", 16384), ("sim", 16384)])
 def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, length: int) -> None:
-    class Gateway(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"data": [{"id": name, "object": "model", "owned_by": "openai"}]}).encode()
-            self.send_response(200 if self.path == "/v1/models" else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
+    models = {"data": [{"id": name, "object": "model", "owned_by": "openai"}]}
 
     async def ask(url: str) -> Facts:
         async with httpx.AsyncClient(trust_env=False) as client:
             asker = DiscoveryClient(HttpAsker(client), url, embedded)
             return await calibrate.identify_server(asker, CalibrationRequest())
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        facts = asyncio.run(ask(f"http://127.0.0.1:{server.server_address[1]}"))
-        server.shutdown()
+    with answering(lambda asked: (200, models) if asked.path == "/v1/models" else (404, {})) as url:
+        facts = asyncio.run(ask(url))
     assert (facts.dialect, facts.model, facts.max_model_len) == ("vllm", name, length)
 
 
@@ -134,34 +120,17 @@ def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
 def test_calibrate_text_model_without_usage_takes_no_images(text: int, images: bool | None) -> None:
     """A server that refuses text as well says nothing about images."""
 
-    class Server(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(200 if self.path == "/v1/models" else 404, {"data": [{"id": "m", "object": "model"}]})
+    def reply(asked: Asked) -> tuple[int, object]:
+        if asked.path == "/v1/models":
+            return 200, {"data": [{"id": "m", "object": "model"}]}
+        if asked.path != "/v1/chat/completions":
+            return 404, {}
+        if b"image_url" in asked.content:
+            return 400, {"error": {"message": "m is not a multimodal model", "code": 400}}
+        return text, {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]}
 
-        def do_POST(self) -> None:
-            asked = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path != "/v1/chat/completions":
-                self.answer(404, {})
-            elif b"image_url" in asked:
-                self.answer(400, {"error": {"message": "m is not a multimodal model", "code": 400}})
-            else:
-                self.answer(text, {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]})
-
-        def answer(self, status: int, body: object) -> None:
-            page = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    with answering(reply) as url:
         facts, _ = learn(url, CalibrationRequest(((448, 448),), images_per_request=1))
-        server.shutdown()
     assert (facts.text, facts.images) == (None, images)
 
 
@@ -230,22 +199,6 @@ def test_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     assert "mtp_mm" in resources.profiles()
 
 
-class Constant(BaseHTTPRequestHandler):
-    """A server whose usage says one prompt token, whatever was sent."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        found = self.path == "/v1/chat/completions"
-        body = b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}'
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.mark.parametrize(("model", "refused"), [("tiny-text", None), ("nonsense", "Server is pinned to")])
 def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused: str | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
@@ -270,18 +223,13 @@ def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused
 
 def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
     """Words that cost nothing would never fill a prompt."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Constant) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    body = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
 
-        async def ask() -> Facts:
-            async with httpx.AsyncClient(trust_env=False) as client:
-                asker = DiscoveryClient(HttpAsker(client), url, url)
-                return await calibrate.calibrate(asker, Facts(url, url, "openai", model="m"), CalibrationRequest())
+    async def ask(url: str) -> Facts:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            asker = DiscoveryClient(HttpAsker(client), url, url)
+            facts = Facts(url, url, "openai", model="m")
+            return await calibrate.calibrate(asker, facts, CalibrationRequest())
 
-        try:
-            assert asyncio.run(ask()).text is None
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(lambda asked: (200, body) if asked.path == "/v1/chat/completions" else (404, {})) as url:
+        assert asyncio.run(ask(url)).text is None

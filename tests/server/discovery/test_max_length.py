@@ -1,5 +1,3 @@
-"""Search for the longest prompt."""
-
 import asyncio
 import json
 
@@ -69,7 +67,7 @@ def test_prompt_limit_is_unknown_where_the_kv_cache_may_be_smaller(
     )
 
 
-def test_longest_prompt_is_exact_after_many_generations() -> None:
+async def test_longest_prompt_is_exact_after_many_generations() -> None:
     limit = 51_217
 
     def served(request: httpx.Request) -> httpx.Response:
@@ -77,27 +75,21 @@ def test_longest_prompt_is_exact_after_many_generations() -> None:
         usage = {"prompt_tokens": tokens, "completion_tokens": 1}
         return httpx.Response(200 if tokens <= limit else 400, json={"usage": usage})
 
-    async def ask() -> Facts:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u", generations=30)
-            text = TextFacts(0, (("a", 1),), "a", "usage")
-            return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
-
-    facts = asyncio.run(ask())
+    async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+        asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u", generations=30)
+        text = TextFacts(0, (("a", 1),), "a", "usage")
+        facts = await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
     assert facts.input_limit == limit
     assert f"{limit} tokens were answered, {limit + 1} not" in facts.sources["input_limit"]
 
 
-def test_longest_prompt_of_a_server_without_limit_is_not_known() -> None:
+async def test_longest_prompt_of_a_server_without_limit_is_not_known() -> None:
     def served(_request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
 
-    async def ask() -> Facts:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            text = TextFacts(0, (("a", 1),), "a", "usage")
-            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
-            return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
-
-    facts = asyncio.run(ask())
+    async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+        text = TextFacts(0, (("a", 1),), "a", "usage")
+        asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
+        facts = await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
     assert facts.input_limit is None
     assert "no limit found" in facts.sources["input_limit"]

@@ -1,7 +1,3 @@
-"""Later runs on a server do not ask again what an earlier one has asked."""
-
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
@@ -56,27 +52,24 @@ def test_another_server_is_measured_anew(embedded: str) -> None:
 
 
 @pytest.mark.parametrize("embedded", [[]], indirect=True)
-def test_first_answer_is_asked_of_each_process_once(embedded: str) -> None:
+async def test_first_answer_is_asked_of_each_process_once(embedded: str) -> None:
     memory, sent = DiscoveryMemory(), []
 
-    async def ask() -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
-            model = (await identify_server(client, REQUEST)).model
-            for restarted in (False, False, True, False):
-                if restarted:
-                    memory.restarted()
-                await require_first_answer(client, model)
-                sent.append(client.generations)
-
-    asyncio.run(ask())
+    async with httpx.AsyncClient(trust_env=False) as http:
+        client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
+        model = (await identify_server(client, REQUEST)).model
+        for restarted in (False, False, True, False):
+            if restarted:
+                memory.restarted()
+            await require_first_answer(client, model)
+            sent.append(client.generations)
     assert sent == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
     ("status", "kept"), [(200, True), (400, True), (401, False), (429, False), (503, False), (0, False)]
 )
-def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: bool) -> None:
+async def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: bool) -> None:
     memory, sent = DiscoveryMemory(), []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -86,14 +79,11 @@ def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: boo
         choice = {"message": {"content": "a"}, "finish_reason": "length"}
         return httpx.Response(status, json={"choices": [choice]} if request.method == "POST" else {})
 
-    async def ask() -> None:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-            client = DiscoveryClient(HttpAsker(http), "http://x", "http://x", memory=memory)
-            for _ in range(2):
-                await client.generate("m", "Hello")
-                await client.ask("GET", "/version")
-
-    asyncio.run(ask())
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        client = DiscoveryClient(HttpAsker(http), "http://x", "http://x", memory=memory)
+        for _ in range(2):
+            await client.generate("m", "Hello")
+            await client.ask("GET", "/version")
     assert len(sent) == (2 if kept else 4)
 
 

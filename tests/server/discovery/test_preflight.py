@@ -1,9 +1,5 @@
-"""Preflight checks of the needs of a profile."""
-
 import asyncio
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import httpx
 import pytest
@@ -14,6 +10,7 @@ from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.preflight import require
+from tests.http_server import answering
 
 
 def facts(dialect: str, version: str | None, development: bool | None = True) -> Facts:
@@ -61,16 +58,6 @@ def test_require_notes_missing_lora_adapters() -> None:
     ]
 
 
-class _Healthy(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_wait_for_a_server_that_listens_on_another_port_tells_its_url(
     unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,13 +71,6 @@ def test_wait_for_a_server_that_listens_on_another_port_tells_its_url(
             with pytest.raises(TargetError, match=r"was not healthy within.*give --target http://127\.0\.0\.1:\d+$"):
                 await preflight.wait_until_healthy(client, 1.0, lambda: None, lines.append, lambda: ports)
 
-    with HTTPServer(("127.0.0.1", 0), _Healthy) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            asyncio.run(wait([unused_port, server.server_port]))
-        finally:
-            server.shutdown()
-            thread.join()
-    found = f"http://127.0.0.1:{server.server_port}"
+    with answering(lambda asked: (200 if asked.path == "/health" else 404, b"")) as found:
+        asyncio.run(wait([unused_port, int(found.rpartition(":")[2])]))
     assert any(f"the started server answers at {found}: give --target {found}" in line for line in lines), lines

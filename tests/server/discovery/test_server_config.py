@@ -1,5 +1,3 @@
-"""Facts that only the settings or the log of a server tell."""
-
 import pytest
 
 from loadchaos.core.model import Facts

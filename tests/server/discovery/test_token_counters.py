@@ -1,7 +1,3 @@
-"""Token counters: the server's own, a local tokenizer, usage."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -97,7 +93,6 @@ def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
 
 
 def folder(count: Count, name: str = "models/mine") -> LocalTokenizer:
-    """A folder whose tokenizer counts so."""
     return LocalTokenizer(name, SimpleNamespace(encode=lambda text, **_: SimpleNamespace(ids=[0] * count(text))))
 
 

@@ -1,30 +1,14 @@
 """Fixtures: a small HTTP server with changeable pages, and a list of rows."""
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
-import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from loadchaos.run.ports import free_port
+from tests.rows import EmittedRows
+
 Row = dict[str, Any]
-
-
-class Rows(list[Row]):
-    """Rows as they were emitted; `until` waits for a condition on them."""
-
-    def of(self, kind: str, **more: Any) -> list[Row]:
-        return [r for r in self if r["row"] == kind and all(r.get(k) == v for k, v in more.items())]
-
-    async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, f"never came true; rows: {self[-20:]}"
-            await asyncio.sleep(0.01)
 
 
 class SmallServer:
@@ -36,9 +20,7 @@ class SmallServer:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.raw: bytes | None = None
         self._server: asyncio.Server | None = None
-        with contextlib.closing(socket.socket()) as s:
-            s.bind(("127.0.0.1", 0))
-            self.port: int = s.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -68,8 +50,8 @@ class SmallServer:
 
 
 @pytest.fixture
-def rows() -> Rows:
-    return Rows()
+def rows() -> EmittedRows:
+    return EmittedRows()
 
 
 @pytest.fixture

@@ -1,7 +1,3 @@
-"""Monitoring the embedded server while its engine core is killed."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Device exporters with real pages, and NVML with a stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import types
@@ -13,6 +11,7 @@ import pytest
 from loadchaos.server.monitor import device_exporters as looking
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceScraper
 from loadchaos.server.nvml import NvmlMonitor
+from tests.waiting import beside
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024
@@ -25,13 +24,9 @@ def watched(server: Any, rows: Any, exporter: Any, page: bytes, until: Any, monk
         server.pages["/metrics"] = (200, page)
         await server.start()
         watch = DeviceScraper(exporter, f"{server.url}/metrics", rows.append, rows.append)
-        task = asyncio.create_task(watch.run())
-        try:
+        async with beside(watch.run()):
             await rows.until(until)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await server.stop()
+        await server.stop()
 
     asyncio.run(story())
 
@@ -139,13 +134,10 @@ def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.Mon
     assert {r["values"]["gpu_xids_total"] for r in rows.of("device", device="gpu0")} == {0}
 
 
-def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    async def story() -> None:
-        watch = NvmlMonitor(rows.append)
-        watch.start()
-        await watch.stop()
-
-    asyncio.run(story())
+    watch = NvmlMonitor(rows.append)
+    watch.start()
+    await watch.stop()
     assert rows == []

@@ -1,7 +1,5 @@
 """Metrics pages of real servers, in our names."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,8 +1,5 @@
 """Probes against a real listener that answers, hangs, goes and comes back."""
 
-from __future__ import annotations
-
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,99 +10,83 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import health_probe as probing
 from loadchaos.server.monitor.health_probe import HealthProbe
 from loadchaos.server.monitor.http_get import parse_endpoint
+from tests.waiting import beside
 
 
 @contextlib.asynccontextmanager
 async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[HealthProbe]:
     probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]), **more)
-    task = asyncio.create_task(probe.run())
-    try:
+    async with beside(probe.run()):
         yield probe
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await server.stop()
+
+
+async def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) -> None:
+    await server.start()
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health", ok=True) and rows.of("probe", what="tcp", ok=True))
+        row = rows.of("probe", what="health")[0]
+        assert (row["replica"], row["status"], row["error"], row["body"]) == ("a", 200, None, None)
+        assert row["took_ns"] > 0
+
+
+async def test_health_probe_records_the_redacted_body_of_a_503(server: Any, rows: Any) -> None:
+    server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
+    await server.start()
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health", ok=False))
+        row = rows.of("probe", what="health")[0]
+        assert row["status"] == 503
+        assert row["body"] == '{"status":"unhealthy","message":"[redacted] gone"}'
+
+
+async def test_health_probe_records_refused_and_the_return(server: Any, rows: Any) -> None:
+    await server.start()
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
         await server.stop()
-
-
-def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) -> None:
-    async def story() -> None:
+        await rows.until(lambda: rows.of("probe", what="tcp", ok=False))
+        assert rows.of("probe", what="tcp", ok=False)[0]["error"] == "refused"
+        await rows.until(lambda: rows.of("probe", what="health", ok=False))
+        rows.clear()
         await server.start()
-        async with probed(server, rows):
-            await rows.until(lambda: rows.of("probe", what="health", ok=True) and rows.of("probe", what="tcp", ok=True))
-            row = rows.of("probe", what="health")[0]
-            assert (row["replica"], row["status"], row["error"], row["body"]) == ("a", 200, None, None)
-            assert row["took_ns"] > 0
-
-    asyncio.run(story())
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
 
 
-def test_health_probe_records_the_redacted_body_of_a_503(server: Any, rows: Any) -> None:
-    async def story() -> None:
-        server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
-        await server.start()
-        async with probed(server, rows):
-            await rows.until(lambda: rows.of("probe", what="health", ok=False))
-            row = rows.of("probe", what="health")[0]
-            assert row["status"] == 503
-            assert row["body"] == '{"status":"unhealthy","message":"[redacted] gone"}'
-
-    asyncio.run(story())
-
-
-def test_health_probe_records_refused_and_the_return(server: Any, rows: Any) -> None:
-    async def story() -> None:
-        await server.start()
-        async with probed(server, rows):
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-            await server.stop()
-            await rows.until(lambda: rows.of("probe", what="tcp", ok=False))
-            assert rows.of("probe", what="tcp", ok=False)[0]["error"] == "refused"
-            await rows.until(lambda: rows.of("probe", what="health", ok=False))
-            rows.clear()
-            await server.start()
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-
-    asyncio.run(story())
-
-
-def test_health_probe_slows_down_for_a_server_that_is_down(
+async def test_health_probe_slows_down_for_a_server_that_is_down(
     server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probing.DOWN_EVERY_S == 1.0
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
     monkeypatch.setattr(probing, "DOWN_EVERY_S", 0.3)
 
-    async def story() -> None:
+    await server.start()
+    async with probed(server, rows) as probe:
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
+        await server.stop()
+        await rows.until(lambda: probe.down)
+        rows.clear()
+        await rows.until(lambda: len(rows.of("probe", what="tcp")) == 4)
+        times = [r["at_ns"] for r in rows.of("probe", what="tcp")]
+        assert times[3] - times[1] > 0.55e9
+        assert not rows.of("probe", what="health")
         await server.start()
-        async with probed(server, rows) as probe:
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-            await server.stop()
-            await rows.until(lambda: probe.down)
-            rows.clear()
-            await rows.until(lambda: len(rows.of("probe", what="tcp")) == 4)
-            times = [r["at_ns"] for r in rows.of("probe", what="tcp")]
-            assert times[3] - times[1] > 0.55e9
-            assert not rows.of("probe", what="health")
-            await server.start()
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-
-    asyncio.run(story())
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
 
 
-def test_health_probe_times_out_while_connects_succeed(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_probe_times_out_while_connects_succeed(
+    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probing, "LIMIT_S", 0.2)
 
-    async def story() -> None:
-        await server.start()
-        async with probed(server, rows):
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-            server.hang = True
-            await rows.until(lambda: rows.of("probe", what="health", ok=False))
-            assert rows.of("probe", what="health", ok=False)[0]["error"] == "timeout"
-            assert not rows.of("probe", what="tcp", ok=False)
-            server.hang = False
-
-    asyncio.run(story())
+    await server.start()
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
+        server.hang = True
+        await rows.until(lambda: rows.of("probe", what="health", ok=False))
+        assert rows.of("probe", what="health", ok=False)[0]["error"] == "timeout"
+        assert not rows.of("probe", what="tcp", ok=False)
+        server.hang = False
 
 
 @pytest.mark.parametrize(
@@ -116,30 +97,24 @@ def test_health_probe_times_out_while_connects_succeed(server: Any, rows: Any, m
         (b"", "reset"),
     ],
 )
-def test_health_probe_names_incomplete_responses(server: Any, rows: Any, raw: bytes, error: str) -> None:
-    async def story() -> None:
-        server.raw = raw
-        await server.start()
-        async with probed(server, rows):
-            await rows.until(lambda: rows.of("probe", what="health"))
-            row = rows.of("probe", what="health")[0]
-            assert row["ok"] is False
-            assert row["error"].startswith(error)
-
-    asyncio.run(story())
+async def test_health_probe_names_incomplete_responses(server: Any, rows: Any, raw: bytes, error: str) -> None:
+    server.raw = raw
+    await server.start()
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health"))
+        row = rows.of("probe", what="health")[0]
+        assert row["ok"] is False
+        assert row["error"].startswith(error)
 
 
-def test_health_probe_without_a_health_page_asks_for_the_models(server: Any, rows: Any) -> None:
-    async def story() -> None:
-        server.pages.clear()
-        await server.start()
-        async with probed(server, rows) as probe:
-            await rows.until(lambda: probe._endpoint.path.endswith("/v1/models"))
-            assert rows.of("probe", what="health") == []
-            server.pages["/v1/models"] = (200, b"{}")
-            await rows.until(lambda: rows.of("probe", what="health", ok=True))
-            assert rows.of("probe", what="health")[0]["path"] == "/v1/models"
-            server.pages.clear()  # it was there once: now it is not healthy
-            await rows.until(lambda: rows.of("probe", what="health", ok=False, status=404))
-
-    asyncio.run(story())
+async def test_health_probe_without_a_health_page_asks_for_the_models(server: Any, rows: Any) -> None:
+    server.pages.clear()
+    await server.start()
+    async with probed(server, rows) as probe:
+        await rows.until(lambda: probe._endpoint.path.endswith("/v1/models"))
+        assert rows.of("probe", what="health") == []
+        server.pages["/v1/models"] = (200, b"{}")
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
+        assert rows.of("probe", what="health")[0]["path"] == "/v1/models"
+        server.pages.clear()  # it was there once: now it is not healthy
+        await rows.until(lambda: rows.of("probe", what="health", ok=False, status=404))

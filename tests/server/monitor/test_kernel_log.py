@@ -1,7 +1,5 @@
 """The kernel's log: a file of its records stands in for /dev/kmsg."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

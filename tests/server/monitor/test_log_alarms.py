@@ -1,7 +1,3 @@
-"""Log alarms for shutdown, failure and engine death."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -49,56 +45,34 @@ def test_log_alarms_wait_for_a_missing_log(tmp_path: Path, rows: Any) -> None:
     alarms.close()
 
 
-def test_log_alarms_put_the_shutdown_before_its_errors(tmp_path: Path, rows: Any) -> None:
+DEAD_ENGINE = "lmdeploy.pytorch.engine.mp_engine.zmq_rpc.RPCServerDeadError: PyTorch ZMQ engine process is not alive."
+SHUTDOWN_0_32 = "(APIServer pid=1) INFO 11-21 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+FAILED_OUTPUT = "(APIServer pid=1) ERROR 11-21 [async_llm.py:906] AsyncLLM output_handler failed.\n"
+QUOTED = "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadError: CRITICAL', token_ids: None\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "alarms"),
+    [
+        (SHUTDOWN_0_32 + FAILED_OUTPUT + "INFO:     Shutting down\n", ["ending", "failing"]),
+        (
+            "Traceback (most recent call last)\n" + "INFO nothing of note\n" * 50_000 + "INFO:     Shutting down\n",
+            ["ending"],
+        ),
+        (f"2026-11-20 15:53:40,123 - lmdeploy - ERROR - boom\n{DEAD_ENGINE}\n", ["failing", "dead"]),
+        (QUOTED + "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\n", ["failing"]),
+    ],
+    ids=["shutdown before its errors", "end of a burst", "death behind an error", "quoted prompt"],
+)
+def test_log_alarms_of_a_burst(tmp_path: Path, rows: Any, text: str, alarms: list[str]) -> None:
     log = tmp_path / "server.log"
     append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
-    append(log, "(APIServer pid=1) INFO 11-21 [launcher.py:254] [shutdown] API server: shutdown triggered\n")  # 0.32
-    append(
-        log,
-        "(APIServer pid=1) ERROR 11-21 [async_llm.py:906] AsyncLLM output_handler failed.\nINFO:     Shutting down\n",
-    )
-    alarms.poll()
-    assert [what for what, _ in alarms_of(rows)] == ["listening", "ending", "failing"]
-    alarms.close()
-
-
-def test_log_alarms_scan_only_the_end_of_a_burst(tmp_path: Path, rows: Any) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
-    append(log, "Traceback (most recent call last)\n" + "INFO nothing of note\n" * 50_000 + "INFO:     Shutting down\n")
-    alarms.poll()
-    assert [what for what, _ in alarms_of(rows)] == ["listening", "ending"]
-    alarms.close()
-
-
-def test_log_alarms_find_engine_death_behind_an_error(tmp_path: Path, rows: Any) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
-    death = "lmdeploy.pytorch.engine.mp_engine.zmq_rpc.RPCServerDeadError: PyTorch ZMQ engine process is not alive."
-    append(log, f"2026-11-20 15:53:40,123 - lmdeploy - ERROR - boom\n{death}\n")
-    alarms.poll()
-    assert [what for what, _ in alarms_of(rows)] == ["listening", "failing", "dead"]
-    alarms.close()
-
-
-def test_log_alarms_leave_out_lines_that_quote_a_prompt(tmp_path: Path, rows: Any) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
-    append(
-        log, "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadError: CRITICAL', token_ids: None\n"
-    )
-    append(log, "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\n")
-    alarms.poll()
-    assert alarms_of(rows)[1:] == [("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom")]
-    alarms.close()
+    heard = LogAlarms(log, "server", rows.append)
+    heard.poll()
+    append(log, text)
+    heard.poll()
+    assert [what for what, _ in alarms_of(rows)] == ["listening", *alarms]
+    heard.close()
 
 
 STAMP = "2026-04-02T11:15:40.123456789Z"

@@ -1,8 +1,3 @@
-"""Log sources: rotation, truncation, restarts and redaction."""
-
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import os
 import stat
@@ -40,19 +35,16 @@ def append(path: Path, text: str) -> None:
         f.write(text)
 
 
-def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("before we came\n")
 
-    async def story() -> None:
-        async with following(str(log), tmp_path / "logs", rows) as kept:
-            append(log, "one\n")
-            await rows.until(lambda: text_of(kept) == "one\n")
-            append(log, "two planted-")
-            append(log, "secret\nhalf")
-            await rows.until(lambda: text_of(kept) == "one\ntwo [redacted]\n")
-
-    asyncio.run(story())
+    async with following(str(log), tmp_path / "logs", rows) as kept:
+        append(log, "one\n")
+        await rows.until(lambda: text_of(kept) == "one\n")
+        append(log, "two planted-")
+        append(log, "secret\nhalf")
+        await rows.until(lambda: text_of(kept) == "one\ntwo [redacted]\n")
     tail = LogTail(tmp_path / "logs" / "a.log", tmp_path / "logs" / "a.index.jsonl")
     lines = list(tail.rows(final=True))
     assert [line["text"] for line in lines] == ["one", "two [redacted]", "half"]
@@ -61,39 +53,33 @@ def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) -> Non
     assert times == sorted(times)
 
 
-def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
-    async def story() -> None:
-        async with following(str(log), tmp_path / "logs", rows) as kept:
-            append(log, "one\n")
-            log.rename(tmp_path / "vllm.log.1")
-            append(tmp_path / "vllm.log.1", "last of the old\n")
-            log.write_text("first of the new\n")
-            await rows.until(lambda: "new" in text_of(kept))
-            assert text_of(kept) == "one\nlast of the old\nfirst of the new\n"
-            assert "rotated" in rows.of("gap", source="log")[0]["why"]
-            assert "loss" not in rows.of("gap", source="log")[0]
-
-    asyncio.run(story())
+    async with following(str(log), tmp_path / "logs", rows) as kept:
+        append(log, "one\n")
+        log.rename(tmp_path / "vllm.log.1")
+        append(tmp_path / "vllm.log.1", "last of the old\n")
+        log.write_text("first of the new\n")
+        await rows.until(lambda: "new" in text_of(kept))
+        assert text_of(kept) == "one\nlast of the old\nfirst of the new\n"
+        assert "rotated" in rows.of("gap", source="log")[0]["why"]
+        assert "loss" not in rows.of("gap", source="log")[0]
 
 
-def test_file_source_follows_truncation(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_follows_truncation(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("x" * 1000 + "\n")
 
-    async def story() -> None:
-        async with following(str(log), tmp_path / "logs", rows) as kept:
-            append(log, "one\n")
-            await rows.until(lambda: text_of(kept) == "one\n")
-            log.write_text("again\n")
-            await rows.until(lambda: text_of(kept) == "one\nagain\n")
-            gap = rows.of("gap", source="log")[0]
-            assert "truncated" in gap["why"]
-            assert gap["loss"] == "possible"
-
-    asyncio.run(story())
+    async with following(str(log), tmp_path / "logs", rows) as kept:
+        append(log, "one\n")
+        await rows.until(lambda: text_of(kept) == "one\n")
+        log.write_text("again\n")
+        await rows.until(lambda: text_of(kept) == "one\nagain\n")
+        gap = rows.of("gap", source="log")[0]
+        assert "truncated" in gap["why"]
+        assert gap["loss"] == "possible"
 
 
 @pytest.mark.parametrize("hole", [False, True], ids=["appended", "written on at its old place"])
@@ -129,46 +115,34 @@ def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path)
     assert [("truncated" in why, loss) for _, why, loss in gaps] == [(True, "possible")]
 
 
-def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "later.log"
 
-    async def story() -> None:
-        async with following(str(log), tmp_path / "logs", rows) as kept:
-            await rows.until(lambda: rows.of("gap", source="log"))
-            log.write_text("from the start\n")
-            await rows.until(lambda: text_of(kept) == "from the start\n")
-
-    asyncio.run(story())
+    async with following(str(log), tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: rows.of("gap", source="log"))
+        log.write_text("from the start\n")
+        await rows.until(lambda: text_of(kept) == "from the start\n")
 
 
-def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
-    async def story() -> None:
-        async with following(str(log), tmp_path / "logs", rows):
-            append(log, "last words")
-
-    asyncio.run(story())
+    async with following(str(log), tmp_path / "logs", rows):
+        append(log, "last words")
     assert text_of(tmp_path / "logs" / "a.log") == "last words"
 
 
-def test_command_source_restarts_its_command(tmp_path: Path, rows: Any) -> None:
-    async def story() -> None:
-        async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
-            await rows.until(lambda: text_of(kept).count("hello") >= 2)
-            assert "planted" not in text_of(kept)
-            assert "sh ended with code 3" in rows.of("gap", source="log")[0]["why"]
-
-    asyncio.run(story())
+async def test_command_source_restarts_its_command(tmp_path: Path, rows: Any) -> None:
+    async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: text_of(kept).count("hello") >= 2)
+        assert "planted" not in text_of(kept)
+        assert "sh ended with code 3" in rows.of("gap", source="log")[0]["why"]
 
 
-def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Any) -> None:
-    async def story() -> None:
-        async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
-            await rows.until(lambda: text_of(kept) == "hello\n")
-
-    asyncio.run(story())
+async def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Any) -> None:
+    async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: text_of(kept) == "hello\n")
     assert not rows.of("gap")
 
 
@@ -188,7 +162,7 @@ exec sleep 1000
         ("ssh:me@host:/var/log/it's.log", "ssh -o BatchMode=yes -o ServerAliveInterval=5 me@host tail -n 0 -F "),
     ],
 )
-def test_command_source_runs_the_command_of_each_place(
+async def test_command_source_runs_the_command_of_each_place(
     spec: str, first_line: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("docker", "kubectl", "journalctl", "ssh"):
@@ -198,11 +172,8 @@ def test_command_source_runs_the_command_of_each_place(
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
-    async def story() -> None:
-        async with following(spec, tmp_path / "logs", rows) as kept:
-            await rows.until(lambda: text_of(kept).startswith(first_line))
-
-    asyncio.run(story())
+    async with following(spec, tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: text_of(kept).startswith(first_line))
 
 
 @pytest.mark.parametrize(

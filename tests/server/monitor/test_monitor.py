@@ -1,7 +1,3 @@
-"""The monitor as a whole: rows, pages, gaps and failing parts."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -40,116 +36,92 @@ async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIt
         await server.stop()
 
 
-def test_scraper_sends_headers_and_keeps_the_first_page_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        server.pages["/metrics"] = (200, PAGE)
+async def test_scraper_sends_headers_and_keeps_the_first_page_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
+    server.pages["/metrics"] = (200, PAGE)
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("page"))
+        row = rows.of("metrics")[0]
+        assert (row["replica"], row["engine"]) == ("a", "0")
+        assert row["values"] == {"requests_running": 3, "process_start_time_s": 5}
+        page = rows.of("page")[0]
+        assert page["why"] == "start"
+        text = (tmp_path / page["file"]).read_text()
+        assert "planted-secret" not in text
+        assert "num_requests_running" in text
+        assert ("/metrics", "Bearer planted-secret") in {(p, h["authorization"]) for p, h in server.requests}
+
+
+async def test_scraper_keeps_the_pages_of_an_earlier_monitor(server: Any, rows: Any, tmp_path: Path) -> None:
+    server.pages["/metrics"] = (200, PAGE)
+    for n in (1, 2):
         await server.start()
         async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("page"))
-            row = rows.of("metrics")[0]
-            assert (row["replica"], row["engine"]) == ("a", "0")
-            assert row["values"] == {"requests_running": 3, "process_start_time_s": 5}
-            page = rows.of("page")[0]
-            assert page["why"] == "start"
-            text = (tmp_path / page["file"]).read_text()
-            assert "planted-secret" not in text
-            assert "num_requests_running" in text
-            assert ("/metrics", "Bearer planted-secret") in {(p, h["authorization"]) for p, h in server.requests}
-
-    asyncio.run(story())
+            await rows.until(lambda n=n: len(rows.of("page")) == n)
+    assert [row["file"] for row in rows.of("page")] == ["watch/metrics-1.txt", "watch/metrics-2.txt"]
 
 
-def test_scraper_keeps_the_pages_of_an_earlier_monitor(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
+async def test_scraper_opens_and_closes_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+    server.pages["/metrics"] = (500, b"")
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("gap", source="scrape"))
+        assert rows.of("gap", source="scrape")[0]["why"] == "status 500"
         server.pages["/metrics"] = (200, PAGE)
-        for n in (1, 2):
-            await server.start()
-            async with watching(server, rows, tmp_path):
-                await rows.until(lambda n=n: len(rows.of("page")) == n)
-        assert [row["file"] for row in rows.of("page")] == ["watch/metrics-1.txt", "watch/metrics-2.txt"]
-
-    asyncio.run(story())
-
-
-def test_scraper_opens_and_closes_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        server.pages["/metrics"] = (500, b"")
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("gap", source="scrape"))
-            assert rows.of("gap", source="scrape")[0]["why"] == "status 500"
-            server.pages["/metrics"] = (200, PAGE)
-            await rows.until(lambda: rows.of("gap", source="scrape", why="over"))
-            assert rows.of("metrics")
-
-    asyncio.run(story())
+        await rows.until(lambda: rows.of("gap", source="scrape", why="over"))
+        assert rows.of("metrics")
 
 
 @pytest.mark.parametrize("framed", [True, False], ids=["with its length", "without"])
-def test_scraper_drops_a_number_that_was_cut(framed: bool, server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_scraper_drops_a_number_that_was_cut(framed: bool, server: Any, rows: Any, tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 5000\r\n" if framed else b"") + b"\r\n"
 
-    async def story() -> None:
-        server.pages["/metrics"] = (200, b"vllm:generation_tokens_total 12345\n")
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("metrics") and rows.of("probe", what="health", ok=True))
-            server.raw = head + b"vllm:num_requests_running 3\nvllm:generation_tokens_total 12"  # of 12346
-            await rows.until(lambda: rows.of("gap", source="scrape") if framed else rows.of("metrics")[1:])
-
-    asyncio.run(story())
+    server.pages["/metrics"] = (200, b"vllm:generation_tokens_total 12345\n")
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("metrics") and rows.of("probe", what="health", ok=True))
+        server.raw = head + b"vllm:num_requests_running 3\nvllm:generation_tokens_total 12"  # of 12346
+        await rows.until(lambda: rows.of("gap", source="scrape") if framed else rows.of("metrics")[1:])
     values = [r["values"] for r in rows.of("metrics")]
     assert values[0] == {"generation_tokens_total": 12345}
     assert all("generation_tokens_total" not in page for page in values[1:])
 
 
-def test_scraper_leaves_a_server_that_is_down_alone(
+async def test_scraper_leaves_a_server_that_is_down_alone(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
 
-    async def story() -> None:
-        server.pages["/metrics"] = (200, PAGE)
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("metrics"))
-            server.pages["/health"] = (503, b"")
-            await rows.until(lambda: rows.of("gap", source="scrape", why="the server is down"))
-
-    asyncio.run(story())
+    server.pages["/metrics"] = (200, PAGE)
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("metrics"))
+        server.pages["/health"] = (503, b"")
+        await rows.until(lambda: rows.of("gap", source="scrape", why="the server is down"))
 
 
-def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("vLLM API server version 0.32.0\nargs: {'api_key': ['planted-secret']}\n")
 
-    async def story() -> None:
-        async with watching(server, rows, tmp_path / "run", logs=(str(log),)) as watch:
-            head = await watch.read_head("a")
-            assert "version 0.32.0" in head
-            assert "planted-secret" not in head
-
-    asyncio.run(story())
+    async with watching(server, rows, tmp_path / "run", logs=(str(log),)) as watch:
+        head = await watch.read_head("a")
+        assert "version 0.32.0" in head
+        assert "planted-secret" not in head
 
 
-def test_monitor_refuses_a_wrong_log_spec(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
+async def test_monitor_refuses_a_wrong_log_spec(server: Any, rows: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="k8s:NAMESPACE/POD"):
         async with watching(server, rows, tmp_path, logs=("k8s:pod-without-namespace",)):
             pass
 
-    with pytest.raises(OptionError, match="k8s:NAMESPACE/POD"):
-        asyncio.run(story())
 
-
-def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("probe"))
-            time.sleep(1.6)  # noqa: ASYNC251 - holding up the loop is what is tested
-            await rows.until(lambda: rows.of("gap", source="watch"))
-            assert rows.of("gap", source="watch")[0]["seconds"] > 1
-
-    asyncio.run(story())
+async def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("probe"))
+        time.sleep(1.6)  # noqa: ASYNC251 - holding up the loop is what is tested
+        await rows.until(lambda: rows.of("gap", source="watch"))
+        assert rows.of("gap", source="watch")[0]["seconds"] > 1
 
 
 def test_event_loop_lag_records_a_changed_wall_clock(
@@ -172,7 +144,7 @@ def test_event_loop_lag_records_a_changed_wall_clock(
     assert max(times) - min(times) < 3600 * 10**9
 
 
-def test_monitor_restarts_a_part_that_failed(
+async def test_monitor_restarts_a_part_that_failed(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[bool] = []
@@ -185,11 +157,8 @@ def test_monitor_restarts_a_part_that_failed(
 
     monkeypatch.setattr("loadchaos.server.monitor.scraper.Scraper.run", fail_once)
 
-    async def story() -> None:
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("gap", source="scrape"))
-            assert "a mistake of ours" in rows.of("gap", source="scrape")[0]["why"]
-            await rows.until(lambda: len(rows.of("probe", what="health", ok=True)) > 2)
-
-    asyncio.run(story())
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("gap", source="scrape"))
+        assert "a mistake of ours" in rows.of("gap", source="scrape")[0]["why"]
+        await rows.until(lambda: len(rows.of("probe", what="health", ok=True)) > 2)

@@ -1,7 +1,3 @@
-"""Real processes: seen with their roles, stopped, killed, orphaned."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -17,6 +13,7 @@ import pytest
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import processes
 from loadchaos.server.monitor.processes import ProcessMonitor
+from tests.waiting import beside
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
 # The last argument is what stands in its command line.
@@ -37,85 +34,68 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     watch = ProcessMonitor("a", ROLES, rows.append, Redactor(["planted-secret"]))
-    task = asyncio.create_task(watch.run())
     watch.set_pid(parent.pid)
     try:
-        yield parent, child
+        async with beside(watch.run()):
+            yield parent, child
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
 
 
-def test_process_monitor_finds_the_tree_with_roles(rows: Any) -> None:
-    async def story() -> None:
-        async with watched(rows, "planted-secret") as (parent, child):
-            # In the moment between fork and exec a child looks like its parent; its own title is told after that.
-            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
-            await rows.until(lambda: len(rows.of("process", what="sample")) >= 4)
-            seen = {r["pid"]: r for r in rows.of("process", what="seen")}
-            assert seen[parent.pid]["role"] == "api_server"
-            assert seen[child]["role"] == "engine_core"
-            assert "planted-secret" not in str(rows)
-            sample = rows.of("process", what="sample", pid=child)[-1]
-            assert sample["rss_bytes"] > 1_000_000
-            assert sample["threads"] == 1
-            assert sample["fds"] >= 3
-            assert sample["state"] in "RSD"
-
-    asyncio.run(story())
+async def test_process_monitor_finds_the_tree_with_roles(rows: Any) -> None:
+    async with watched(rows, "planted-secret") as (parent, child):
+        # In the moment between fork and exec a child looks like its parent; its own title is told after that.
+        await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
+        await rows.until(lambda: len(rows.of("process", what="sample")) >= 4)
+        seen = {r["pid"]: r for r in rows.of("process", what="seen")}
+        assert seen[parent.pid]["role"] == "api_server"
+        assert seen[child]["role"] == "engine_core"
+        assert "planted-secret" not in str(rows)
+        sample = rows.of("process", what="sample", pid=child)[-1]
+        assert sample["rss_bytes"] > 1_000_000
+        assert sample["threads"] == 1
+        assert sample["fds"] >= 3
+        assert sample["state"] in "RSD"
 
 
-def test_process_monitor_records_a_zombie_as_gone(rows: Any) -> None:
-    async def story() -> None:
-        async with watched(rows) as (_, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
-            os.kill(child, signal.SIGKILL)
-            await rows.until(lambda: rows.of("process", what="gone", pid=child))
-            row = rows.of("process", what="gone")[0]
-            assert (row["role"], row["state"]) == ("engine_core", "Z")
-
-    asyncio.run(story())
+async def test_process_monitor_records_a_zombie_as_gone(rows: Any) -> None:
+    async with watched(rows) as (_, child):
+        await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
+        os.kill(child, signal.SIGKILL)
+        await rows.until(lambda: rows.of("process", what="gone", pid=child))
+        row = rows.of("process", what="gone")[0]
+        assert (row["role"], row["state"]) == ("engine_core", "Z")
 
 
-def test_process_monitor_records_stop_and_continue(rows: Any) -> None:
-    async def story() -> None:
-        async with watched(rows) as (_, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
-            os.kill(child, signal.SIGSTOP)
-            await rows.until(lambda: rows.of("process", what="sample", pid=child, state="T"))
-            rows.clear()
-            os.kill(child, signal.SIGCONT)
-            await rows.until(lambda: rows.of("process", what="sample", pid=child, state="S"))
-
-    asyncio.run(story())
+async def test_process_monitor_records_stop_and_continue(rows: Any) -> None:
+    async with watched(rows) as (_, child):
+        await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
+        os.kill(child, signal.SIGSTOP)
+        await rows.until(lambda: rows.of("process", what="sample", pid=child, state="T"))
+        rows.clear()
+        os.kill(child, signal.SIGCONT)
+        await rows.until(lambda: rows.of("process", what="sample", pid=child, state="S"))
 
 
-def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: Any) -> None:
-    async def story() -> None:
-        async with watched(rows) as (parent, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
-            os.kill(parent.pid, signal.SIGKILL)
-            await rows.until(lambda: rows.of("process", what="gone", pid=parent.pid))
-            rows.clear()
-            await rows.until(lambda: rows.of("process", what="sample", pid=child))
-            os.kill(child, signal.SIGKILL)
-            await rows.until(lambda: rows.of("process", what="gone", pid=child))
-
-    asyncio.run(story())
+async def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: Any) -> None:
+    async with watched(rows) as (parent, child):
+        await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
+        os.kill(parent.pid, signal.SIGKILL)
+        await rows.until(lambda: rows.of("process", what="gone", pid=parent.pid))
+        rows.clear()
+        await rows.until(lambda: rows.of("process", what="sample", pid=child))
+        os.kill(child, signal.SIGKILL)
+        await rows.until(lambda: rows.of("process", what="gone", pid=child))
 
 
-def test_process_monitor_follows_a_new_pid(rows: Any) -> None:
-    async def story() -> None:
-        async with watched(rows) as (first, _):
-            await rows.until(lambda: rows.of("process", what="seen", pid=first.pid))
-            async with watched(rows) as (second, _):
-                await rows.until(lambda: rows.of("process", what="seen", pid=second.pid))
-
-    asyncio.run(story())
+async def test_process_monitor_follows_a_new_pid(rows: Any) -> None:
+    async with watched(rows) as (first, _):
+        await rows.until(lambda: rows.of("process", what="seen", pid=first.pid))
+        async with watched(rows) as (second, _):
+            await rows.until(lambda: rows.of("process", what="seen", pid=second.pid))
 
 
 def test_process_monitor_leaves_out_a_child_that_has_not_begun_its_program(monkeypatch: pytest.MonkeyPatch) -> None:

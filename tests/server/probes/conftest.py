@@ -1,7 +1,5 @@
 """A server that answers questions by a function, without HTTP."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,3 @@
-"""Part `adapters`: LoRA adapters that the server lists, and the base model."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 import random

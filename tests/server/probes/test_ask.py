@@ -1,13 +1,9 @@
 """Questions to a real socket: what a server may answer in place of a chat completion."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -18,29 +14,20 @@ from loadchaos.core.redact import Redactor
 from loadchaos.run.asker import HttpAsker
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
+from tests.http_server import Asked, answering
 
 
 @contextmanager
 def server(body: Any, *, streams: bool = True) -> Iterator[str]:
     """Answers every request with this JSON value, streamed where that was asked and `streams` is set."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            text = json.dumps(body)
-            page = f"data: {text}\n\ndata: [DONE]\n\n".encode() if asked["stream"] and streams else text.encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
+    text = json.dumps(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def reply(asked: Asked) -> tuple[int, object]:
+        return 200, f"data: {text}\n\ndata: [DONE]\n\n" if asked.json()["stream"] and streams else text
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_address[1]}"
-        http.shutdown()
+    with answering(reply) as url:
+        yield url
 
 
 def asked(body: Any, *, stream: bool, streams: bool = True) -> Any:

@@ -1,7 +1,3 @@
-"""Part `images`: pictures that the idle server tells apart, and their names."""
-
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

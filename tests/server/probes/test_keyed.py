@@ -1,5 +1,3 @@
-"""Part `probes`: what is asked after the load."""
-
 import asyncio
 import random
 from collections import Counter

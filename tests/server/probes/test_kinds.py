@@ -1,5 +1,3 @@
-"""Questions: one right answer each, which the embedded server gives."""
-
 import asyncio
 import random
 

@@ -1,7 +1,3 @@
-"""What one run learned of the idle server is used by the next ones, as long as it holds."""
-
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import itertools

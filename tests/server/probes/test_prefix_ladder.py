@@ -1,7 +1,3 @@
-"""Part `prefix_ladder`: prompts of exact lengths, and clients that leave."""
-
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

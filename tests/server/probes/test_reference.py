@@ -1,7 +1,3 @@
-"""Part `alone_vs_load`: idle answers to equal prompts agree or not."""
-
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -56,89 +56,58 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        begin = time.monotonic_ns()
-        server, rows = await launched(tmp_path, LaunchCommand(python(TALKS)))
-        await until(lambda: log_lines(tmp_path))
-        assert server.pid is not None
-        await server.stop(grace_s=2.0)
-        assert gone(server.pid)
-        line = log_lines(tmp_path)[0]
-        assert line["text"] == "ready to serve"
-        assert begin < line["at_ns"] < time.monotonic_ns()
-        assert [r["what"] for r in rows] == ["start", "exit"]
-        assert rows[1]["signal"] == signal.SIGTERM
-        assert rows[1]["asked"] is True
-
-    asyncio.run(story())
+async def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Path) -> None:
+    begin = time.monotonic_ns()
+    server, rows = await launched(tmp_path, LaunchCommand(python(TALKS)))
+    await until(lambda: log_lines(tmp_path))
+    assert server.pid is not None
+    await server.stop(grace_s=2.0)
+    assert gone(server.pid)
+    line = log_lines(tmp_path)[0]
+    assert line["text"] == "ready to serve"
+    assert begin < line["at_ns"] < time.monotonic_ns()
+    assert [r["what"] for r in rows] == ["start", "exit"]
+    assert rows[1]["signal"] == signal.SIGTERM
+    assert rows[1]["asked"] is True
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["asked to stop", "whose supervisor was killed"])
-def test_launched_server_leaves_no_pipe_open(tmp_path: Path, *, lost: bool) -> None:
-    async def story() -> None:
-        server, _ = await launched(tmp_path, LaunchCommand(python(TALKS)))
-        supervisor = server._supervisor
-        assert supervisor is not None
-        assert supervisor.stdin is not None
-        pipe = supervisor.stdin.get_extra_info("pipe")
-        if lost:
-            supervisor.kill()
-        await server.stop(grace_s=1.0)
-        assert pipe.closed
-
-    asyncio.run(story())
+async def test_launched_server_exit_has_its_code(tmp_path: Path) -> None:
+    server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))
+    ended = await asyncio.wait_for(server.exit, 10)
+    assert (ended.code, ended.signal, ended.asked) == (3, None, False)
+    await server.stop()
+    assert rows[-1]["reason"] == "exited with code 3"
 
 
-def test_launched_server_exit_has_its_code(tmp_path: Path) -> None:
-    async def story() -> None:
-        server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))
-        ended = await asyncio.wait_for(server.exit, 10)
-        assert (ended.code, ended.signal, ended.asked) == (3, None, False)
-        await server.stop()
-        assert rows[-1]["reason"] == "exited with code 3"
-
-    asyncio.run(story())
+async def test_launched_server_missing_command_is_an_exit_with_reason(tmp_path: Path) -> None:
+    server, _ = await launched(tmp_path, LaunchCommand(["/no/such/server"]))
+    assert "No such file" in server.exit.result().reason
+    await server.stop()
 
 
-def test_launched_server_missing_command_is_an_exit_with_reason(tmp_path: Path) -> None:
-    async def story() -> None:
-        server, _ = await launched(tmp_path, LaunchCommand(["/no/such/server"]))
-        assert "No such file" in server.exit.result().reason
-        await server.stop()
-
-    asyncio.run(story())
-
-
-def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Path) -> None:
-    async def story() -> None:
-        server, _ = await launched(tmp_path, LaunchCommand(python(HAS_A_CHILD)))
-        await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
-        child = int(next(r["text"] for r in log_lines(tmp_path) if "child" in r["text"]).split()[1])
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its engine behind
-        await asyncio.wait_for(server.exit, 10)
-        await server.stop()
-        assert gone(child)
-
-    asyncio.run(story())
+async def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Path) -> None:
+    server, _ = await launched(tmp_path, LaunchCommand(python(HAS_A_CHILD)))
+    await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
+    child = int(next(r["text"] for r in log_lines(tmp_path) if "child" in r["text"]).split()[1])
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its engine behind
+    await asyncio.wait_for(server.exit, 10)
+    await server.stop()
+    assert gone(child)
 
 
-def test_launched_server_redacts_a_secret_cut_in_two(tmp_path: Path) -> None:
+async def test_launched_server_redacts_a_secret_cut_in_two(tmp_path: Path) -> None:
     code = """
 import os, time
 os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret and more\\n")
 """
 
-    async def story() -> None:
-        env = {"MY_PLAIN_NAME": "hunter2-hunter2-secret"}
-        server, _ = await launched(tmp_path, LaunchCommand(python(code), env, secret_env=["MY_PLAIN_NAME"]))
-        await asyncio.wait_for(server.exit, 10)
-        await server.stop()
-        assert "hunter2" not in (tmp_path / "server.log").read_text()
-        assert "and more" in (tmp_path / "server.log").read_text()
-
-    asyncio.run(story())
+    env = {"MY_PLAIN_NAME": "hunter2-hunter2-secret"}
+    server, _ = await launched(tmp_path, LaunchCommand(python(code), env, secret_env=["MY_PLAIN_NAME"]))
+    await asyncio.wait_for(server.exit, 10)
+    await server.stop()
+    assert "hunter2" not in (tmp_path / "server.log").read_text()
+    assert "and more" in (tmp_path / "server.log").read_text()
 
 
 def test_supervisor_stops_the_server_when_its_starter_is_killed(tmp_path: Path) -> None:
@@ -186,19 +155,16 @@ def test_supervisor_ignores_unknown_orders(tmp_path: Path, bad: str) -> None:
     assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit", "done"]
 
 
-def test_launched_server_has_its_limits(tmp_path: Path) -> None:
+async def test_launched_server_has_its_limits(tmp_path: Path) -> None:
     code = (
         "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_DATA)[0]); bytearray(1 << 30)"
     )
 
-    async def story() -> None:
-        limits = {"open_files": 64, "memory": 512 << 20}
-        server, _ = await launched(tmp_path, LaunchCommand(python(code), limits=limits))
-        ended = await asyncio.wait_for(server.exit, 20)
-        await server.stop()
-        assert ended.code == 1
-        texts = [row["text"] for row in log_lines(tmp_path)]
-        assert texts[0] == f"(64, 64) {512 << 20}"
-        assert texts[-1] == "MemoryError"
-
-    asyncio.run(story())
+    limits = {"open_files": 64, "memory": 512 << 20}
+    server, _ = await launched(tmp_path, LaunchCommand(python(code), limits=limits))
+    ended = await asyncio.wait_for(server.exit, 20)
+    await server.stop()
+    assert ended.code == 1
+    texts = [row["text"] for row in log_lines(tmp_path)]
+    assert texts[0] == f"(64, 64) {512 << 20}"
+    assert texts[-1] == "MemoryError"
