@@ -1,15 +1,11 @@
-"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`. Parsers raise ValueError. The `Annotated` types
-at the end use them in pydantic models, so that profiles and options are read by the same code.
-"""
+"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`. Parsers raise ValueError."""
 
 from __future__ import annotations
 
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated, overload
-
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from typing import overload
 
 NS_PER_S = 1_000_000_000
 
@@ -213,30 +209,3 @@ def size(text: object) -> Size:
     if match is None or int(match[1]) == 0 or int(match[2]) == 0:
         raise ValueError(f"a size such as 1024x1024 was expected (got {text!r})")
     return Size(int(match[1]), int(match[2]))
-
-
-DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
-Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
-Bytes = Annotated[int, BeforeValidator(byte_count)]
-RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(format_rate, return_type=str)]
-IntRange = Annotated[
-    Range,
-    BeforeValidator(int_range),
-    PlainSerializer(Range.written, return_type=int | str),
-]
-
-
-def at_least(low: int, rule: str, *, high: int | None = None, most: int | None = None) -> AfterValidator:
-    """Refuse a range that begins below `low` or ends below `high` or beyond `most`; `rule` says what was expected."""
-
-    def check(value: Range | None) -> Range | None:
-        if value is not None and (
-            value.low < low or (high is not None and value.high < high) or (most is not None and value.high > most)
-        ):
-            raise ValueError(f"{rule} (got {value})")
-        return value
-
-    return AfterValidator(check)
-
-
-ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(str, return_type=str)]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, create_model, model_validator
 
 from loadchaos.core.attack_names import ATTACK_KINDS
-from loadchaos.core.units import DurationS, Share, duration_s, format_duration
+from loadchaos.core.unit_fields import DurationS, Share
+from loadchaos.core.units import duration_s, format_duration
 from loadchaos.profile.base import ProfilePart
 
 Scalar = bool | int | float | str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadchaos.core.units import DurationS
+from loadchaos.core.unit_fields import DurationS
 from loadchaos.profile.base import ProfilePart
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 from pydantic import Field, PositiveInt
 
 from loadchaos.core.probe_names import ProbeKind
-from loadchaos.core.units import DurationS, Share
+from loadchaos.core.unit_fields import DurationS, Share
 from loadchaos.profile.base import ProfilePart
 
 

@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator
 
-from loadchaos.core.units import DurationS, describe_duration
+from loadchaos.core.unit_fields import DurationS
+from loadchaos.core.units import describe_duration
 from loadchaos.profile.base import ProfilePart
 
 _ALIASES = {

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loadchaos.core.units import DurationS, RatePerS
+from loadchaos.core.unit_fields import DurationS, RatePerS
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.base import ProfilePart
 

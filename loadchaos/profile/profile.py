@@ -15,7 +15,8 @@ from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
-from loadchaos.core.units import DurationS, share
+from loadchaos.core.unit_fields import DurationS
+from loadchaos.core.units import share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart

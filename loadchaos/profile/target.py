@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from loadchaos.core.limits import READY_WITHIN_S
-from loadchaos.core.units import Bytes, DurationS
+from loadchaos.core.unit_fields import Bytes, DurationS
 from loadchaos.profile.base import ProfilePart, spelled_out
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 
 from loadchaos.core.model import Outcome
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.unit_fields import IntRange
+from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import DurationS, IntRange
+from loadchaos.core.unit_fields import DurationS, IntRange
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.profile.base import ProfilePart
 

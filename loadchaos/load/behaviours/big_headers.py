@@ -9,7 +9,8 @@ import random
 from typing import Annotated
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import IntRange, Range, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.profile.base import ProfilePart
 

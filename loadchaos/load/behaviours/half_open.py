@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import DurationS
+from loadchaos.core.unit_fields import DurationS
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.profile.base import ProfilePart
 

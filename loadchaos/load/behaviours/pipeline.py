@@ -12,7 +12,8 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import IntRange, Range, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.profile.base import ProfilePart

@@ -11,7 +11,8 @@ import random
 from pydantic import Field
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import DurationS, IntRange, Range
+from loadchaos.core.unit_fields import DurationS, IntRange
+from loadchaos.core.units import Range
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.profile.base import ProfilePart
 

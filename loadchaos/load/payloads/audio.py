@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts
-from loadchaos.core.units import IntRange, Range, Share, at_least
+from loadchaos.core.unit_fields import IntRange, Share, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.payloads import images
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart

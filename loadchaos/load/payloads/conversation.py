@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.units import IntRange, Range, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.payloads import live, secret_word
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request

@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import ImageSize, Size
+from loadchaos.core.unit_fields import ImageSize
+from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, images
 from loadchaos.load.payloads.positions import Positions, longest_sequence
 from loadchaos.load.payloads.text import corpus_for, write_prompt

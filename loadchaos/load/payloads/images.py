@@ -13,7 +13,8 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, field_v
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
+from loadchaos.core.unit_fields import ImageSize, IntRange, Share, at_least
+from loadchaos.core.units import Range, Size
 from loadchaos.load.payloads import image_tokens
 from loadchaos.load.payloads.image_formats import FORMATS, Format
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS

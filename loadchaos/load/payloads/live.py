@@ -17,7 +17,8 @@ from loadchaos.core import rng as draws
 from loadchaos.core.ledger.rows import CallText
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
-from loadchaos.core.units import DurationS, Range, describe_duration
+from loadchaos.core.unit_fields import DurationS
+from loadchaos.core.units import Range, describe_duration
 from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.wire.contract import AnswerContract, ToolCall

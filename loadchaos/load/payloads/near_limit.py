@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.unit_fields import IntRange
+from loadchaos.core.units import Range
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart

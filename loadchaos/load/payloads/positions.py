@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart

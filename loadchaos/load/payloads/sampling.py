@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Share, at_least
+from loadchaos.core.unit_fields import IntRange, Share, at_least
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
+from loadchaos.core.units import Range
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart

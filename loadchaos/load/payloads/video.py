@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
+from loadchaos.core.unit_fields import ImageSize, IntRange, Share, at_least
+from loadchaos.core.units import Range, Size
 from loadchaos.load.payloads import avi, images, jpeg
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
