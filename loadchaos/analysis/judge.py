@@ -62,6 +62,7 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     LogRow,
     MetricsRow,
+    ProbeRow,
     RunRow,
     StateRow,
     SupervisorRow,
@@ -130,6 +131,10 @@ class Judge(RowFold):
             self._bad_answers.add(row, bad)
         elif outcome == "ok" and sent is not None:
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
+
+    def on_probe(self, row: ProbeRow) -> None:
+        if row.get("ok") and row.get("what") == "health":
+            self._tracker.feed_health(int(row["at_ns"]))
 
     def on_metrics(self, row: MetricsRow) -> None:
         self._tracker.feed_reading(row)
@@ -320,7 +325,8 @@ class Judge(RowFold):
         failures = error_budget.excused(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
-        notes = [*self._health.notes, *self._detectors.notes, *self._log_classifier.unexplained.notes()]
+        notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
+        notes += self._log_classifier.unexplained.notes()
         throughput = self.figures.throughput.figures()
         return Verdict(
             schema=1,

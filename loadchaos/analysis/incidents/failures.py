@@ -44,7 +44,7 @@ def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution
         named = incident.named_by()
         new = replace(named, attribution=attribution_of.get(incident.n, "server"), incident=incident, deaths=[])
         if incident.kind in ("death", "restart") and new.severity != "startup":
-            new.severity = "startup" if incident.starting else "engine_death"
+            new.severity = "request" if incident.outlived else "startup" if incident.starting else "engine_death"
         failure = found.setdefault(new.key, new)
         failure.deaths.append(incident)
         others = dict.fromkeys(s.id for s in incident.causes if s.id != named.id)

@@ -71,6 +71,7 @@ class Incident:
     replica: str
     opened_ns: int
     by_states: bool = True
+    only_words: bool = False  # words of a log that nothing confirms; then it is dismissed
     outlived: bool = False  # only a log showed it, and the server answered later requests: no engine died
     died_ns: int | None = None
     noticed_ns: int | None = None

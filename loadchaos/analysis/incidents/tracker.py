@@ -26,6 +26,9 @@ _ONE_OF_SEVERAL = "one of several servers behind the address died"
 _ANOTHER_ANSWERS = (
     "the log says that the engine is gone, but the address still answers: another server, or a restarted one"
 )
+_NO_LOSS = "no request was lost, no process ended, and the server answered later"
+_QUOTED = 160
+_MOST_NOTES = 3
 _UP: tuple[State, ...] = ("healthy",)
 
 
@@ -43,6 +46,9 @@ class IncidentTracker:
         self.last_question_waits = False
         self.attribution: dict[int, Attribution] = {}
         self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
+        self._answered_ns = self._healthy_ns = (
+            0  # sending time of the newest good answer, time of the newest healthy probe
+        )
         self._exits: dict[str, Row] = {}
         self._orchestrator_ends: dict[str, Row] = {}  # the newest exit that an orchestrator reported
         self._shutdowns: deque[int] = deque(maxlen=1000)
@@ -168,23 +174,45 @@ class IncidentTracker:
 
     def feed_answer(self, sent_ns: int, at_ns: int) -> None:
         """Fold a good answer. A death that only a log showed is over when the request was sent well after it."""
+        self._answered_ns = max(self._answered_ns, sent_ns)
         for incident in list(self._recent.open.values()):
             if not incident.by_states and sent_ns > incident.opened_ns + _BACK_AFTER_LOG_NS:
                 incident.back_ns = at_ns
-                self._judge_survival(incident)
                 self._end(incident, at_ns)
 
+    def feed_health(self, at_ns: int) -> None:
+        """Fold a probe that found the server healthy."""
+        self._healthy_ns = max(self._healthy_ns, at_ns)
+
     def _judge_survival(self, incident: Incident) -> None:
-        """Judge a death that only a log showed while the address still answers. A server may survive a deadly log line
-        (LMDeploy fails one request). It does not survive a line that the engine is gone: then another server answers,
-        or one of several behind the address died.
+        """Judge a death that only words showed: of a log, or of an answer, which may quote a prompt. A server that was
+        healthy or answered later requests lives. Without a lost request the words are a note; one lost request failed of
+        them alone. Where several were lost, and the words say that the engine is gone, another server answers, or one of
+        several behind the address died.
         """
-        if not self.sole or incident.exit is not None:
+        words = incident.kind == "death" and not incident.by_states and not incident.dismissed
+        if not words or incident.exit is not None or not self.sole or self._balanced:
             return
-        gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
-        incident.outlived = not gone and not self._balanced
-        if gone and not self._balanced:
+        lost = sum(incident.lost.values())
+        # A health page may answer 200 long after the engine is gone: where requests were lost, only answers are life.
+        lived_ns = self._answered_ns if lost else max(self._answered_ns, self._healthy_ns)
+        if lived_ns < incident.opened_ns + NS_PER_S:
+            return
+        says_gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
+        incident.outlived = not says_gone or lost <= 1
+        if not incident.outlived:
             incident.add_signs([_ANOTHER_ANSWERS])
+        elif not lost:
+            incident.dismissed = incident.only_words = True
+
+    def notes(self) -> list[str]:
+        """What a log said of a death that nothing else confirms."""
+        found = (incident.named_by().evidence for incident in self.incidents if incident.only_words)
+        return [
+            f"{e.source}{f' line {e.line}' if e.line else ''} says: {(e.text or '')[:_QUOTED]}; "
+            f"nothing else confirms a death: {_NO_LOSS}"
+            for e in found
+        ][:_MOST_NOTES]
 
     def _found_balancer(self) -> None:
         """Several servers share the address: deaths only in logs were one of them."""
@@ -317,6 +345,7 @@ class IncidentTracker:
 
     def _end(self, incident: Incident, at_ns: int) -> None:
         incident.closed_ns = at_ns
+        self._judge_survival(incident)
         if self._was_shut_down(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
             incident.note(at_ns, "terminated: the log shows an orderly shutdown and no failure")
