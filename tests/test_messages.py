@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import errors
 from loadchaos.report.phrases import advice_text
@@ -21,7 +22,7 @@ NEXT = re.compile(
 )
 MAKES_ITS_OWN = {
     "next_step", "how_to_read", "_hint", "hint", "_why_unreachable", "found", "reason", "mistakes", "lines", "_BRING",
-    "way_out",
+    "way_out", "instead", "READ_THE_LOG",
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {
@@ -89,7 +90,8 @@ def checks() -> Iterator[str]:
         for name, call in calls(path):
             decision = call.args[-1]
             if name == "Check" and ("unknown" in ast.unparse(decision) or isinstance(decision, ast.Name)):
-                yield text_of(call.args[0]).strip()
+                yield text_of(call.args[0]).strip() or ORACLES[0].check
+    yield from (oracle.check for oracle in ORACLES)  # the base of the oracles makes their checks
 
 
 def test_checks_of_the_analysis_are_found() -> None:

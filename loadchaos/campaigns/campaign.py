@@ -90,9 +90,11 @@ def saved(file: Path, schema: int, instead: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as e:
-        raise OptionError(f"{file} cannot be read ({e}); {instead}") from e
+        raise OptionError(f"{file.parent}: {file.name} cannot be read ({e}); {instead}") from e
     if not isinstance(data, dict) or data.get("schema") != schema:
-        raise OptionError(f"{file} is of another version of loadchaos (schema {schema} was expected); {instead}")
+        raise OptionError(
+            f"{file.parent}: schema {schema} was expected in {file.name}: another version wrote it; {instead}"
+        )
     return data
 
 

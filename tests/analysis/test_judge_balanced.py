@@ -16,9 +16,25 @@ def external(history: History) -> Any:
     return history.work(10)
 
 
-def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: History) -> None:
-    """A balancer that looks like one server: another replica answers."""
+def test_death_that_only_a_log_tells_is_a_note(history: History) -> None:
     verdict = external(history).log(history.MISS).work(20).end().verdict()
+    assert (verdict["verdict"], verdict["failures"], verdict["incidents"]) == ("pass", [], [])
+    assert "nothing else confirms a death: no request was lost" in verdict["notes"][0]
+
+
+def test_words_in_one_answer_kill_nobody(history: History) -> None:
+    external(history).work(5).answer(history.send(1), "http_error", error=history.TEXT_OF_DEATH, status=500)
+    verdict = history.work(20).end().verdict()
+    assert [f["severity"] for f in verdict["failures"]] == ["request"]
+    assert {c["name"]: c["verdict"] for c in verdict["expectations"]}["engine_deaths"] == "pass"
+
+
+def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: History) -> None:
+    """A balancer that looks like one server: several requests are lost, and another replica answers."""
+    external(history).work(5).log(history.MISS).answer(
+        history.send(3), "http_error", error=history.TEXT_OF_DEATH, status=500
+    )
+    verdict = history.work(20).end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
     assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail")
     assert verdict["worth"].startswith("Crash rate 0.")
@@ -33,7 +49,7 @@ def test_judge_counts_a_death_where_several_servers_share_the_address(history: H
         history.work(2)
     verdict = history.end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
-    assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail" if several else "pass")
+    assert (verdict["verdict"], counts["engine_deaths"]) == (("fail", "fail") if several else ("pass", "pass"))
 
 
 def test_judge_death_of_one_of_several_says_so_in_its_signs(history: History) -> None:

@@ -349,10 +349,11 @@ def test_judge_notes_exit_code_0_of_a_death(history: History) -> None:
 
 def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: History) -> None:
     """LMDeploy logs a CUDA error, fails one request and serves the next."""
-    verdict = history.begin().work(10).log(history.MISS).work(20).end().verdict()
+    history.begin().work(10).log(history.MISS).answer(history.send(1), "http_error", error="internal error", status=500)
+    verdict = history.work(20).end().verdict()
     counts = {c["name"]: c for c in verdict["expectations"]}
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 1)
-    assert [f["id"] for f in verdict["failures"]] == ["encoder_cache_miss"]
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("encoder_cache_miss", "request")]
     assert counts["engine_deaths"]["verdict"] == "pass"
     assert counts["failures"]["verdict"] == "fail"
 

@@ -165,7 +165,7 @@ class Incident:
         """True unless it was a false alarm. It is real when it became dead, hung, unreachable or terminated, or a log
         names a death.
         """
-        if self.dismissed and not self.causes:
+        if self.only_words or (self.dismissed and not self.causes):
             return False
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 

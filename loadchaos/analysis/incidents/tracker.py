@@ -184,14 +184,16 @@ class IncidentTracker:
         """Fold a probe that found the server healthy."""
         self._healthy_ns = max(self._healthy_ns, at_ns)
 
-    def _judge_survival(self, incident: Incident) -> None:
+    def _judge_survival(self, incident: Incident, *, final: bool = False) -> None:
         """Judge a death that only words showed: of a log, or of an answer, which may quote a prompt. A server that was
         healthy or answered later requests lives. Without a lost request the words are a note; one lost request failed of
         them alone. Where several were lost, and the words say that the engine is gone, another server answers, or one of
         several behind the address died.
         """
-        words = incident.kind == "death" and not incident.by_states and not incident.dismissed
-        if not words or incident.exit is not None or not self.sole or self._balanced:
+        words = not incident.by_states or (incident.worst == "dying" and not incident.ever_hung)
+        if incident.kind != "death" or not words or incident.ever_dead or incident.dismissed:
+            return
+        if incident.exit is not None or not self.sole or self._balanced:
             return
         lost = sum(incident.lost.values())
         # A health page may answer 200 long after the engine is gone: where requests were lost, only answers are life.
@@ -202,7 +204,7 @@ class IncidentTracker:
         incident.outlived = not says_gone or lost <= 1
         if not incident.outlived:
             incident.add_signs([_ANOTHER_ANSWERS])
-        elif not lost:
+        elif final and not lost:  # before the end, its answers may still wait to be explained
             incident.dismissed = incident.only_words = True
 
     def notes(self) -> list[str]:
@@ -220,6 +222,8 @@ class IncidentTracker:
         for incident in self.incidents:
             if incident.outlived:
                 incident.outlived = False
+                if incident.only_words:
+                    incident.only_words = incident.dismissed = False
                 incident.add_signs([_ONE_OF_SEVERAL])
 
     def finish(self, at_ns: int) -> None:
@@ -227,6 +231,8 @@ class IncidentTracker:
             self._report_exit(replica, row)
         for incident in list(self._recent.open.values()):
             self._end(incident, at_ns)
+        for incident in self.incidents:
+            self._judge_survival(incident, final=True)
 
     def feed_start(self, replica: str) -> None:
         """Fold the start of a launched server, and settle its old exit."""

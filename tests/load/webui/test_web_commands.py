@@ -1,4 +1,5 @@
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ Row = dict[str, Any]
 
 
 class FakeAttacks:
+    addresses: Sequence[str] = ()
+
     def __init__(self) -> None:
         self.fired: list[str] = []
 
