@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from loadchaos.core.units import NS_PER_S
+from loadchaos.core.urls import host_and_port
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
@@ -71,8 +72,7 @@ class Origin:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"a URL such as http://127.0.0.1:8000 was expected (got {self.base_url!r})")
         self.tls = parts.scheme == "https"
-        self.host = parts.hostname
-        self.port = parts.port or (443 if self.tls else 80)
+        self.host, self.port = host_and_port(self.base_url)
         self.prefix = parts.path.rstrip("/").removesuffix("/v1")
         self.host_header = parts.netloc.rpartition("@")[2]
         if self.tls and self.tls_context is None:
