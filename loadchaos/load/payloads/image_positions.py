@@ -38,6 +38,10 @@ _QUESTION_TOKENS = 16
 _ANSWER_TOKENS = 1
 _MOST_TRIES = 48
 _SHORT_TOKENS = 64
+_WRITING = frozenset(
+    {"text", "quote", "conversation", "near_limit", "positions", "images", "hostile_images", "video", "audio"}
+)
+"""Payloads that would write the same parts of the prompt."""
 
 
 class Options(ProfilePart):
@@ -52,18 +56,7 @@ class Options(ProfilePart):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        writes = (
-            "text",
-            "quote",
-            "conversation",
-            "near_limit",
-            "positions",
-            "images",
-            "hostile_images",
-            "video",
-            "audio",
-        )
-        return [name for name in names if name in writes]
+        return [name for name in names if name in _WRITING]
 
     def sizes(self) -> Sequence[Size]:
         return (self.size,)

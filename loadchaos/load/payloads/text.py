@@ -24,7 +24,7 @@ ORDER = 10
 SHORTEST_TEXT_TOKENS = 16
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
-_GUESS_WORDS = (
+_GUESS_WORDS = [
     "the",
     "of",
     "and",
@@ -41,7 +41,7 @@ _GUESS_WORDS = (
     "they",
     "at",
     "be",
-)
+]
 _GUESS = TextFacts(overhead=0, words=tuple((f" {w}", 1) for w in _GUESS_WORDS), unit=" the", source="guess")
 """Used where nothing was measured: nearly right for most tokenizers; the request's length counts as unknown."""
 
