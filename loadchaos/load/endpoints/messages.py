@@ -13,9 +13,9 @@ import orjson
 from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
-from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
+from loadchaos.load.wire.typed_events import TypedEvents
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
@@ -75,17 +75,17 @@ class MessagesAnswer(TypedEvents):
         if kind == "message_start":
             message = object_of(data, "message")
             self.keep_id(message)
-            self._read_usage(message.get("usage"))
+            self._read_usage(message)
         elif kind == "content_block_start":
             block = object_of(data, "content_block")
             if block.get("type") == "tool_use":
-                self.add_call(at_ns, _number(data), str(block.get("name")), "")
+                self.add_call(at_ns, int_of(data, "index"), str(block.get("name")), "")
             elif text := block.get("text"):
                 self.add_text(at_ns, text, answer=True)
         elif kind == "content_block_delta":
             self._delta(at_ns, data, object_of(data, "delta"))
         elif kind == "message_delta":
-            self._read_usage(data.get("usage"))
+            self._read_usage(data)
             self._read_stop_reason(object_of(data, "delta"))
         elif kind == "message_stop":
             self.end_stream()
@@ -99,13 +99,12 @@ class MessagesAnswer(TypedEvents):
         elif kind == "input_json_delta":
             if not isinstance(delta.get("partial_json"), str):
                 raise WrongShapeError("partial_json is not a string")
-            self.add_call(at_ns, _number(data), "", delta["partial_json"])
+            self.add_call(at_ns, int_of(data, "index"), "", delta["partial_json"])
 
     def _read_whole(self, data: object) -> None:
-        if not isinstance(data, dict):
-            raise WrongShapeError("the value is not an object")
+        data = whole_object(data)
         self.keep_id(data)
-        self._read_usage(data.get("usage"))
+        self._read_usage(data)
         for block in list_of(data, "content"):
             kind = block.get("type")
             if kind == "tool_use":
@@ -114,7 +113,7 @@ class MessagesAnswer(TypedEvents):
                 self.whole_text(block.get(kind), answer=kind == "text")
         self._read_stop_reason(data)
 
-    def _read_stop_reason(self, holder: Mapping[str, Any]) -> None:
+    def _read_stop_reason(self, holder: Mapping[str, object]) -> None:
         reason = holder.get("stop_reason")
         if reason is None:
             self.finish.setdefault(0, None)
@@ -129,11 +128,9 @@ class MessagesAnswer(TypedEvents):
         else:
             super()._on_error(error)
 
-    def _read_usage(self, usage: object) -> None:
-        if usage is None:
+    def _read_usage(self, holder: Mapping[str, object]) -> None:
+        if (usage := usage_of(holder)) is None:
             return
-        if not isinstance(usage, dict):
-            raise WrongShapeError("usage is not an object")
         known = {**(self.usage or {}).get("as_sent", {}), **{k: v for k, v in usage.items() if v is not None}}
         cached, created = known.get("cache_read_input_tokens"), known.get("cache_creation_input_tokens")
         fresh = known.get("input_tokens")
@@ -144,13 +141,6 @@ class MessagesAnswer(TypedEvents):
             "completion_tokens": known.get("output_tokens"),
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-
-
-def _number(data: Mapping[str, Any]) -> int:
-    number = data.get("index", 0)
-    if not isinstance(number, int):
-        raise WrongShapeError("index is not a number")
-    return number
 
 
 ENDPOINT = ModelEndpoint(

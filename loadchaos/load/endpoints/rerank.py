@@ -12,8 +12,9 @@ from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.wire.answer_reader import list_of
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.results import Results, results_of
+from loadchaos.load.wire.results import Results
 
 PAYLOADS = frozenset({"text", "batch"})
 _QUERY_TOKENS = 8
@@ -34,8 +35,8 @@ class RerankAnswer(Results):
 
     __slots__ = ()
 
-    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        results = results_of(data, "results")
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        results = list_of(data, "results")
         scores: list[Any] = [result.get("relevance_score") for result in results]
         for score in scores:
             self.check_number(score, "a score")

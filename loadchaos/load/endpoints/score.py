@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from loadchaos.core.model import Facts
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.endpoints.rerank import PAYLOADS, query
+from loadchaos.load.wire.answer_reader import list_of
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.results import Results, results_of
+from loadchaos.load.wire.results import Results
 
 
 def _body(request: Request, facts: Facts) -> bytes:
@@ -24,8 +24,8 @@ class ScoreAnswer(Results):
 
     __slots__ = ()
 
-    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        results = results_of(data, "data")
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        results = list_of(data, "data")
         for result in results:
             self.check_number(result.get("score"), "a score")
         return results

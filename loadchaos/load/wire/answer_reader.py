@@ -7,6 +7,7 @@ stream repeats the one before it with another text: such events are recognised b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -154,9 +155,8 @@ class AnswerReader:
             # Some servers forget the last blank line; a cut frame is no such case.
             if last is not None and (complete or last.data == b"[DONE]"):
                 self._event(at_ns, last)
-            if self.fault is None and self.is_empty() and self._sse.comments == 0 and self._prefix.strip():
-                text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
-                self.outcome_events.append(OutcomeEvent("protocol_error", f"the stream contained no event: {text!r}"))
+            if self.fault is None and not self._events and self._sse.comments == 0 and self._prefix.strip():
+                self.fail(f"the stream contained no event: {excerpt(self._prefix)!r}")
         elif complete and self.fault is None:
             self._read_json_body(b"".join(self._body))
 
@@ -196,16 +196,13 @@ class AnswerReader:
         return bool(self.finish) and None not in self.finish.values()
 
     @property
-    def reasoning_only(self) -> bool:
-        return self.has_text and not self.has_answer
-
     def is_empty(self) -> bool:
-        return self._events == 0
+        return not self._events
 
     def anomalies(self, content_type: str) -> dict[str, Any]:
         """List unusual properties of an ok answer, for the detail of its row."""
         found: dict[str, Any] = {}
-        if self.reasoning_only:
+        if self.has_text and not self.has_answer:
             found["reasoning_only"] = True
         if not self.has_text:
             found["no_text"] = True
@@ -273,7 +270,7 @@ class AnswerReader:
     def _event(self, at_ns: int, event: Event) -> None:
         self._events += 1
         if event.data == b"[DONE]":
-            self._on_done()
+            self.end_stream()
             return
         word = self._template.token_text(event.data) if not event.name else None
         if word:
@@ -287,11 +284,7 @@ class AnswerReader:
         except orjson.JSONDecodeError:
             self._not_json(event)
             return
-        error = error_object(data)
-        if error is None and event.name == "error":
-            error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
-        if error is not None:
-            self._on_error(error)
+        if self._is_error(event, data):
             return
         if event.name not in {"", "message"}:
             return  # a named event is an extension (ping, progress) that no client of this protocol reads
@@ -301,9 +294,7 @@ class AnswerReader:
         try:
             self._read_chunk(at_ns, data)
         except WrongShapeError as e:
-            self.outcome_events.append(
-                OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}")
-            )
+            self.fail(f"{e}: {excerpt(event.data)}")
             return
         if self.chunks > 1:  # an answer of one token has no second like it
             if self._template is UNLEARNED:
@@ -311,13 +302,25 @@ class AnswerReader:
             self._template.learn(event.data, data)
 
     def _not_json(self, event: Event) -> None:
-        text = event.data[:300].decode("utf-8", "replace")
         if event.name == "error":
-            self._on_error(ErrorObject(text, None, ""))
+            self._on_error(ErrorObject(excerpt(event.data), None, ""))
         elif event.name in {"", "message"}:
-            self.outcome_events.append(OutcomeEvent("protocol_error", f"an event is not JSON: {text}"))
+            self.fail(f"an event is not JSON: {excerpt(event.data)}")
 
-    def _on_done(self) -> None:
+    def _is_error(self, event: Event, data: object, *, named: bool = False) -> bool:
+        """Note the error of an event; with `named`, or by its name, it is one in any form."""
+        error = error_object(data)
+        if error is None and (named or event.name == "error"):
+            error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
+        if error is not None:
+            self._on_error(error)
+        return error is not None
+
+    def fail(self, why: str) -> None:
+        self.outcome_events.append(OutcomeEvent("protocol_error", why))
+
+    def end_stream(self) -> None:
+        """Note the mark that ends the stream."""
         if self.done_seen:
             self.second_done = True
             return
@@ -386,10 +389,8 @@ class AnswerReader:
         if not isinstance(data, dict):
             raise WrongShapeError("the value is not an object")
         choices = data.get("choices")
-        usage = data.get("usage")
+        usage = usage_of(data)
         if usage is not None:
-            if not isinstance(usage, dict):
-                raise WrongShapeError("usage is not an object")
             self.usage = usage
         read_body_labels(data, self.labels)
         usual = data.keys() <= ANSWER_KEYS
@@ -494,10 +495,16 @@ class AnswerReader:
             return
         if not isinstance(reason, str):
             raise WrongShapeError("finish_reason is not a string")
+        self.set_finish(reason, index, f"unrequested finish_reason {reason}")
+
+    def set_finish(
+        self, reason: str, index: int = 0, cancelled: str = "unrequested end: the answer was cancelled"
+    ) -> None:
+        """Set the reason why a choice ended, in the words of chat. `cancelled` explains an end that we did not ask for."""
         self.finish[index] = reason
         self._template = UNLEARNED  # a token that follows is read in full, as it is a fault
         if (outcome := finish_outcome(reason)) is not None:
-            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else f"unrequested finish_reason {reason}"
+            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else cancelled
             self.outcome_events.append(OutcomeEvent(outcome, said))
 
     def _record_token(self, at_ns: int, *, answer: bool) -> None:
@@ -521,8 +528,7 @@ class AnswerReader:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
             if body.strip() or not self.asked_stream:
-                text = body[:300].decode("utf-8", "replace")
-                self.outcome_events.append(OutcomeEvent("protocol_error", f"the body is not JSON: {text!r}"))
+                self.fail(f"the body is not JSON: {excerpt(body)!r}")
             return
         self._events += 1
         error = error_object(data)
@@ -530,13 +536,11 @@ class AnswerReader:
             self.outcome_events.append(OutcomeEvent("http_error", error.text[:MAX_ERROR_CHARS], error.code))
             return
         if self.asked_stream:
-            self.outcome_events.append(
-                OutcomeEvent("protocol_error", "a stream was requested, but one JSON value arrived")
-            )
+            self.fail("a stream was requested, but one JSON value arrived")
         try:
             self._read_whole(data)
         except WrongShapeError as e:
-            self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
+            self.fail(f"{e}: {excerpt(body)}")
 
     def _read_usual(self, data: object) -> bool:
         """Read an answer of one finished choice with a text and nothing else; False, with nothing read, for any other."""
@@ -590,7 +594,7 @@ def final_event(answer: AnswerReader) -> OutcomeEvent:
     if answer.is_stream and not answer.asked_stream:
         return OutcomeEvent("protocol_error", "one JSON value was requested, but a stream arrived")
     if not answer.finished:
-        if answer.is_empty() and not answer.done_seen:
+        if answer.is_empty and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
         return OutcomeEvent("truncated", f"the answer ended without {answer.FINISH}")
     if answer.is_stream and (rules.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
@@ -610,6 +614,44 @@ def begins_stream(begin: bytes, *, declared: bool) -> bool:
     if begin[:1] in {b"{", b"["}:
         return False
     return declared or begin.startswith(_SSE_BEGINS)
+
+
+def object_of(holder: Mapping[str, object], key: str) -> dict[str, Any]:
+    """Return a member that must be an object. Raises WrongShapeError."""
+    value = holder.get(key)
+    if not isinstance(value, dict):
+        raise WrongShapeError(f"{key} is not an object")
+    return value
+
+
+def list_of(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
+    """Return a member that must be a list of objects. Raises WrongShapeError."""
+    value = holder.get(key)
+    if not isinstance(value, list) or not _all_objects(value):
+        raise WrongShapeError(f"{key} is not a list of objects")
+    return value
+
+
+def usage_of(holder: Mapping[str, object]) -> dict[str, Any] | None:
+    return None if holder.get("usage") is None else object_of(holder, "usage")
+
+
+def int_of(holder: Mapping[str, object], key: str) -> int:
+    """Return a member that must be a number; 0 where it is missing. Raises WrongShapeError."""
+    value = holder.get(key, 0)
+    if not isinstance(value, int):
+        raise WrongShapeError(f"{key} is not a number")
+    return value
+
+
+def whole_object(data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise WrongShapeError("the value is not an object")
+    return data
+
+
+def excerpt(data: bytes) -> str:
+    return data[:300].decode("utf-8", "replace")
 
 
 def _all_objects(choices: list[Any]) -> bool:
