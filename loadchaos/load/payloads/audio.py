@@ -61,15 +61,15 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
     assert isinstance(options, Options)
     base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)
     for slot in range(options.count_of(base, request.step.ordinal)):
-        origin = options.origin(base, request.step.ordinal, slot)
+        first = options.first_use(base, request.step.ordinal, slot)
         low, high = options.seconds.low, options.seconds.high
-        seconds = low + draws.hash64(base, 9, *origin[:2]) % (high - low + 1)
-        file = wav(seconds, reuse.identity(base, origin), origin.variation)
+        seconds = low + draws.hash64(base, 9, *first[:2]) % (high - low + 1)
+        file = wav(seconds, reuse.identity(base, first), first.variation)
         request.audio += 1
         request.audio_files.append(file)
         request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
         if options.new < 1:
-            reuse.note_name(request, base, origin)
+            reuse.note_name(request, base, first)
         request.length_known = False
 
 

@@ -131,7 +131,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
         count = fitting
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
-        image = reuse.Origin(ordinal, slot) if all_new else options.origin(base, ordinal, slot)
+        image = reuse.FirstUse(ordinal, slot) if all_new else options.first_use(base, ordinal, slot)
         maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, *image[:2]) % len(makers)]
         name = (ordinal, slot) if options.uuid == "fresh" else image
         end = _PART_END if options.uuid is None else b'"},"uuid":"lc-%016x-%s"},' % (base, _joined(name))

@@ -15,7 +15,7 @@ from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 
 
-class Origin(NamedTuple):
+class FirstUse(NamedTuple):
     """Request and place at which a file was sent first; a `variation` other than 0 is a near duplicate of it."""
 
     ordinal: int
@@ -66,7 +66,7 @@ class Reused(ProfilePart):
         low, high = self.count.low, self.count.high
         return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
 
-    def origin(self, base: int, ordinal: int, slot: int) -> Origin:
+    def first_use(self, base: int, ordinal: int, slot: int) -> FirstUse:
         """Find the file at a place of a request. Each step back is drawn from (base, ordinal, slot) alone, so any worker
         finds the same file.
         """
@@ -82,7 +82,7 @@ class Reused(ProfilePart):
             if not variation and share < self.new + self.near:
                 variation = 1 + draws.hash64(base, 6, ordinal, slot) % 0xFFFFFF
             ordinal, slot = before, slot % count_there
-        return Origin(ordinal, slot, variation)
+        return FirstUse(ordinal, slot, variation)
 
 
 class NearlyReused(Reused):
@@ -111,9 +111,9 @@ def base_of(run_seed: int, phase: int, traffic: str, *kind: int) -> int:
     return draws.hash64(run_seed, phase, draws.text_seed(traffic), *kind)
 
 
-def identity(base: int, origin: Origin) -> bytes:
+def identity(base: int, first: FirstUse) -> bytes:
     """The 16 bytes that a file is made of."""
-    ordinal, slot, _ = origin
+    ordinal, slot, _ = first
     return _two_words(draws.hash_step(_hash_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
 
 

@@ -69,10 +69,10 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
     base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 12)
     count = options.count_of(base, request.step.ordinal)
     for slot in range(count):
-        origin = options.origin(base, request.step.ordinal, slot)
-        request.parts.append(_part(options, reuse.identity(base, origin)))
+        first = options.first_use(base, request.step.ordinal, slot)
+        request.parts.append(_part(options, reuse.identity(base, first)))
         if options.unique < 1:
-            reuse.note_name(request, base, origin[:2])
+            reuse.note_name(request, base, first[:2])
     if count:
         request.videos += count
         request.image_tokens += count * (tokens or 0)
