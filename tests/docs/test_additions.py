@@ -61,14 +61,14 @@ ORDER = 33
 class Options(BaseModel):
     token: int = 1
 
-def add(draft, options, step, facts, rng):
-    draft.extra["logit_bias"] = {str(options.token): -100}
+def add(request, options, facts, rng):
+    request.extra["logit_bias"] = {str(options.token): -100}
 """,
         },
         entries={
             "load/payloads/__init__.py": [
                 ("    images,\n", "    logit_bias,\n"),
-                ('"requests": cast("Payload", requests_file),\n', '    "logit_bias": cast("Payload", logit_bias),\n'),
+                ('    "recorded": recorded,\n', '    "logit_bias": logit_bias,\n'),
             ]
         },
         use="""
@@ -240,11 +240,11 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
         },
         use="""
 from loadchaos.analysis.judge import Judge
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.request import AnswerRules
 from loadchaos.report.export.tables import TABLES
 
-answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
 choice = '{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}'
 answer.feed(1, ('data: {"id": "1", "region": "north", "choices": [' + choice + ']}\\n\\n').encode())
 assert answer.labels == {"region": "north"}, answer.labels

@@ -2,7 +2,7 @@
 
 A payload is a module with `Options` (a pydantic model: its keys in a profile), `ORDER` and `add`, which adds to a
 `Request`. To add one, copy `tools.py` and add an entry to PAYLOADS below. Options may also offer `describe()` (for
-`explain`), `variants()` (sent one after the other), `ignored_payloads(names)` (payloads without effect beside this one),
+`explain`), `variants()` (sent one after the other), `ignores` (payloads without effect beside this one; None: all others),
 `warning(in_flight, requests)`, `notes()`, `per_request()`, `can_kill` and `prompts_differ` (no prompt repeats the
 beginning of another one).
 """

@@ -53,8 +53,7 @@ class Options(reuse.NearlyReused):
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`; its tokens are unknown."""
-        mean_s = (self.seconds.low + self.seconds.high) / 2
-        return {"audio_files": self.mean_count, "audio_s": self.mean_count * mean_s}
+        return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn

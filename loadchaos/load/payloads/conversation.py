@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import orjson
 from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
@@ -49,6 +48,7 @@ class Options(ProfilePart):
     `tool_rounds` of these the model has to answer without a tool.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = frozenset({"text", "near_limit"})
     turns: Annotated[IntRange, at_least(1, f"1 to {_MOST_TURNS:,} turns were expected", most=_MOST_TURNS)] = Range(8, 8)
     tokens: Annotated[IntRange, at_least(1, "a conversation has at least 1 token")] = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
@@ -93,10 +93,6 @@ class Options(ProfilePart):
         """Most tokens of a prompt of a session; None: the server's limit."""
         return self.tokens.high if "tokens" in self.model_fields_set else None
 
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in ("text", "near_limit")]
-
     def refusals(
         self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
     ) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -139,7 +135,7 @@ class Options(ProfilePart):
     def per_request(self) -> dict[str, float]:
         if self.is_live:
             return {}  # how long the answers are is not known
-        last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
+        last, turns = self.tokens.mean, self.turns.low
         return {"tokens": last * (turns + 1) / (2 * turns)}
 
     def per_session(self, payloads: Iterable[str]) -> dict[str, float]:
@@ -223,4 +219,4 @@ def _message(known: TextFacts | None, seed: int, index: int, tokens: int, secret
     corpus = corpus_for(known)
     opening, used, _ = corpus.make_nonce(tokens, secret, own) if index % 2 == 0 else ("", 0, False)
     text = opening + corpus.text_of(tokens - used, own)
-    return orjson.dumps({"role": "assistant" if index % 2 else "user", "content": text}) + b","
+    return live.message(role="assistant" if index % 2 else "user", content=text)

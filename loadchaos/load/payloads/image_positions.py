@@ -13,9 +13,9 @@ with the middle one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
-import orjson
 from pydantic import BaseModel, Field
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
@@ -23,6 +23,7 @@ from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import ImageSize
 from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, images
+from loadchaos.load.payloads.live import message
 from loadchaos.load.payloads.positions import Positions, longest_sequence
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request
@@ -51,12 +52,9 @@ class Options(ProfilePart):
     are taken. Positions that do not fit the server are left out.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = _WRITING
     at: Positions = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in _WRITING]
 
     def sizes(self) -> Sequence[Size]:
         return (self.size,)
@@ -110,7 +108,7 @@ def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> Non
     corpus = corpus_for(text)
     words = tokens - _turn_overhead(text)
     turn = (("user", words - _ANSWER_TOKENS), ("assistant", _ANSWER_TOKENS))
-    request.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
+    request.history = [message(role=r, content=corpus.text_of(n, rng)) for r, n in turn]
     request.history_tokens = tokens
     request.length_known = text.turn_overhead is not None
 

@@ -99,7 +99,7 @@ class Options(reuse.NearlyReused):
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
-        return {"images": self.mean_count, "image_tokens": self.mean_count * sum(costs) / len(costs)}
+        return {"images": self.count.mean, "image_tokens": self.count.mean * sum(costs) / len(costs)}
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import BaseModel, model_validator
@@ -23,11 +23,8 @@ ORDER = 0
 class Options(ProfilePart):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
 
+    ignores: ClassVar[frozenset[str] | None] = None
     trace: str
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name != "recorded"]
 
     @model_validator(mode="after")
     def _complete(self) -> Options:

@@ -12,10 +12,10 @@ import copy
 import functools
 import json
 import mimetypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import BaseModel, model_validator
@@ -48,14 +48,11 @@ class Options(ProfilePart):
     sends the file's model.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = None
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
     turns: Literal["all", "first"] = "all"
     keep_model: bool = False
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
     def _readable(self) -> Options:

@@ -47,10 +47,6 @@ class Reused(ProfilePart):
         return 0.0
 
     @property
-    def mean_count(self) -> float:
-        return (self.count.low + self.count.high) / 2
-
-    @property
     def counted(self) -> str:
         return f"{self.count} {self.noun}{'s' if self.count.high > 1 else ''}"
 

@@ -65,7 +65,7 @@ class Options(ProfilePart):
         return self.n is None or self.n.high <= 1
 
     def answers_per_request(self) -> float:
-        return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
+        return self.n.mean if self.n is not None else 1.0
 
     def describe(self) -> str:
         given = self.model_dump(mode="json", exclude_unset=True)

@@ -96,7 +96,7 @@ class Options(ProfilePart):
         return f"{self.tokens} tokens of text{script}{shared}"
 
     def per_request(self) -> dict[str, float]:
-        return {"tokens": (self.tokens.low + self.tokens.high) / 2}
+        return {"tokens": self.tokens.mean}
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:

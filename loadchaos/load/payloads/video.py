@@ -46,7 +46,7 @@ class Options(reuse.Reused):
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`. Its tokens depend on the model."""
-        return {"videos": self.mean_count, "frames": self.mean_count * self.frames}
+        return {"videos": self.count.mean, "frames": self.count.mean * self.frames}
 
     def kind(self) -> str:
         """Key of `Facts.video_tokens`. The properties that decide the prompt tokens."""

@@ -7,10 +7,12 @@ timeouts instead of a timer per read, and one receiver reads all answers (receiv
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -61,6 +63,19 @@ ReportRequest = Callable[[EndRow], None]
 
 UserCount = Callable[[], int]
 """Number of Locust users of this worker; they replace the plan's once edited in the web UI."""
+
+
+def print_failure(failure: BaseException) -> None:
+    """Print why a load ended. Our output may be a file on the same full disk."""
+    text = f"the ledger could not be written: {failure}"
+    if not isinstance(failure, LedgerError):
+        text = f"this is a bug in loadchaos: please report it with the run folder: {failure!r}"
+    print_error(text)
+
+
+def print_error(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"loadchaos: {text}", file=sys.stderr, flush=True)
 
 
 class User:
