@@ -6,7 +6,6 @@ Its usage counts cached tokens apart from the others; here they are added up, as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -15,6 +14,7 @@ from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
 from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
+from loadchaos.load.wire.sse import JsonObject
 from loadchaos.load.wire.typed_events import TypedEvents
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -39,12 +39,12 @@ def _body(request: Request, facts: Facts) -> bytes:
     return orjson.dumps({**body, **_translated(request.extra)})
 
 
-def _image(part: Mapping[str, Any]) -> dict[str, object]:
+def _image(part: JsonObject) -> dict[str, object]:
     head, _, data = part["image_url"]["url"].partition(";base64,")
     return {"type": "image", "source": {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}}
 
 
-def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
+def _translated(extra: JsonObject) -> dict[str, object]:
     found: dict[str, object] = {name: extra[name] for name in _KEPT if name in extra}
     form = extra.get("response_format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
@@ -70,7 +70,7 @@ class MessagesAnswer(TypedEvents):
     FINISH = "a stop_reason"
     DONE = "message_stop"
 
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Unknown ones are extensions, such as ping."""
         if kind == "message_start":
             message = object_of(data, "message")
@@ -90,7 +90,7 @@ class MessagesAnswer(TypedEvents):
         elif kind == "message_stop":
             self.end_stream()
 
-    def _delta(self, at_ns: int, data: dict[str, Any], delta: dict[str, Any]) -> None:
+    def _delta(self, at_ns: int, data: JsonObject, delta: JsonObject) -> None:
         kind = delta.get("type")
         if kind == "text_delta":
             self.add_text(at_ns, delta.get("text"), answer=True)

@@ -6,7 +6,6 @@ A terminal event (`response.completed`, `response.incomplete`, `response.failed`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -16,6 +15,7 @@ from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
+from loadchaos.load.wire.sse import JsonObject
 from loadchaos.load.wire.typed_events import TypedEvents
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -48,7 +48,7 @@ def _content(request: Request) -> object:
     return [*images, {"type": "input_text", "text": request.text}]
 
 
-def _translated(extra: dict[str, Any]) -> dict[str, Any]:
+def _translated(extra: JsonObject) -> JsonObject:
     if extra.pop("logprobs", None):
         extra["include"] = ["message.output_text.logprobs"]
     if (effort := extra.pop("reasoning_effort", None)) is not None:
@@ -72,7 +72,7 @@ class ResponsesAnswer(TypedEvents):
     FINISH = "a status of its response"
     DONE = "terminal event"
 
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Unknown ones are extensions."""
         if "sequence_number" in data:
             self._read_number(data["sequence_number"])

@@ -52,7 +52,6 @@ class Options(reuse.NearlyReused):
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens are unknown."""
         return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
 
 

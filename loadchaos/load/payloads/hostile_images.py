@@ -66,12 +66,10 @@ class Options(ProfilePart):
 
     def _skipped(self) -> str:
         non_images = () if self.only else _non_images(self.folder)
+        if not non_images:
+            return ""
         rest = f" and {len(non_images) - _MAX_NAMED} more" if len(non_images) > _MAX_NAMED else ""
-        return (
-            f"not sent, because their names are not those of images: {', '.join(non_images[:_MAX_NAMED])}{rest}"
-            if non_images
-            else ""
-        )
+        return f"not sent, because their names are not those of images: {', '.join(non_images[:_MAX_NAMED])}{rest}"
 
     def describe(self) -> str:
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
@@ -79,7 +77,6 @@ class Options(ProfilePart):
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. The images' tokens are unknown."""
         return {"images": 1.0, "uncounted_images": 1.0}
 
 

@@ -97,7 +97,6 @@ class Options(reuse.NearlyReused):
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
         return {"images": self.count.mean, "image_tokens": self.count.mean * sum(costs) / len(costs)}
 

@@ -231,9 +231,9 @@ class Session:
 
     def next_tokens(self, history: History, tokens: int) -> int:
         """Tokens of the prompt after a history of `tokens`."""
-        if not history.question and not history.round:
-            return tokens + self.question(history)[1]
-        return tokens + (self.question(history)[1] if history.round == 0 else 0) + _TEMPLATE_TOKENS
+        first = not history.question and not history.round
+        question = self.question(history)[1] if history.round == 0 else 0
+        return tokens + question + (0 if first else _TEMPLATE_TOKENS)
 
     def fits(self, history: History, tokens: int) -> bool:
         """Tell if the prompt after a history of `tokens` leaves room to answer."""

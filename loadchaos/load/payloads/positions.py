@@ -54,7 +54,6 @@ class Options(ProfilePart):
     )
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`, if all positions fit."""
         return {"tokens": sum(self.at) / len(self.at)}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own

@@ -39,7 +39,6 @@ class Options(ProfilePart):
         return self
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens are unknown."""
         sends = request_trace.read(Path(self.trace)).sends
         images = sum(s.images for s in sends) / len(sends)
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}

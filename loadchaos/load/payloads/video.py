@@ -45,7 +45,6 @@ class Options(reuse.Reused):
         return value
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. Its tokens depend on the model."""
         return {"videos": self.count.mean, "frames": self.count.mean * self.frames}
 
     def kind(self) -> str:

@@ -31,7 +31,7 @@ from loadchaos.core.outcome_rules import (
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
 from loadchaos.load.wire.request import AnswerRules
-from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, SseParser, json_string
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, JsonObject, SseParser, json_string
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
@@ -83,7 +83,7 @@ class AnswerReader:
         self.largest_gap_ns = 0
         self.chunks = 0
         self.finish: dict[int, str | None] = {}
-        self.usage: dict[str, Any] | None = None
+        self.usage: JsonObject | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
         self.labels: dict[str, str] = {}
@@ -177,9 +177,7 @@ class AnswerReader:
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that the server took from its prefix cache."""
-        details = self.usage.get("prompt_tokens_details") if self.usage else None
-        value = details.get("cached_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) else None
+        return self._count_in("prompt_tokens_details", "cached_tokens")
 
     @property
     def finish_reason(self) -> str | None:
@@ -199,9 +197,9 @@ class AnswerReader:
     def is_empty(self) -> bool:
         return not self._events
 
-    def anomalies(self, content_type: str) -> dict[str, Any]:
+    def anomalies(self, content_type: str) -> JsonObject:
         """List unusual properties of an ok answer, for the detail of its row."""
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         if self.has_text and not self.has_answer:
             found["reasoning_only"] = True
         if not self.has_text:
@@ -214,7 +212,7 @@ class AnswerReader:
             found["content_type"] = content_type[:80]
         return found
 
-    def _add_count_anomalies(self, found: dict[str, Any]) -> None:
+    def _add_count_anomalies(self, found: JsonObject) -> None:
         tokens = self.completion_tokens
         if tokens is None:
             return
@@ -230,9 +228,12 @@ class AnswerReader:
 
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning that the server counted, and may keep to itself."""
-        details = self.usage.get("completion_tokens_details") if self.usage else None
-        value = details.get("reasoning_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) else 0
+        return self._count_in("completion_tokens_details", "reasoning_tokens") or 0
+
+    def _count_in(self, details_key: str, key: str) -> int | None:
+        details = self.usage.get(details_key) if self.usage else None
+        value = details.get(key) if isinstance(details, dict) else None
+        return value if isinstance(value, int) else None
 
     def _read_pending(self) -> None:
         early, self._pending = self._pending, []
@@ -385,7 +386,7 @@ class AnswerReader:
         """Note that a token follows the finish_reason of its choice."""
         self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
 
-    def _read_choices(self, data: object) -> list[dict[str, Any]]:
+    def _read_choices(self, data: object) -> list[JsonObject]:
         if not isinstance(data, dict):
             raise WrongShapeError("the value is not an object")
         choices = data.get("choices")
@@ -417,7 +418,7 @@ class AnswerReader:
             kind = "missing" if number > before + 1 else "repeated or out of order"
             self.disorder.append(f"a chunk is {kind}: number {number} follows {before}")
 
-    def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
+    def _read_extras(self, index: int, choice: JsonObject, message: Any) -> None:
         """Read what the checks of the content need (decision.py)."""
         if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
             self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
@@ -465,7 +466,7 @@ class AnswerReader:
         """The pieces of the text in order of arrival, reasoning included."""
         return self._text
 
-    def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
+    def _read_message(self, delta: JsonObject) -> tuple[bool, bool]:
         """Read a delta or message. Returns (it has a token, it has a token of the answer itself)."""
         text = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 + ("role" in delta):
@@ -488,7 +489,7 @@ class AnswerReader:
             token = answer = self.has_calls = True
         return token, answer
 
-    def _read_finish_reason(self, index: int, choice: dict[str, Any]) -> None:
+    def _read_finish_reason(self, index: int, choice: JsonObject) -> None:
         reason = choice.get("finish_reason")
         if reason is None or reason == "":  # some gateways say "" where there is none yet
             self.finish.setdefault(index, None)
@@ -549,7 +550,7 @@ class AnswerReader:
         choices, usage, known_id = data.get("choices"), data.get("usage"), data.get("id")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             return False
-        choice: dict[str, Any] = choices[0]
+        choice: JsonObject = choices[0]
         message, reason = choice.get("message"), choice.get("finish_reason")
         if type(index := choice.get("index")) is not int or index or self.rules.answers == 0:
             return False
@@ -616,7 +617,7 @@ def begins_stream(begin: bytes, *, declared: bool) -> bool:
     return declared or begin.startswith(_SSE_BEGINS)
 
 
-def object_of(holder: Mapping[str, object], key: str) -> dict[str, Any]:
+def object_of(holder: Mapping[str, object], key: str) -> JsonObject:
     """Return a member that must be an object. Raises WrongShapeError."""
     value = holder.get(key)
     if not isinstance(value, dict):
@@ -624,7 +625,7 @@ def object_of(holder: Mapping[str, object], key: str) -> dict[str, Any]:
     return value
 
 
-def list_of(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
+def list_of(holder: Mapping[str, object], key: str) -> list[JsonObject]:
     """Return a member that must be a list of objects. Raises WrongShapeError."""
     value = holder.get(key)
     if not isinstance(value, list) or not _all_objects(value):
@@ -632,7 +633,7 @@ def list_of(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     return value
 
 
-def usage_of(holder: Mapping[str, object]) -> dict[str, Any] | None:
+def usage_of(holder: Mapping[str, object]) -> JsonObject | None:
     return None if holder.get("usage") is None else object_of(holder, "usage")
 
 
@@ -644,7 +645,7 @@ def int_of(holder: Mapping[str, object], key: str) -> int:
     return value
 
 
-def whole_object(data: object) -> dict[str, Any]:
+def whole_object(data: object) -> JsonObject:
     if not isinstance(data, dict):
         raise WrongShapeError("the value is not an object")
     return data
@@ -667,7 +668,7 @@ def _has_token(message: Any) -> bool:
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
 
 
-def _index(choice: dict[str, Any]) -> int:
+def _index(choice: JsonObject) -> int:
     index = choice.get("index", 0)
     if not isinstance(index, int):
         raise WrongShapeError("a choice's index is not a number")

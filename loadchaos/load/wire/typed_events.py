@@ -14,7 +14,7 @@ import orjson
 from loadchaos.core.answer_labels import read_body_labels
 from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, TEXT_AFTER_FINISH, OutcomeEvent
 from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, excerpt
-from loadchaos.load.wire.sse import Event
+from loadchaos.load.wire.sse import Event, JsonObject
 
 _EXCERPT = 400
 
@@ -33,7 +33,7 @@ class TypedEvents(AnswerReader):
         self._given: dict[object, list[str]] = {}
 
     @abstractmethod
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Raises WrongShapeError."""
 
     def _event(self, at_ns: int, event: Event) -> None:
