@@ -21,11 +21,7 @@ class ModelEndpoint(EndpointSpec):
 
     Attributes:
         path: its path at a server without a dialect.
-        body: makes the body of a request.
-        answer: reads an answer.
         exact_fields: fields that ask for an exact length here, of those that the dialect has; None: all of them.
-        content_type: type of the body.
-        headers: more headers of a request.
     """
 
     path: str

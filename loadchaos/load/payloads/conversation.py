@@ -196,9 +196,7 @@ def _name_responses(request: Request, turn: int) -> None:
 
 
 def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
-    limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
-    limits += [facts.input_limit] if facts.input_limit is not None else []
-    available = min(limits, default=wanted + request.image_tokens) - request.image_tokens
+    available = wanted if facts.prompt_room is None else facts.prompt_room - request.image_tokens
     if available < wanted:
         request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)

@@ -121,14 +121,9 @@ class SentBack(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """Turns of a session so far.
-
-    Attributes:
-        branch: Continuation that it belongs to, from 1; 0: the common beginning.
-        question: Questions that are answered.
-        round: Rounds of tool calls in the current question.
-        messages: Messages as JSON, each with a trailing comma.
-        own_tokens: Tokens of the messages that we wrote.
+    """Turns of a session so far. `branch` is its continuation, from 1 (0: the common beginning), `question` the number of
+    answered questions, `round` that of rounds of tool calls in the current one. `messages` are JSON, each with a trailing
+    comma; `own_tokens` are those of the messages that we wrote.
     """
 
     branch: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -139,7 +138,7 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
         )
     if style.script != "latin" and style.script not in dict(known.scripts):
         request.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
-    corpus = _cached_corpus(known, style.script)
+    corpus = corpus_for(known, style.script)
     opening = ""
     if facts.text is not None and style is not _PLAIN:
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
@@ -238,16 +237,13 @@ def alphabets_of(known: TextFacts | None) -> list[Alphabet]:
     return [corpus_for(known).alphabet, *(alphabet(words) for _, words in (known.scripts if known is not None else ()))]
 
 
-def corpus_for(known: TextFacts | None) -> _Corpus:
-    """The words of a server, to cut texts of an exact number of tokens from."""
-    return _corpus(known or _GUESS)
-
-
 _corpora: dict[tuple[int, str], tuple[TextFacts, _Corpus]] = {}
 """Keyed by identity: hashing some hundred words per prompt would cost more than the prompt."""
 
 
-def _cached_corpus(facts: TextFacts, script: str) -> _Corpus:
+def corpus_for(known: TextFacts | None, script: str = "latin") -> _Corpus:
+    """The words of a server, to cut texts of an exact number of tokens from."""
+    facts = known or _GUESS
     found = _corpora.get((id(facts), script))
     if found is None:
         if len(_corpora) >= 16:
@@ -256,8 +252,7 @@ def _cached_corpus(facts: TextFacts, script: str) -> _Corpus:
     return found[1]
 
 
-@functools.lru_cache(maxsize=16)
-def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
+def _corpus(facts: TextFacts, script: str) -> _Corpus:
     rng = draws.Rng(20260701)
     words = dict(facts.scripts).get(script) or facts.words
     drawn = [words[rng.bits() % len(words)] for _ in range(_CORPUS_WORDS)]

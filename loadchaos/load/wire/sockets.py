@@ -19,10 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from loadchaos.core.units import NS_PER_S
-from loadchaos.core.urls import host_and_port
+from loadchaos.core.urls import host_and_port, http_parts
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
@@ -69,9 +68,7 @@ class Origin:
     _addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"a URL such as http://127.0.0.1:8000 was expected (got {self.base_url!r})")
+        parts = http_parts(self.base_url)
         self.tls = parts.scheme == "https"
         self.host, self.port = host_and_port(self.base_url)
         self.prefix = parts.path.rstrip("/").removesuffix("/v1")

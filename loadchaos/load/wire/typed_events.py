@@ -79,14 +79,9 @@ class TypedEvents(AnswerReader):
         if not isinstance(whole, str):
             raise WrongShapeError("the text of an event is not a string")
         if whole != given and not self.contradictions and not self.front_skipped:
-            self.contradictions.append(
-                {
-                    "id": "stream_contradicts",
-                    "text": "the complete text of the stream differs from its pieces",
-                    "expected": whole[-_EXCERPT:],
-                    "got": given[-_EXCERPT:],
-                }
-            )
+            text = "the complete text of the stream differs from its pieces"
+            expected, got = whole[-_EXCERPT:], given[-_EXCERPT:]
+            self.contradictions.append({"id": "stream_contradicts", "text": text, "expected": expected, "got": got})
 
     def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:
         known, before, _ = self._calls.setdefault((0, number), ["", "", ""])
