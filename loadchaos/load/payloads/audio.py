@@ -13,8 +13,6 @@ import struct
 from array import array
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel
-
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts
 from loadchaos.core.unit_fields import IntRange, at_least
@@ -55,8 +53,7 @@ class Options(reuse.NearlyReused):
         return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
     base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)
     for slot in range(options.count_of(base, request.step.ordinal)):
         first = options.first_use(base, request.step.ordinal, slot)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
@@ -156,8 +156,7 @@ class Options(ProfilePart):
             yield f"prompts of at most {self.most_tokens} tokens"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     if options.is_live:
         live.add(request, facts)
         return

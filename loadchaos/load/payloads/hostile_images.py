@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes
 
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import did_you_mean, why_unread
@@ -80,9 +80,8 @@ class Options(ProfilePart):
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
     """Put the image in front of the text. Its manifest decides the expected outcome."""
-    assert isinstance(options, Options)
     if facts.images is False:
         request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
@@ -83,9 +83,8 @@ class Options(ProfilePart):
         return [p for p in wanted if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and p + needed <= longest]
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Write an earlier turn so long that the image begins at one position."""
-    assert isinstance(options, Options)
     request.fixed_length = True
     fitting = options.fitting(facts, request.output_tokens)
     if facts.images is False:

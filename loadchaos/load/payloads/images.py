@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, PlainSerializer, field_validator, model_validator
+from pydantic import BeforeValidator, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
@@ -110,9 +110,8 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
     """Put the images before the text, at most as many as the server takes."""
-    assert isinstance(options, Options)
     if facts.images is False:
         request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return

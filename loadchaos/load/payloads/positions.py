@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
@@ -70,8 +70,7 @@ class Options(ProfilePart):
         return [p for p in self.at if p > least and p + self.past.high <= longest]
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     fitting = options.fitting(facts)
     request.fixed_length = True
     if not fitting or facts.text is None:

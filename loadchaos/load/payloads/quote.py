@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -30,9 +30,8 @@ class Options(ProfilePart):
         return f"answers that repeat the secret word of their prompt {self.times} times"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
     """Order the quote behind the text; the prompt's length becomes unknown."""
-    assert isinstance(options, Options)
     request.quotes = options.times
     request.length_known = False
     request.extra["temperature"] = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
@@ -47,9 +47,8 @@ class Options(ProfilePart):
         return f"the recorded bodies of {Path(self.trace).name}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
     """Set the whole request; nothing of it is fitted to the server."""
-    assert isinstance(options, Options)
     recorded = request_trace.read(Path(options.trace))
     send = recorded.sends[request.step.ordinal % len(recorded.sends)]
     file = recorded.body_file(send)

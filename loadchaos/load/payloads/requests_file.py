@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -101,9 +101,8 @@ class FileRequest:
     contract: AnswerContract | None = None
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Set the whole request; nothing of it is fitted to the server."""
-    assert isinstance(options, Options)
     found = read(options.file, options.turns)
     given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
     request.stream = request.stream if given.stream is None else given.stream

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
@@ -73,9 +73,8 @@ class Options(ProfilePart):
         return f"answers in a {kind} JSON schema{many}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Ask for an answer that follows the rule, and hold it to the rule."""
-    assert isinstance(options, Options)
     variant = rng.bits() % options.variants
     if options.regex is not None or options.choices:
         regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
@@ -98,8 +98,7 @@ class Options(ProfilePart):
         return {"tokens": self.tokens.mean}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:
     wanted = rng.between(options.tokens.low, options.tokens.high)
     script: str = options.script
     if script == "mixed":

@@ -9,7 +9,7 @@ import functools
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -51,9 +51,8 @@ class Options(ProfilePart):
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Add the tools; the prompt's length becomes unknown."""
-    assert isinstance(options, Options)
     choice = "none" if request.calls_over else options.choice
     # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
     # the tool is strict.

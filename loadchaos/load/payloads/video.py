@@ -6,7 +6,7 @@ import base64
 import functools
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import SENT_AS_TEXT, Facts
@@ -59,8 +59,7 @@ class Options(reuse.Reused):
         return f"{self.counted} of {self.frames} frames of {self.size}, {new}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
         request.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")

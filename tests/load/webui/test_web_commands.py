@@ -19,6 +19,8 @@ Row = dict[str, Any]
 
 
 class FakeAttacks:
+    addresses = ()
+
     def __init__(self) -> None:
         self.fired: list[str] = []
 
