@@ -30,6 +30,7 @@ def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Positions = Annotated[tuple[int, ...], AfterValidator(_positive)]
+SideTokens = Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")]
 
 
 def longest_sequence(facts: Facts) -> int:
@@ -46,12 +47,8 @@ class Options(ProfilePart):
     """
 
     at: Positions = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
-    before: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
-        1, 24
-    )
-    past: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
-        8, 40
-    )
+    before: SideTokens = Range(1, 24)
+    past: SideTokens = Range(8, 40)
 
     def per_request(self) -> dict[str, float]:
         return {"tokens": sum(self.at) / len(self.at)}
