@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import psutil
 
-from loadchaos.chaos.listeners import Listener, host_and_port, host_port, listeners
+from loadchaos.chaos.listeners import Listener, host_port, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
+from loadchaos.core.urls import host_and_port
 
 _NOT_OURS = "was not started by loadchaos"
 _LAUNCHED = "is not plainly the one that the launch command started"

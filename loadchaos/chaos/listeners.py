@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -110,12 +109,6 @@ def listeners(host: str | None, port: int) -> list[Listener]:
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and _covers(c.laddr.ip, host)
     }
     return [_describe(pid, connections) for pid in found]
-
-
-def host_and_port(url: str) -> tuple[str, int]:
-    """Split a URL, with the default port filled in."""
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def host_port(host: str, port: int) -> str:

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from loadchaos.core.urls import DEFAULT_PORTS
+
 PREFIX = "LOADCHAOS"
 BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 _OPENAI = "https://api.openai.com/v1"
-_PORTS = {"http": 80, "https": 443}
 
 
 def openai_target() -> str | None:
@@ -35,7 +36,7 @@ def key_variable(url: str | None, headers: Iterable[str]) -> str | None:
 def _host(url: str) -> tuple[str, str | None, int | None]:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+        return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
     except ValueError:  # a bad port: the check of the target says so
         return "", url, None
 

@@ -12,6 +12,7 @@ import click
 from loadchaos.cli.common import ca_option, insecure_option, say
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.urls import DEFAULT_PORTS
 
 if TYPE_CHECKING:
     from loadchaos.recorder.proxy import Upstream
@@ -112,7 +113,7 @@ def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, s
     expected = "http://HOST:PORT or https://HOST:PORT was expected"
     parts = urlsplit(text)
     try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
     except (KeyError, ValueError):
         raise OptionError(f"--upstream: {expected}") from None
     if not parts.hostname or parts.username or parts.password or parts.path.strip("/") or parts.query:

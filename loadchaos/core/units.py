@@ -163,6 +163,10 @@ class Range:
     low: int
     high: int
 
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
     def pick(self, rng: random.Random) -> int:
         return rng.randint(self.low, self.high)
 

@@ -12,10 +12,8 @@ each load and its plan. Locust's users are the slots as soon as their number is 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +31,14 @@ from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
 from loadchaos.load.webui import extension
 from loadchaos.load.worker import locust_stats
-from loadchaos.load.worker.dispatcher import CONTROL_POLL_S, PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher
+from loadchaos.load.worker.dispatcher import (
+    CONTROL_POLL_S,
+    PARENT_POLL_S,
+    SIGNAL_GRACE_S,
+    Dispatcher,
+    print_error,
+    print_failure,
+)
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
@@ -113,7 +118,7 @@ def _act_as_master(environment: Environment, runner: Any) -> None:
     def on_end(failure: LedgerError | None) -> None:
         if failure is not None:
             environment.process_exit_code = LedgerError.exit_code
-            _print_error(str(failure))
+            print_error(str(failure))
         spawn(runner.quit)
         options.expect_workers = 0
 
@@ -127,7 +132,7 @@ def _act_as_remote_worker(environment: Environment, runner: Any) -> None:
 
     def lost() -> None:
         if not any(load.ended.is_set() for load in _loads):
-            _print_error(
+            print_error(
                 f"no message from the master for {MASTER_SILENCE_S:g} s: this worker ends; its rows are in {plan.folder}"
             )
             environment.process_exit_code = LedgerError.exit_code
@@ -225,7 +230,7 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
         flusher.kill()
         counted.flush()
         if load is not None and load.failure is not None:
-            _print_error(_describe_failure(load.failure))
+            print_failure(load.failure)
         on_end(load)
 
 
@@ -239,20 +244,9 @@ def _deliver(link: WorkerLink, why: str, environment: Environment) -> None:
     """Wait until the master has the last rows; it then ends this process."""
     if not link.finish(why, _ARRIVAL_S):
         environment.process_exit_code = LedgerError.exit_code
-        _print_error(f"the master did not receive all rows; they are in the folder of {os.environ[PLAN_VARIABLE]}")
+        print_error(f"the master did not receive all rows; they are in the folder of {os.environ[PLAN_VARIABLE]}")
         return
     sleep(_QUIT_S)
-
-
-def _print_error(text: str) -> None:
-    with contextlib.suppress(OSError):  # our output may be a file on the same full disk
-        print(f"loadchaos: {text}", file=sys.stderr, flush=True)
-
-
-def _describe_failure(failure: BaseException) -> str:
-    if isinstance(failure, LedgerError):
-        return f"the ledger could not be written: {failure}"
-    return f"this is a bug in loadchaos: please report it with the run folder: {failure!r}"
 
 
 def _on_stop(**_: Any) -> None:
@@ -276,7 +270,7 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
             record_lost_workers(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
     except LedgerError as e:
         environment.process_exit_code = LedgerError.exit_code
-        _print_error(_describe_failure(e))
+        print_failure(e)
 
 
 _events.init.add_listener(_on_init)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ import orjson
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import BeginRow, as_typed
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
@@ -34,150 +35,124 @@ MAX_BYTES = 64 * 1024 * 1024
 FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
-BeginRows = dict[tuple[int, int, str], dict[str, Any]]
-"""Begin rows (id, len, hash, traffic) by phase, step and, for a later request of a session, its id."""
+
+@dataclass
+class StoredBody:
+    """A request of an incident. `body` is the file of its body, relative to incidents/; without one, `why` says why."""
+
+    id: str
+    step: int
+    traffic: str | None
+    in_flight: bool
+    len: int | None = None
+    hash: str | None = None
+    path: str | None = None
+    body: str | None = None
+    why: str | None = "its begin row is not in the ledger"
 
 
 def store(
     folder: RunFolder, incidents: Sequence[Mapping[str, Any]], *, budget_s: float | None = None
 ) -> dict[int, list[dict[str, Any]]]:
-    """Store the bodies of each incident's requests under incidents/bodies/.
-
-    Deaths come before failures, and requests in flight before others, until 64 MB are full or `budget_s` seconds have
-    passed.
-
-    Returns:
-        By the incident's number, one mapping per request: `{id, step, traffic, in_flight, len, hash, path, body, why}`.
-        `body` is a path relative to incidents/, or None with the reason in `why`.
-
-    Raises:
-        OSError: A body cannot be written.
-        ValueError, KeyError: The plan cannot be read.
+    """Store the bodies of each incident's requests under incidents/bodies/. Deaths come before failures, and requests in
+    flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the fields of a `StoredBody` for
+    each request, by the incident's number. Raises OSError where a body cannot be written, ValueError or KeyError where the
+    plan cannot be read.
     """
-    ids = {str(r.get("id")) for i in incidents for r in _requests(i)}
-    rows = _begin_rows(folder, ids)
-    bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s, answers_of(folder, ids))
-    order = [(i, r) for i in incidents for r in _requests(i)]
-    failed = {(i["n"], r.get("id")) for i in incidents for r in i.get("examples") or ()}
-    order.sort(
-        key=lambda item: (
-            item[0].get("kind") == "failure",
-            not item[1]["in_flight"] and (item[0]["n"], item[1]["id"]) not in failed,
-            -int(item[1]["step"]),
-        )
-    )
-    begin_rows: BeginRows = {}
-    for _, r in order:
-        row = rows.get(str(r.get("id")))
-        if row is not None:
-            later = str(row["id"]) if is_later(str(row["id"])) else ""
-            begin_rows.setdefault((int(row.get("phase") or 0), int(row["step"]), later), row)
-    bodies.keep(begin_rows)
-    return {
-        int(i["n"]): [_describe_body(r, rows.get(str(r.get("id"))), bodies) for r in _requests(i)] for i in incidents
-    }
+    listed = {int(i["n"]): _requests(i) for i in incidents}
+    rows = _begin_rows(folder, {r.id for requests in listed.values() for r in requests})
+    order: list[tuple[bool, bool, int, str]] = []
+    for i in incidents:
+        failed = {str(r["id"]) for r in i.get("examples") or ()}
+        order += [
+            (i.get("kind") == "failure", not r.in_flight and r.id not in failed, -r.step, r.id)
+            for r in listed[int(i["n"])]
+        ]
+    order.sort(key=lambda item: item[:3])
+    bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s, answers_of(folder, rows))
+    bodies.keep({name: rows[name] for *_, name in order if name in rows})
+    for r in (r for requests in listed.values() for r in requests if r.id in rows):
+        r.len, r.hash = rows[r.id].get("len"), rows[r.id].get("hash")
+        file, r.path = bodies.kept.get(str(r.hash), (None, None))
+        r.body = file and f"{FOLDER}/{file}"
+        r.why = None if file else bodies.reasons.get(str(r.hash), "it was not rebuilt")
+    return {n: [asdict(r) for r in requests] for n, requests in listed.items()}
 
 
-def _requests(incident: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each request of an incident: failed, in flight, then others."""
-    found_ids = set()
-    flying = {r.get("id") for r in incident.get("in_flight") or ()}
-    for name, in_flight in (("examples", False), ("in_flight", True), ("admitted", False)):
-        for r in incident.get(name) or ():
-            if r.get("id") not in found_ids:
-                found_ids.add(r.get("id"))
-                yield {
-                    "id": r.get("id"),
-                    "step": r.get("step") or 0,
-                    "traffic": r.get("traffic"),
-                    "in_flight": in_flight or (name == "examples" and r.get("id") in flying),
-                }
+def _requests(incident: Mapping[str, Any]) -> list[StoredBody]:
+    """List each request of an incident once: failed, in flight, then others."""
+    flying = {r["id"] for r in incident.get("in_flight") or ()}
+    found: dict[str, StoredBody] = {}
+    for r in (r for name in ("examples", "in_flight", "admitted") for r in incident.get(name) or ()):
+        one = StoredBody(str(r["id"]), int(r.get("step") or 0), r.get("traffic"), r["id"] in flying)
+        found.setdefault(one.id, one)
+    return list(found.values())
 
 
-def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in folder.request_files():
-        for row in Tail(path).rows():
-            if row.get("row") == "begin" and str(row.get("id")) in ids:
-                found[str(row["id"])] = row
-    return found
-
-
-def _describe_body(r: dict[str, Any], row: Mapping[str, Any] | None, bodies: _BodyStore) -> dict[str, Any]:
-    if row is None:
-        return {**r, "len": None, "hash": None, "path": None, "body": None, "why": "its begin row is not in the ledger"}
-    body, path, why = bodies.where(row)
-    return {**r, "len": row.get("len"), "hash": row.get("hash"), "path": path, "body": body, "why": why}
+def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, BeginRow]:
+    rows = (as_typed(row) for path in folder.request_files() for row in Tail(path).rows())
+    return {row["id"]: row for row in rows if row["row"] == "begin" and row["id"] in ids}
 
 
 class _BodyStore:
-    """Rebuilds bodies within a limit of bytes and time. Equal bodies are stored once."""
+    """Rebuilds bodies within a limit of bytes and time. Equal bodies are stored once. `kept`: by hash, the file and the
+    path of the request; `reasons`: by hash, why there is no file.
+    """
 
-    def __init__(self, folder: RunFolder, until: float | None, answers: Mapping[str, SentBack]) -> None:
+    def __init__(self, folder: RunFolder, until_s: float | None, answers: Mapping[str, SentBack]) -> None:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
         self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
-        self._until = until
-        self._bytes = 0
+        self._until_s = until_s
         self._redactor = Redactor()
-        self._kept: dict[str, tuple[str, str]] = {}  # hash: file, path of the request
-        self._reasons: dict[str, str] = {}
+        self.kept: dict[str, tuple[str, str]] = {}
+        self.reasons: dict[str, str] = {}
 
-    def keep(self, begin_rows: BeginRows) -> None:
+    def keep(self, begin_rows: Mapping[str, BeginRow]) -> None:
         chosen = self._choose(begin_rows)
-        made = dict(planned_steps(self._plan, {(phase, step) for phase, step, _ in chosen}, self._out_of_time))
-        for key, row in chosen.items():
-            name = str(row.get("hash"))
-            if name in self._kept:
-                continue
+        made = dict(planned_steps(self._plan, {(r["phase"], r["step"]) for r in chosen.values()}, self._out_of_time))
+        for name, row in chosen.items():
+            planned = made.get((row["phase"], row["step"]))
             if self._out_of_time():
-                self._reasons[name] = "there was no time left to rebuild it"
-            elif key[:2] not in made:
-                self._reasons.setdefault(name, f"the plan has no such step among the first {_MAX_STEPS:,} of its phase")
-            elif (step := sent_step(made[key[:2]], self._facts, str(row.get("id")), self._answers)) is None:
-                self._reasons[name] = "an answer that it repeats is not in the ledger"
+                self.reasons[name] = "there was no time left to rebuild it"
+            elif planned is None:
+                self.reasons[name] = f"the plan has no such step among the first {_MAX_STEPS:,} of its phase"
+            elif (step := sent_step(planned, self._facts, row["id"], self._answers)) is None:
+                self.reasons[name] = "an answer that it repeats is not in the ledger"
             else:
                 self._write(name, row, payloads.build(step, self._facts))
 
-    def where(self, row: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-        """Return (file relative to incidents/, request path, reason for no file)."""
-        name = str(row.get("hash"))
-        if name in self._kept:
-            file, path = self._kept[name]
-            return f"{FOLDER}/{file}", path, None
-        return None, None, self._reasons.get(name, "it was not rebuilt")
-
-    def _choose(self, begin_rows: BeginRows) -> BeginRows:
-        """Choose bodies that fit the limit, in order. A small one may fit where a large one did not."""
-        chosen: BeginRows = {}
-        names: set[str] = set()
-        for key, row in begin_rows.items():
-            name, size = str(row.get("hash")), int(row.get("len") or 0)
-            if name not in names and self._bytes + size > MAX_BYTES:
-                self._reasons[name] = (
-                    f"the bodies of a run may take {MAX_BYTES // 2**20} MB, and its {size:,} bytes do not fit"
-                )
+    def _choose(self, begin_rows: Mapping[str, BeginRow]) -> dict[str, BeginRow]:
+        """Choose bodies that fit the limit, by hash, in order. A small one may fit where a large one did not."""
+        chosen: dict[str, BeginRow] = {}
+        left = MAX_BYTES
+        for row in begin_rows.values():
+            name, size = str(row.get("hash")), row.get("len") or 0
+            if name in chosen:
                 continue
-            self._bytes += 0 if name in names else size
-            names.add(name)
-            chosen[key] = row
+            if size > left:
+                limit = f"the bodies of a run may take {MAX_BYTES // 2**20} MB"
+                self.reasons[name] = f"{limit}, and its {size:,} bytes do not fit"
+                continue
+            left -= size
+            chosen[name] = row
         return chosen
 
     def _out_of_time(self) -> bool:
-        return self._until is not None and time.monotonic() > self._until
+        return self._until_s is not None and time.monotonic() > self._until_s
 
-    def _write(self, name: str, row: Mapping[str, Any], request: Request) -> None:
-        body = request.body
+    def _write(self, name: str, row: BeginRow, request: Request) -> None:
+        body, path = request.body, self._folder / f"{name}.json"
         if not is_sent_body(body, row.get("len"), row.get("hash"), row.get("crc")):
-            self._reasons[name] = "the rebuilt body is not the one that was sent: length or hash differ"
+            self.reasons[name] = "the rebuilt body is not the one that was sent: length or hash differ"
         elif self._redactor.redact(body) != body:
-            self._reasons[name] = "it contains text that looks like a secret"
+            self.reasons[name] = "it contains text that looks like a secret"
         else:
             self._folder.mkdir(parents=True, exist_ok=True)
-            file = f"{name}.json"
-            _write_once(self._folder / file, body)
-            self._kept[name] = (file, request.path)
+            if not path.exists() or path.stat().st_size != len(body):  # named by its content
+                write_whole(path, body)
+            self.kept[name] = (path.name, request.path)
 
 
 def is_later(request_id: str) -> bool:
@@ -215,9 +190,3 @@ def planned_steps(
                 yield (phase, step.index), step
             if step.index >= last or out_of_time():
                 break
-
-
-def _write_once(path: Path, data: bytes) -> None:
-    if path.exists() and path.stat().st_size == len(data):
-        return  # named by its content: it exists already
-    write_whole(path, data)

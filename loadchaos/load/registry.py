@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
-from loadchaos.profile.profile import EndpointSpec, Registry
+from loadchaos.profile.profile import Registry
 
 
 def traffic_registry() -> Registry:
@@ -13,9 +13,7 @@ def traffic_registry() -> Registry:
     return Registry(
         payloads={name: payload.Options for name, payload in PAYLOADS.items()},
         behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        endpoints={
-            name: EndpointSpec(e.payloads, e.lacks, e.streams, e.generates, e.needs) for name, e in ENDPOINTS.items()
-        },
+        endpoints=ENDPOINTS,
     )
 
 

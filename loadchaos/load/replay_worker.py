@@ -14,12 +14,10 @@ monkey.patch_all()  # type: ignore[no-untyped-call]
 
 import os  # noqa: E402 - gevent patches first
 import signal  # noqa: E402
-import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from loadchaos.core.errors import LedgerError  # noqa: E402
-from loadchaos.core.ledger.rows import EndRow  # noqa: E402
-from loadchaos.load.worker.dispatcher import PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher  # noqa: E402
+from loadchaos.load.worker.dispatcher import PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher, print_error, print_failure  # noqa: E402
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn  # noqa: E402
 from loadchaos.load.worker.worker_plan import WorkerPlan  # noqa: E402
 
@@ -49,21 +47,15 @@ def main() -> int:
     while not plan.with_name(START_FILE).exists():
         sleep(_POLL_S)
     try:
-        loads.append(Dispatcher(WorkerPlan.read(plan, 0), _ignore))
-        loads[0].run()
-        failure = loads[0].failure
+        loads.append(Dispatcher(WorkerPlan.read(plan, 0), lambda _: None))
     except LedgerError as e:
-        failure = e
-    if failure is None:
+        print_error(str(e))
+        return LedgerError.exit_code
+    loads[0].run()
+    if (failure := loads[0].failure) is None:
         return 0
-    print(
-        f"loadchaos: {failure!r}" if not isinstance(failure, LedgerError) else f"loadchaos: {failure}", file=sys.stderr
-    )
-    sys.stderr.flush()
+    print_failure(failure)
     return LedgerError.exit_code
-
-
-def _ignore(_row: EndRow) -> None: ...
 
 
 if __name__ == "__main__":

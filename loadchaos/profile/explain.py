@@ -129,7 +129,7 @@ def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
 
 def _mean(output: OutputOptions) -> float:
     bounds = output.exact or output.max
-    return (bounds.low + bounds.high) / 2 if bounds else 0.0
+    return bounds.mean if bounds else 0.0
 
 
 def _answers(traffic: Traffic) -> float:

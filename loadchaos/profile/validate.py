@@ -39,8 +39,8 @@ def _payload_parts(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, 
 def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry, name, raw in _payload_parts(data):
         yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
-        ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
-        for other in ignored(entry["payload"]) if ignored is not None else ():
+        ignores: frozenset[str] | None = getattr(registry.payloads.get(name), "ignores", frozenset())
+        for other in [p for p in entry["payload"] if p != name and (ignores is None or p in ignores)]:
             text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
             yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 

@@ -6,11 +6,11 @@ import contextlib
 import re
 import socket
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
 from loadchaos.chaos.listeners import Listener, listeners
+from loadchaos.core.urls import host_and_port
 
 _URL = re.compile(rb"https?://(?:\[[^\]\s]*\]|[^\s:/\[\]]+):(\d{1,5})\b")
 _READ_BYTES = 1 << 20
@@ -70,8 +70,7 @@ def foreign_listener(url: str, pid: int) -> Listener | None:
         tree = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
     except psutil.Error:  # it has ended
         tree = {pid}
-    parts = urlsplit(url)
-    found = listeners(None, parts.port or (443 if parts.scheme == "https" else 80))
+    found = listeners(None, host_and_port(url)[1])
     if any(listener.pid is None or listener.pid in tree for listener in found):
         return None
     return next(iter(found), None)

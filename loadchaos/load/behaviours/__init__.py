@@ -45,19 +45,11 @@ class PipeliningBehaviour(Behaviour, Protocol):
     def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow: ...
 
 
-BEHAVIOURS: Mapping[str, Behaviour] = {
-    "plain": cast("Behaviour", plain),
-    "abort": cast("Behaviour", abort),
-    "slow_read": cast("Behaviour", slow_read),
-    "drip": cast("Behaviour", drip),
-    "churn": cast("Behaviour", churn),
-    "half_open": cast("Behaviour", half_open),
-    "pipeline": cast("Behaviour", pipeline),
-    "big_headers": cast("Behaviour", big_headers),
-}
-PIPELINING: Mapping[str, PipeliningBehaviour] = {
-    name: cast("PipeliningBehaviour", behaviour)
-    for name, behaviour in BEHAVIOURS.items()
-    if hasattr(behaviour, "act_pipelined")
-}
+BEHAVIOURS = cast("Mapping[str, Behaviour]", {
+    "plain": plain, "abort": abort, "slow_read": slow_read, "drip": drip, "churn": churn, "half_open": half_open,
+    "pipeline": pipeline, "big_headers": big_headers,
+})  # fmt: skip
+PIPELINING = cast(
+    "Mapping[str, PipeliningBehaviour]", {n: b for n, b in BEHAVIOURS.items() if hasattr(b, "act_pipelined")}
+)
 """The part of the table whose behaviours send several requests at once."""

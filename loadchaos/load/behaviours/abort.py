@@ -54,25 +54,21 @@ class Options(ProfilePart):
 
 def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
-    reset = options.leave == "reset"
-    if not exchange.connect():
-        return exchange.end_row()
-    if options.before == "body":
-        if exchange.send_piece(exchange.request.head, whole=False):
-            exchange.pause(_PREFILL_WAIT_S)
-            exchange.hang_up(reset=reset)
-        return exchange.end_row()
-    if not exchange.send():
-        return exchange.end_row()
-    if options.before == "first_byte":
+    if exchange.connect() and _reaches_moment(exchange, options):
+        exchange.hang_up(reset=options.leave == "reset")
+    return exchange.end_row()
+
+
+def _reaches_moment(exchange: Exchange, options: Options) -> bool:
+    """Send and read until the moment to hang up; False: the exchange ended before."""
+    if not (exchange.send_piece(exchange.request.head, whole=False) if options.before == "body" else exchange.send()):
+        return False
+    if options.before in ("body", "first_byte"):
         exchange.pause(_PREFILL_WAIT_S)
-        exchange.hang_up(reset=reset)
-        return exchange.end_row()
+        return True
     if options.after is not None:
         exchange.hang_up_after(options.after)
-    if exchange.receive_all(_hang_up_condition(exchange, options)):
-        exchange.hang_up(reset=reset)
-    return exchange.end_row()
+    return exchange.receive_all(_hang_up_condition(exchange, options))
 
 
 def _hang_up_condition(exchange: Exchange, options: Options) -> Callable[[], bool]:

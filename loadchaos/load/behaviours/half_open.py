@@ -27,8 +27,6 @@ class Options(ProfilePart):
 def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
     exchange.slowed = True
-    if not exchange.connect():
-        return exchange.end_row()
     head, body = exchange.request.head, exchange.request.body
     part = {
         "nothing": b"",
@@ -37,8 +35,7 @@ def act(exchange: Exchange) -> EndRow:
         "half_body": head + body[: len(body) // 2],
         "all": head + body,
     }[options.sent]
-    if part and not exchange.send_piece(part):
-        return exchange.end_row()
-    exchange.pause(options.hold)
-    exchange.hang_up(reset=options.leave == "reset")
+    if exchange.connect() and (not part or exchange.send_piece(part)):
+        exchange.pause(options.hold)
+        exchange.hang_up(reset=options.leave == "reset")
     return exchange.end_row()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel
-
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
@@ -27,8 +25,7 @@ class Options(ProfilePart):
     depth: Annotated[IntRange, at_least(2, "a pipeline is 2 requests deep or more")] = Range(2, 2)
 
 
-def follower_count(options: BaseModel, seed: int) -> int:
-    assert isinstance(options, Options)
+def follower_count(options: Options, seed: int) -> int:
     return options.depth.low + seed % (options.depth.high - options.depth.low + 1) - 1
 
 

@@ -65,37 +65,32 @@ def join(
 
 
 def _request_slot(client: Any, token: str, deadline: float, report: Callable[[str], None]) -> Mapping[str, Any] | None:
+    hello = {"token": token, "host": socket.gethostname(), "versions": messages.versions()}
     reported = ""
     while time.monotonic() < deadline:
-        client.send(_rpc.Message(messages.HELLO, _hello(token), _client_name(token)))
-        answer = None
+        client.send(_rpc.Message(messages.HELLO, hello, _client_name(token)))
+        answer, state = None, reported
         with _gevent.Timeout(_ASK_PERIOD_S, False):
             answer = client.recv()
         if answer is None:
-            reported = _report_change(reported, "no master answers yet; retrying", report)
+            state = "no master answers yet; retrying"
         elif answer.type == messages.WELCOME:
             found: Mapping[str, Any] = answer.data
             return found
         elif answer.type == messages.REFUSED:
             raise OptionError(f"refused: {answer.data['why']}")
         elif answer.type == messages.WAIT:
-            reported = _report_change(reported, f"standing by: {answer.data['why']}", report)
+            state = f"standing by: {answer.data['why']}"
+        if state != reported:
+            report(state)
+            reported = state
+        if answer is not None:
             _gevent.sleep(_STANDBY_S)
     return None
 
 
 def _client_name(token: str) -> str:
     return f"{socket.gethostname()}_join_{token}"
-
-
-def _hello(token: str) -> dict[str, Any]:
-    return {"token": token, "host": socket.gethostname(), "versions": messages.versions()}
-
-
-def _report_change(before: str, now: str, report: Callable[[str], None]) -> str:
-    if now != before:
-        report(now)
-    return now
 
 
 def _folder(spool: Path, name: str) -> Path:

@@ -19,6 +19,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import MissedRow, as_typed, is_pipelined
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.load.worker.recorder import missed_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 Share = Counter[tuple[str, int]]
@@ -76,14 +77,7 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
 
 def missed_rows(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Iterator[MissedRow]:
     for (traffic, phase), count in sorted(unsent_share(plan, worker, rows, begins).items()):
-        yield {
-            "row": "missed",
-            "at_ns": time.monotonic_ns(),
-            "traffic": traffic,
-            "phase": phase,
-            "why": "worker_lost",
-            "count": count,
-        }
+        yield missed_row(traffic, phase, "worker_lost", count, time.monotonic_ns())
 
 
 def record_lost_workers(plan: Path, workers: int) -> None:

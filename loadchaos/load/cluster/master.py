@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import MissedRow, WorkerEvent
+from loadchaos.core.ledger.rows import WorkerEvent
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import messages
 from loadchaos.load.cluster.lost_workers import PhaseBegins, missed_rows
@@ -146,28 +146,26 @@ class Coordinator:
         if slot is None or self._ended:
             return
         part, offset = int(msg.data.get("part") or 0), int(msg.data["offset"])
-        if part == slot.part + 1 and offset == 0:
-            self._next_part(slot)
+        if part == slot.part + 1 and offset == 0:  # sent only after all of the last file was acknowledged
+            self._close(slot)
+            slot.part, slot.received = part, 0
         if (part, offset) == (slot.part, slot.received):
             try:
                 rows = messages.decompress(msg.data["rows"])
+                self._append(slot, rows)
             except ValueError as e:
                 self._note("refused", slot, why=str(e))
                 return
-            try:
-                self._append(slot, rows)
             except LedgerError as e:
                 self._end(e)
                 return
             self._phase_begins.feed(rows)
-            self._slow(slot, time.monotonic_ns() - int(msg.data["sent_ns"]))
+            late_ns = time.monotonic_ns() - int(msg.data["sent_ns"])
+            if late_ns > SLOW_NS and not slot.slow:
+                self._note("slow", slot, why=f"its rows arrive {late_ns / 1e9:.1f} s late")
+            slot.slow = late_ns > SLOW_NS
         ahead = (part, offset) > (slot.part, slot.received)
         self._send(slot.client, messages.ACK, {"part": slot.part, "received": slot.received, "resend": ahead})
-
-    def _next_part(self, slot: WorkerSlot) -> None:
-        """Begin a worker's next file. It sends one only after the last one is acknowledged."""
-        self._close(slot)
-        slot.part, slot.received = slot.part + 1, 0
 
     def _close(self, slot: WorkerSlot) -> None:
         if slot.fd >= 0:
@@ -187,12 +185,6 @@ class Coordinator:
         slot.received += written
         if written < len(rows):
             raise LedgerError(f"{path}: only {written} of {len(rows)} bytes of rows could be written: free space there")
-
-    def _slow(self, slot: WorkerSlot, took_ns: int) -> None:
-        slow = took_ns > SLOW_NS
-        if slow and not slot.slow:
-            self._note("slow", slot, why=f"its rows arrive {took_ns / 1e9:.1f} s late")
-        slot.slow = slow
 
     def _on_done(self, msg: Any, **_: Any) -> None:
         if (slot := self._slot_of(msg)) is not None and slot.state != "done":
@@ -223,9 +215,8 @@ class Coordinator:
                 slot.state = "away"
                 self._note("lost", slot, why=f"no message for {silent:.0f} s")
             if not self._began and slot.state in ("given", "away") and silent > MASTER_SILENCE_S:
-                self._slots[slot.number] = WorkerSlot(
-                    slot.number
-                )  # it sent nothing yet: another worker may have its slot
+                # It sent nothing yet: another worker may have its slot.
+                self._slots[slot.number] = WorkerSlot(slot.number)
 
     def _is_finished(self, slot: WorkerSlot) -> bool:
         gone = slot.state in ("free", "given") or time.monotonic() - slot.heard_at_s > MASTER_SILENCE_S
@@ -279,17 +270,14 @@ class Coordinator:
             if self._began and failure is None:
                 for slot in self._slots:
                     if slot.state != "done" or slot.why == "failed":
-                        for row in self._missed_rows(slot):
+                        rows = self._folder.requests(slot.number)
+                        for row in missed_rows(self._folder.plan, slot.number, rows, self._phase_begins):
                             self._writer.write(row)
         except LedgerError as e:
             failure = e
         for slot in self._slots:
             self._close(slot)
         self._on_end(failure)
-
-    def _missed_rows(self, slot: WorkerSlot) -> Iterator[MissedRow]:
-        path = self._folder.requests(slot.number)
-        return missed_rows(self._folder.plan, slot.number, path, self._phase_begins)
 
     # --- small --------------------------------------------------------------------------------------------------------
 

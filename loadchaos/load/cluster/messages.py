@@ -53,16 +53,12 @@ def versions() -> dict[str, str]:
 
 def mismatch(theirs: Mapping[str, Any]) -> str | None:
     """Explain why a worker of these versions cannot take part, or None. Locust's messages change with minor versions."""
-    ours = versions()
-    if theirs.get("loadchaos") != ours["loadchaos"]:
-        return _version_error("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))
-    if str(theirs.get("locust")).split(".")[:2] != ours["locust"].split(".")[:2]:
-        return _version_error("Locust", ours["locust"], theirs.get("locust"))
+    for name, ours in versions().items():
+        compared = 2 if name == "locust" else None
+        if str(theirs.get(name)).split(".")[:compared] != ours.split(".")[:compared]:
+            what = name.replace("locust", "Locust")
+            return f"the master runs {what} {ours}, this worker {what} {theirs.get(name)}: install the same version on both"
     return None
-
-
-def _version_error(what: str, ours: str, theirs: object) -> str:
-    return f"the master runs {what} {ours}, this worker {what} {theirs}: install the same version on both"
 
 
 def compress(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, score, transcriptions
+from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, transcriptions
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
 
@@ -22,8 +22,8 @@ ENDPOINTS: Mapping[str, ModelEndpoint] = {
     "responses": responses.ENDPOINT,
     "messages": messages.ENDPOINT,
     "embeddings": embeddings.ENDPOINT,
-    "rerank": rerank.ENDPOINT,
-    "score": score.ENDPOINT,
+    "rerank": rerank.RERANK,
+    "score": rerank.SCORE,
     "transcriptions": transcriptions.ENDPOINT,
 }
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from loadchaos.core.model import Facts
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
-from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError, list_of
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.results import Results, results_of
+from loadchaos.load.wire.results import Results
 
 
 def _body(request: Request, facts: Facts) -> bytes:
@@ -24,14 +23,14 @@ class EmbeddingsAnswer(Results):
 
     __slots__ = ()
 
-    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        results = results_of(data, "data")
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        results = list_of(data, "data")
         lengths = {len(self._vector(result)) for result in results}
         if len(lengths) > 1:
             self.add_wrong("the vectors of one answer differ in length", sorted(lengths))
         return results
 
-    def _vector(self, result: Mapping[str, Any]) -> list[Any]:
+    def _vector(self, result: Mapping[str, object]) -> list[object]:
         vector = result.get("embedding")
         if not isinstance(vector, list) or not vector:
             raise WrongShapeError("embedding is not a list of numbers")

@@ -6,16 +6,16 @@ Its usage counts cached tokens apart from the others; here they are added up, as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
-from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
+from loadchaos.load.wire.sse import JsonObject
+from loadchaos.load.wire.typed_events import TypedEvents
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
@@ -39,12 +39,12 @@ def _body(request: Request, facts: Facts) -> bytes:
     return orjson.dumps({**body, **_translated(request.extra)})
 
 
-def _image(part: Mapping[str, Any]) -> dict[str, object]:
+def _image(part: JsonObject) -> dict[str, object]:
     head, _, data = part["image_url"]["url"].partition(";base64,")
     return {"type": "image", "source": {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}}
 
 
-def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
+def _translated(extra: JsonObject) -> dict[str, object]:
     found: dict[str, object] = {name: extra[name] for name in _KEPT if name in extra}
     form = extra.get("response_format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
@@ -70,27 +70,27 @@ class MessagesAnswer(TypedEvents):
     FINISH = "a stop_reason"
     DONE = "message_stop"
 
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Unknown ones are extensions, such as ping."""
         if kind == "message_start":
             message = object_of(data, "message")
             self.keep_id(message)
-            self._read_usage(message.get("usage"))
+            self._read_usage(message)
         elif kind == "content_block_start":
             block = object_of(data, "content_block")
             if block.get("type") == "tool_use":
-                self.add_call(at_ns, _number(data), str(block.get("name")), "")
+                self.add_call(at_ns, int_of(data, "index"), str(block.get("name")), "")
             elif text := block.get("text"):
                 self.add_text(at_ns, text, answer=True)
         elif kind == "content_block_delta":
             self._delta(at_ns, data, object_of(data, "delta"))
         elif kind == "message_delta":
-            self._read_usage(data.get("usage"))
+            self._read_usage(data)
             self._read_stop_reason(object_of(data, "delta"))
         elif kind == "message_stop":
             self.end_stream()
 
-    def _delta(self, at_ns: int, data: dict[str, Any], delta: dict[str, Any]) -> None:
+    def _delta(self, at_ns: int, data: JsonObject, delta: JsonObject) -> None:
         kind = delta.get("type")
         if kind == "text_delta":
             self.add_text(at_ns, delta.get("text"), answer=True)
@@ -99,13 +99,12 @@ class MessagesAnswer(TypedEvents):
         elif kind == "input_json_delta":
             if not isinstance(delta.get("partial_json"), str):
                 raise WrongShapeError("partial_json is not a string")
-            self.add_call(at_ns, _number(data), "", delta["partial_json"])
+            self.add_call(at_ns, int_of(data, "index"), "", delta["partial_json"])
 
     def _read_whole(self, data: object) -> None:
-        if not isinstance(data, dict):
-            raise WrongShapeError("the value is not an object")
+        data = whole_object(data)
         self.keep_id(data)
-        self._read_usage(data.get("usage"))
+        self._read_usage(data)
         for block in list_of(data, "content"):
             kind = block.get("type")
             if kind == "tool_use":
@@ -114,7 +113,7 @@ class MessagesAnswer(TypedEvents):
                 self.whole_text(block.get(kind), answer=kind == "text")
         self._read_stop_reason(data)
 
-    def _read_stop_reason(self, holder: Mapping[str, Any]) -> None:
+    def _read_stop_reason(self, holder: Mapping[str, object]) -> None:
         reason = holder.get("stop_reason")
         if reason is None:
             self.finish.setdefault(0, None)
@@ -129,11 +128,9 @@ class MessagesAnswer(TypedEvents):
         else:
             super()._on_error(error)
 
-    def _read_usage(self, usage: object) -> None:
-        if usage is None:
+    def _read_usage(self, holder: Mapping[str, object]) -> None:
+        if (usage := usage_of(holder)) is None:
             return
-        if not isinstance(usage, dict):
-            raise WrongShapeError("usage is not an object")
         known = {**(self.usage or {}).get("as_sent", {}), **{k: v for k, v in usage.items() if v is not None}}
         cached, created = known.get("cache_read_input_tokens"), known.get("cache_creation_input_tokens")
         fresh = known.get("input_tokens")
@@ -144,13 +141,6 @@ class MessagesAnswer(TypedEvents):
             "completion_tokens": known.get("output_tokens"),
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-
-
-def _number(data: Mapping[str, Any]) -> int:
-    number = data.get("index", 0)
-    if not isinstance(number, int):
-        raise WrongShapeError("index is not a number")
-    return number
 
 
 ENDPOINT = ModelEndpoint(

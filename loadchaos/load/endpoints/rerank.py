@@ -1,9 +1,11 @@
-"""The rerank endpoint: texts in the order of a query, in the form of Cohere and Jina."""
+"""Endpoints of a query and texts: rerank orders them, in the form of Cohere and Jina; score of vLLM and SGLang does not."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,21 +14,19 @@ from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.wire.answer_reader import list_of
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.results import Results, results_of
+from loadchaos.load.wire.results import Results
 
-PAYLOADS = frozenset({"text", "batch"})
+_PAYLOADS = frozenset({"text", "batch"})
 _QUERY_TOKENS = 8
 """All queries have as many, so that a text's own tokens are known where each is read together with the query."""
 
 
-def query(request: Request, facts: Facts) -> str:
-    return corpus_for(facts.text).text_of(_QUERY_TOKENS, Rng(hash64(request.step.seed, 41)))
-
-
-def _body(request: Request, facts: Facts) -> bytes:
+def _body(request: Request, facts: Facts, query_key: str, texts_key: str) -> bytes:
+    query = corpus_for(facts.text).text_of(_QUERY_TOKENS, Rng(hash64(request.step.seed, 41)))
     texts = [request.text, *request.more_texts]
-    return orjson.dumps({"model": request.model or facts.model, "query": query(request, facts), "documents": texts})
+    return orjson.dumps({"model": request.model or facts.model, query_key: query, texts_key: texts})
 
 
 class RerankAnswer(Results):
@@ -34,8 +34,8 @@ class RerankAnswer(Results):
 
     __slots__ = ()
 
-    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        results = results_of(data, "results")
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        results = list_of(data, "results")
         scores: list[Any] = [result.get("relevance_score") for result in results]
         for score in scores:
             self.check_number(score, "a score")
@@ -44,6 +44,26 @@ class RerankAnswer(Results):
         return results
 
 
-ENDPOINT = ModelEndpoint(
-    path="/v1/rerank", body=_body, payloads=PAYLOADS, answer=RerankAnswer, streams=False, generates=False
+class ScoreAnswer(Results):
+    """An answer of /score."""
+
+    __slots__ = ()
+
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        results = list_of(data, "data")
+        for result in results:
+            self.check_number(result.get("score"), "a score")
+        return results
+
+
+RERANK = ModelEndpoint(
+    path="/v1/rerank",
+    body=partial(_body, query_key="query", texts_key="documents"),
+    payloads=_PAYLOADS,
+    answer=RerankAnswer,
+    streams=False,
+    generates=False,
+)
+SCORE = replace(
+    RERANK, path="/v1/score", body=partial(_body, query_key="text_1", texts_key="text_2"), answer=ScoreAnswer
 )

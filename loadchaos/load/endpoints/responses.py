@@ -6,7 +6,6 @@ A terminal event (`response.completed`, `response.incomplete`, `response.failed`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -14,9 +13,10 @@ from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, error_object
 from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
-from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
-from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
+from loadchaos.load.wire.sse import JsonObject
+from loadchaos.load.wire.typed_events import TypedEvents
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 _ANSWER = ("response.output_text", "response.refusal")
@@ -48,7 +48,7 @@ def _content(request: Request) -> object:
     return [*images, {"type": "input_text", "text": request.text}]
 
 
-def _translated(extra: dict[str, Any]) -> dict[str, Any]:
+def _translated(extra: JsonObject) -> JsonObject:
     if extra.pop("logprobs", None):
         extra["include"] = ["message.output_text.logprobs"]
     if (effort := extra.pop("reasoning_effort", None)) is not None:
@@ -72,7 +72,7 @@ class ResponsesAnswer(TypedEvents):
     FINISH = "a status of its response"
     DONE = "terminal event"
 
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Unknown ones are extensions."""
         if "sequence_number" in data:
             self._read_number(data["sequence_number"])
@@ -89,13 +89,13 @@ class ResponsesAnswer(TypedEvents):
         elif kind == "response.output_text.done":
             self.check_text(_place(data), data.get("text"))
         elif kind == _CALL_BEGINS and object_of(data, "item").get("type") == "function_call":
-            self.add_call(at_ns, _number(data), str(data["item"].get("name")), "")
+            self.add_call(at_ns, int_of(data, "output_index"), str(data["item"].get("name")), "")
         elif kind == _CALL_GROWS:
             if not isinstance(data.get("delta"), str):
                 raise WrongShapeError("the text of an event is not a string")
-            self.add_call(at_ns, _number(data), "", data["delta"])
+            self.add_call(at_ns, int_of(data, "output_index"), "", data["delta"])
 
-    def _terminal(self, kind: str, response: dict[str, Any]) -> None:
+    def _terminal(self, kind: str, response: dict[str, object]) -> None:
         self.keep_id(response)
         self._read_usage(response)
         failed = error_object({"error": response.get("error")})
@@ -106,8 +106,7 @@ class ResponsesAnswer(TypedEvents):
         self.end_stream()
 
     def _read_whole(self, data: object) -> None:
-        if not isinstance(data, dict):
-            raise WrongShapeError("the value is not an object")
+        data = whole_object(data)
         self.keep_id(data)
         self._read_usage(data)
         for item in list_of(data, "output"):
@@ -120,19 +119,16 @@ class ResponsesAnswer(TypedEvents):
                     self.whole_text(text or "", answer=kind == "message")
         self._end(data, "")
 
-    def _end(self, response: Mapping[str, Any], of_event: str) -> None:
+    def _end(self, response: Mapping[str, object], of_event: str) -> None:
         reason = _reason(response, of_event, calls=self.has_calls)
         if reason is None:
             self.finish[0] = None
         else:
             self.set_finish(reason)
 
-    def _read_usage(self, response: Mapping[str, Any]) -> None:
-        usage = response.get("usage")
-        if usage is None:
+    def _read_usage(self, response: Mapping[str, object]) -> None:
+        if (usage := usage_of(response)) is None:
             return
-        if not isinstance(usage, dict):
-            raise WrongShapeError("usage is not an object")
         self.usage = {
             "prompt_tokens": usage.get("input_tokens"),
             "completion_tokens": usage.get("output_tokens"),
@@ -142,18 +138,11 @@ class ResponsesAnswer(TypedEvents):
         }
 
 
-def _place(data: Mapping[str, Any]) -> tuple[object, object]:
+def _place(data: Mapping[str, object]) -> tuple[object, object]:
     return data.get("output_index"), data.get("content_index")
 
 
-def _number(data: Mapping[str, Any]) -> int:
-    number = data.get("output_index", 0)
-    if not isinstance(number, int):
-        raise WrongShapeError("output_index is not a number")
-    return number
-
-
-def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str | None:
+def _reason(response: Mapping[str, object], of_event: str, *, calls: bool) -> str | None:
     status = response.get("status") or of_event
     details = response.get("incomplete_details")
     why = details.get("reason") if isinstance(details, dict) else None

@@ -13,7 +13,7 @@ import orjson
 from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
-from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, final_event
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, usage_of
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sse import Event
 
@@ -54,7 +54,7 @@ class TranscriptionAnswer(AnswerReader):
         self._events += 1
         text = data.get("delta", "") if kind == _DELTA else ""
         if not isinstance(text, str):
-            self.outcome_events.append(OutcomeEvent("protocol_error", "the text of an event is not a string"))
+            self.fail("the text of an event is not a string")
         elif text and self.done_seen:
             self.spoil(OutcomeEvent("wrong_output", TEXT_AFTER_DONE))
         elif text:
@@ -63,8 +63,7 @@ class TranscriptionAnswer(AnswerReader):
         if kind == _DONE and not self.done_seen:
             self._read_usage(data)
             self.finish[0] = "stop"
-            self.done_seen = True
-            self.outcome_events.append(final_event(self))
+            self.end_stream()
 
     def _after_finish(self, index: int) -> None:
         """Expect another finish_reason. vLLM sends one after the text of every 30 s of audio."""
@@ -79,15 +78,11 @@ class TranscriptionAnswer(AnswerReader):
             self.has_text = self.has_answer = True
         self.finish[0] = "stop"
 
-    def _read_usage(self, data: Mapping[str, Any]) -> None:
+    def _read_usage(self, data: Mapping[str, object]) -> None:
         """Read usage in tokens, or the seconds of audio in their place."""
-        usage = data.get("usage")
-        if usage is None:
-            return
-        if not isinstance(usage, dict):
-            raise WrongShapeError("usage is not an object")
-        names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
-        self.usage = {names.get(str(name), str(name)): value for name, value in usage.items()}
+        if (usage := usage_of(data)) is not None:
+            names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+            self.usage = {names.get(name, name): value for name, value in usage.items()}
 
 
 def _typed(event: Event) -> tuple[str, Mapping[str, Any]]:

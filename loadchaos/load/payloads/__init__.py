@@ -2,7 +2,7 @@
 
 A payload is a module with `Options` (a pydantic model: its keys in a profile), `ORDER` and `add`, which adds to a
 `Request`. To add one, copy `tools.py` and add an entry to PAYLOADS below. Options may also offer `describe()` (for
-`explain`), `variants()` (sent one after the other), `ignored_payloads(names)` (payloads without effect beside this one),
+`explain`), `variants()` (sent one after the other), `ignores` (payloads without effect beside this one; None: all others),
 `warning(in_flight, requests)`, `notes()`, `per_request()`, `can_kill` and `prompts_differ` (no prompt repeats the
 beginning of another one).
 """
@@ -94,14 +94,9 @@ def build(step: Step, facts: Facts) -> Request:
 
 
 class _Server:
-    """Limits and path that all requests to one endpoint share.
-
-    Attributes:
-        given: the server's facts.
-        facts: the same with the tokens that the endpoint adds to a text.
-        adds: tokens that the endpoint adds to a request; None: unknown.
-        askable: a body can ask for an exact length of the answer.
-        sequence: most tokens of prompt and answer together; `limit` is that of the prompt.
+    """Limits and path that all requests to one endpoint share. `facts` are those `given` with the tokens that the endpoint
+    adds to a text, `adds` those that it adds to a request (None: unknown). `askable`: a body can ask for an exact length of
+    the answer. `sequence`: most tokens of prompt and answer together; `limit` is that of the prompt.
     """
 
     __slots__ = ("adds", "askable", "endpoint", "facts", "generates", "given", "limit", "path", "sequence")
@@ -165,7 +160,8 @@ def _complete(request: Request, server: _Server) -> None:
     """Write the body, state what the server should count, and free what only the body needed."""
     request.body = server.endpoint.body(request, server.facts)
     if server.generates:
-        request.max_tokens, request.answers = request.output_tokens, _answers(request)
+        answers = request.extra.get("n", 1)
+        request.max_tokens, request.answers = request.output_tokens, answers if isinstance(answers, int) else 1
         if request.output.exact is not None:
             exact = request.output.exact * request.answers
             request.exact, request.most = (exact, None) if server.askable else (None, exact)
@@ -180,8 +176,3 @@ def _complete(request: Request, server: _Server) -> None:
     request.text = None
     if request.parts or request.history or request.more_texts:
         request.parts, request.history, request.more_texts, request.audio_files = [], [], [], []
-
-
-def _answers(request: Request) -> int:
-    answers = request.extra.get("n", 1) if request.extra else 1
-    return answers if isinstance(answers, int) else 1

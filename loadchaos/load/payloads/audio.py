@@ -11,17 +11,14 @@ import math
 import random
 import struct
 from array import array
-from typing import Annotated
-
-from pydantic import BaseModel, Field, model_validator
+from typing import Annotated, ClassVar
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts
-from loadchaos.core.unit_fields import IntRange, Share, at_least
+from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
-from loadchaos.load.payloads import images
+from loadchaos.load.payloads import reuse
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 
 ORDER = 2
 RATE = 16_000
@@ -33,60 +30,41 @@ _PART_END = b'","format":"wav"}},'
 _LONGEST_S = 600
 
 
-class Options(ProfilePart):
+class Options(reuse.NearlyReused):
     """Number of audio files, and `seconds` of each.
 
     `unique`, `near_duplicates` and `reuse_distance` work as for images: a file that is not new repeats one of that many
     requests earlier, to the byte; a near duplicate differs in one sample. The endpoint `transcriptions` takes one file.
     """
 
-    count: Annotated[IntRange, at_least(0, "at least one audio file was expected", high=1)] = Range(1, 1)
+    noun: ClassVar[str] = "audio file"
     seconds: Annotated[IntRange, at_least(1, f"an audio file has 1 to {_LONGEST_S} seconds here", most=_LONGEST_S)] = (
         Range(2, 2)
     )
-    unique: Share = 1.0
-    near_duplicates: Share = 0.0
-    reuse_distance: int = Field(default=200, gt=0)
-
-    @model_validator(mode="after")
-    def _shares_add_up(self) -> Options:
-        if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
-            raise ValueError("unique and near_duplicates add up to more than 100%")
-        return self
-
-    @property
-    def new(self) -> float:
-        return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def describe(self) -> str:
-        what = f"{self.count} audio file{'s' if self.count.high > 1 else ''} of {self.seconds} s"
+        what = f"{self.counted} of {self.seconds} s"
         if self.new >= 1:
             return f"{what}, always new"
         near = f", {self.near_duplicates * 100:g}% nearly equal to an earlier one" if self.near_duplicates else ""
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
-    def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        return images.repeat_warning(self, requests, "audio repeats", "nothing repeats")
-
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens are unknown."""
-        mean = (self.count.low + self.count.high) / 2
-        return {"audio_files": mean, "audio_s": mean * (self.seconds.low + self.seconds.high) / 2}
+        return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
-    assert isinstance(options, Options)
-    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 13)
-    for slot in range(images.image_count(options, base, request.step.ordinal)):
-        ordinal, place, variation = images.resolve_repeat(options, base, request.step.ordinal, slot)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
+    base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)
+    for slot in range(options.count_of(base, request.step.ordinal)):
+        first = options.first_use(base, request.step.ordinal, slot)
         low, high = options.seconds.low, options.seconds.high
-        seconds = low + draws.hash64(base, 9, ordinal, place) % (high - low + 1)
-        file = wav(seconds, images.image_identity(base, ordinal, place), variation)
+        seconds = low + draws.hash64(base, 9, *first[:2]) % (high - low + 1)
+        file = wav(seconds, reuse.identity(base, first), first.variation)
         request.audio += 1
         request.audio_files.append(file)
         request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
-        if options.new < 1 and request.image_names is not None:
-            request.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
+        if options.new < 1:
+            reuse.note_name(request, base, first)
         request.length_known = False
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel
-
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
@@ -30,9 +28,8 @@ class Options(ProfilePart):
         return f"{self.count} such texts in one request"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Write more texts like the first; their number is also that of results."""
-    assert isinstance(options, Options)
     count = rng.between(options.count.low, options.count.high)
     wanted = request.wanted_tokens or _TOKENS
     tokens = min(wanted, facts.max_model_len or wanted)  # the limit holds for each text, not for their sum

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -16,7 +15,7 @@ _SIGNS = (b'"json_schema"', b'"structured_outputs"', b'"guided_', b'"tools"')
 """Names of fields without which a body has no rule; a body with images is long to parse."""
 
 
-def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
+def contract_of_body(body: Mapping[str, object]) -> AnswerContract | None:
     """Make the contract of a body with strict structured output. None without a rule, or with one that is invalid: the
     file may test the server's reaction to it.
     """
@@ -27,13 +26,14 @@ def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
     try:
         if isinstance(schema, dict):
             return schema_contract(orjson.dumps(schema))
-        if isinstance(given.get("regex"), str):
-            return AnswerContract(regex=compiled(given["regex"]))
+        if isinstance(regex := given.get("regex"), str):
+            return AnswerContract(regex=compiled(regex))
     except ValueError:
         return None
-    choices = given.get("choice") or ()
-    valid = isinstance(choices, list) and all(isinstance(c, str) for c in choices)
-    return AnswerContract(choices=frozenset(choices)) if valid and choices else None
+    choices = given.get("choice")
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, str) for c in choices):
+        return None
+    return AnswerContract(choices=frozenset(choices))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -48,7 +48,7 @@ def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract |
     return contract_of_body(body) or (_contract_of_tools(body) if guides_tools else None)
 
 
-def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _form(body: Mapping[str, object]) -> Mapping[str, object]:
     """The `json_schema` of chat, or the `text.format` of responses. Empty without one."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") == "json_schema":
@@ -59,14 +59,14 @@ def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return form if isinstance(form, dict) and form.get("type") == "json_schema" else {}
 
 
-def _contract_of_tools(body: Mapping[str, Any]) -> AnswerContract | None:
+def _contract_of_tools(body: Mapping[str, object]) -> AnswerContract | None:
     choice = body.get("tool_choice")
     named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
     if choice != "required" and named is None:
         return None
-    functions = [t.get("function") or {} for t in body.get("tools") or () if isinstance(t, dict)]
+    tools = body.get("tools")
     rules: dict[str, SchemaRule] = {}
-    for function in functions:
+    for function in [t.get("function") or {} for t in tools if isinstance(t, dict)] if isinstance(tools, list) else ():
         if function.get("strict") is not True or not isinstance(function.get("parameters"), dict):
             return None
         if named in (None, function.get("name")):

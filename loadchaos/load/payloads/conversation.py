@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import orjson
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
@@ -49,6 +48,7 @@ class Options(ProfilePart):
     `tool_rounds` of these the model has to answer without a tool.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = frozenset({"text", "near_limit"})
     turns: Annotated[IntRange, at_least(1, f"1 to {_MOST_TURNS:,} turns were expected", most=_MOST_TURNS)] = Range(8, 8)
     tokens: Annotated[IntRange, at_least(1, "a conversation has at least 1 token")] = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
@@ -93,10 +93,6 @@ class Options(ProfilePart):
         """Most tokens of a prompt of a session; None: the server's limit."""
         return self.tokens.high if "tokens" in self.model_fields_set else None
 
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in ("text", "near_limit")]
-
     def refusals(
         self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
     ) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -139,7 +135,7 @@ class Options(ProfilePart):
     def per_request(self) -> dict[str, float]:
         if self.is_live:
             return {}  # how long the answers are is not known
-        last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
+        last, turns = self.tokens.mean, self.turns.low
         return {"tokens": last * (turns + 1) / (2 * turns)}
 
     def per_session(self, payloads: Iterable[str]) -> dict[str, float]:
@@ -160,8 +156,7 @@ class Options(ProfilePart):
             yield f"prompts of at most {self.most_tokens} tokens"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     if options.is_live:
         live.add(request, facts)
         return
@@ -200,9 +195,7 @@ def _name_responses(request: Request, turn: int) -> None:
 
 
 def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
-    limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
-    limits += [facts.input_limit] if facts.input_limit is not None else []
-    available = min(limits, default=wanted + request.image_tokens) - request.image_tokens
+    available = wanted if facts.prompt_room is None else facts.prompt_room - request.image_tokens
     if available < wanted:
         request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)
@@ -223,4 +216,4 @@ def _message(known: TextFacts | None, seed: int, index: int, tokens: int, secret
     corpus = corpus_for(known)
     opening, used, _ = corpus.make_nonce(tokens, secret, own) if index % 2 == 0 else ("", 0, False)
     text = opening + corpus.text_of(tokens - used, own)
-    return orjson.dumps({"role": "assistant" if index % 2 else "user", "content": text}) + b","
+    return live.message(role="assistant" if index % 2 else "user", content=text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes
 
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import did_you_mean, why_unread
@@ -66,12 +66,10 @@ class Options(ProfilePart):
 
     def _skipped(self) -> str:
         non_images = () if self.only else _non_images(self.folder)
+        if not non_images:
+            return ""
         rest = f" and {len(non_images) - _MAX_NAMED} more" if len(non_images) > _MAX_NAMED else ""
-        return (
-            f"not sent, because their names are not those of images: {', '.join(non_images[:_MAX_NAMED])}{rest}"
-            if non_images
-            else ""
-        )
+        return f"not sent, because their names are not those of images: {', '.join(non_images[:_MAX_NAMED])}{rest}"
 
     def describe(self) -> str:
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
@@ -79,13 +77,11 @@ class Options(ProfilePart):
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. The images' tokens are unknown."""
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
     """Put the image in front of the text. Its manifest decides the expected outcome."""
-    assert isinstance(options, Options)
     if facts.images is False:
         request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return

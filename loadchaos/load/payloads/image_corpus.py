@@ -165,112 +165,95 @@ def _gif_and_script() -> bytes:
 
 
 def _entry(
-    file: str, mime: str, what: str, right: CorrectAnswer, make: Callable[[], bytes], form: Form = "base64"
+    file: str, what: str, right: CorrectAnswer, make: Callable[[], bytes], form: Form = "base64", said: str = ""
 ) -> _Entry:
-    return CorpusImage(file, mime, what, right, form), make
+    """`said`: a MIME type that is not that of the file's suffix. What has no image's suffix is said to be a PNG."""
+    return CorpusImage(file, said or _mime(file) or "image/png", what, right, form), make
 
 
 def _entries() -> Sequence[_Entry]:
-    png, jpeg = "image/png", "image/jpeg"
     whole = _in_mode("RGB")
     return [
         # modes: what a converter to RGB forgets
-        _entry("rgb.png", png, "plain RGB, the control", "image", whole),
-        _entry("l.png", png, "grey (L)", "image", _in_mode("L")),
-        _entry("la.png", png, "grey with alpha (LA)", "image", _in_mode("LA")),
-        _entry("p.png", png, "palette (P)", "image", _in_mode("P")),
-        _entry("p_transparent.png", png, "palette with a transparent colour", "image", _in_mode("P", transparency=0)),
-        _entry("rgba.png", png, "RGB with alpha (RGBA)", "image", _in_mode("RGBA")),
-        _entry("1.png", png, "one bit a pixel (1)", "image", _in_mode("1")),
-        _entry("i16.png", png, "sixteen bits of grey (I;16)", "image", _in_mode("I;16")),
-        _entry("rgb48.png", png, "sixteen bits a channel", "image", lambda: _png(_SIDE, _SIDE, bits=16)),
-        _entry("cmyk.jpg", jpeg, "four colours for print (CMYK)", "image", _in_mode("CMYK", "JPEG")),
-        _entry("grey.jpg", jpeg, "a grey JPEG", "image", _in_mode("L", "JPEG")),
-        _entry("progressive.jpg", jpeg, "a progressive JPEG", "image", _in_mode("RGB", "JPEG", progressive=True)),
-        _entry("exif_rotated.jpg", jpeg, "to be turned by its EXIF orientation", "image", _rotated),
+        _entry("rgb.png", "plain RGB, the control", "image", whole),
+        _entry("l.png", "grey (L)", "image", _in_mode("L")),
+        _entry("la.png", "grey with alpha (LA)", "image", _in_mode("LA")),
+        _entry("p.png", "palette (P)", "image", _in_mode("P")),
+        _entry("p_transparent.png", "palette with a transparent colour", "image", _in_mode("P", transparency=0)),
+        _entry("rgba.png", "RGB with alpha (RGBA)", "image", _in_mode("RGBA")),
+        _entry("1.png", "one bit a pixel (1)", "image", _in_mode("1")),
+        _entry("i16.png", "sixteen bits of grey (I;16)", "image", _in_mode("I;16")),
+        _entry("rgb48.png", "sixteen bits a channel", "image", lambda: _png(_SIDE, _SIDE, bits=16)),
+        _entry("cmyk.jpg", "four colours for print (CMYK)", "image", _in_mode("CMYK", "JPEG")),
+        _entry("grey.jpg", "a grey JPEG", "image", _in_mode("L", "JPEG")),
+        _entry("progressive.jpg", "a progressive JPEG", "image", _in_mode("RGB", "JPEG", progressive=True)),
+        _entry("exif_rotated.jpg", "to be turned by its EXIF orientation", "image", _rotated),
         # more than one frame, and other formats
-        _entry("animated.png", png, "an animated PNG of four frames", "image", lambda: _animated("PNG")),
-        _entry("animated.gif", "image/gif", "an animated GIF of four frames", "image", lambda: _animated("GIF")),
-        _entry("animated.webp", "image/webp", "an animated WebP of four frames", "image", lambda: _animated("WEBP")),
-        _entry("lossy.webp", "image/webp", "a WebP", "image", _in_mode("RGB", "WEBP")),
-        _entry(
-            "picture.avif", "image/avif", "an AVIF, which not every server reads", "either", _in_mode("RGB", "AVIF")
-        ),
-        _entry("picture.bmp", "image/bmp", "a BMP", "either", _in_mode("L", "BMP")),
-        _entry("picture.tiff", "image/tiff", "a TIFF", "either", _in_mode("RGB", "TIFF", compression="tiff_deflate")),
+        _entry("animated.png", "an animated PNG of four frames", "image", lambda: _animated("PNG")),
+        _entry("animated.gif", "an animated GIF of four frames", "image", lambda: _animated("GIF")),
+        _entry("animated.webp", "an animated WebP of four frames", "image", lambda: _animated("WEBP")),
+        _entry("lossy.webp", "a WebP", "image", _in_mode("RGB", "WEBP")),
+        _entry("picture.avif", "an AVIF, which not every server reads", "either", _in_mode("RGB", "AVIF")),
+        _entry("picture.bmp", "a BMP", "either", _in_mode("L", "BMP")),
+        _entry("picture.tiff", "a TIFF", "either", _in_mode("RGB", "TIFF", compression="tiff_deflate")),
         # sizes
-        _entry("1x1.png", png, "one pixel", "image", lambda: _png(1, 1)),
-        _entry(
-            "12x1.png", png, "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)
-        ),
-        _entry(
-            "1x200.png", png, "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)
-        ),
-        _entry("1x201.png", png, "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
-        _entry("2000x1.png", png, "2000 times as wide as high", "either", lambda: _png(2000, 1)),
-        _entry("8000x8000.png", png, "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
+        _entry("1x1.png", "one pixel", "image", lambda: _png(1, 1)),
+        _entry("12x1.png", "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)),
+        _entry("1x200.png", "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)),
+        _entry("1x201.png", "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
+        _entry("2000x1.png", "2000 times as wide as high", "either", lambda: _png(2000, 1)),
+        _entry("8000x8000.png", "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
         _entry(
             "bomb.png",
-            png,
             f"more than {_PILLOW_PIXEL_LIMIT} pixels in 24 kB: a decompression bomb",
             "either",
             lambda: _png(13400, 13400, bits=1, color=0),
         ),
         _entry(
             "bomb_header.png",
-            png,
             "a header that promises 2.5 gigapixels, and nothing behind it",
             "refusal",
             lambda: _png(50_000, 50_000, data=zlib.compress(b"\x00" * 100)),
         ),
-        _entry("bomb_text.png", png, "a comment that unpacks to 20 MB", "either", _unpacking_text),
+        _entry("bomb_text.png", "a comment that unpacks to 20 MB", "either", _unpacking_text),
         # broken
-        _entry("truncated_half.png", png, "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
-        _entry("truncated_tail.png", png, "its last twelve bytes missing", "either", lambda: whole()[:-12]),
+        _entry("truncated_half.png", "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
+        _entry("truncated_tail.png", "its last twelve bytes missing", "either", lambda: whole()[:-12]),
         _entry(
             "truncated.jpg",
-            jpeg,
             "the first half of a JPEG",
             "either",
             lambda: (f := _in_mode("RGB", "JPEG")())[: len(f) // 2],
         ),
-        _entry("wrong_crc.png", png, "a wrong checksum over the pixels", "either", _wrong_crc),
+        _entry("wrong_crc.png", "a wrong checksum over the pixels", "either", _wrong_crc),
         _entry(
             "garbled_pixels.png",
-            png,
             "pixels that do not unpack",
             "either",
             lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40),
         ),
-        _entry("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
-        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: SIGNATURE),
-        _entry("empty.png", png, "no byte at all", "refusal", lambda: b""),
-        _entry("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
-        _entry("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
+        _entry("header_only.png", "signature and header, no pixels", "refusal", lambda: whole()[:33]),
+        _entry("signature_only.png", "eight bytes of signature", "refusal", lambda: SIGNATURE),
+        _entry("empty.png", "no byte at all", "refusal", lambda: b""),
+        _entry("zero_wide.png", "no pixel wide", "refusal", lambda: _png(0, 8)),
+        _entry("noise.png", "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
         _entry(
             "broken_profile.png",
-            png,
             "a colour profile that is none",
             "either",
             lambda: _png(_SIDE, _SIDE, extra=chunk(b"iCCP", b"x\x00\x00not a profile")),
         ),
         # not what it says
-        _entry("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
-        _entry("png_as_text.png", "text/plain", "a PNG that is said to be text", "either", whole),
-        _entry("vector.svg", "image/svg+xml", "an SVG with a script and a file reference", "refusal", _svg),
-        _entry(
-            "vector_text.svg", "image/svg+xml", "the same in a data URL that is not base64", "refusal", _svg, "text"
-        ),
-        _entry("document.pdf", png, "the start of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
-        _entry("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
-        _entry("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
+        _entry("png_as_jpeg.png", "a PNG that is said to be a JPEG", "either", whole, said="image/jpeg"),
+        _entry("png_as_text.png", "a PNG that is said to be text", "either", whole, said="text/plain"),
+        _entry("vector.svg", "an SVG with a script and a file reference", "refusal", _svg),
+        _entry("vector_text.svg", "the same in a data URL that is not base64", "refusal", _svg, "text"),
+        _entry("document.pdf", "the start of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
+        _entry("zip_behind.png", "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
+        _entry("script.gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
         # the data URL itself
-        _entry(
-            "not_base64.txt", png, "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"
-        ),
-        _entry(
-            "cut_base64.txt", png, "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"
-        ),
+        _entry("not_base64.txt", "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"),
+        _entry("cut_base64.txt", "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"),
     ]
 
 

@@ -13,16 +13,17 @@ with the middle one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
-import orjson
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import ImageSize
 from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, images
+from loadchaos.load.payloads.live import message
 from loadchaos.load.payloads.positions import Positions, longest_sequence
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request
@@ -38,6 +39,10 @@ _QUESTION_TOKENS = 16
 _ANSWER_TOKENS = 1
 _MOST_TRIES = 48
 _SHORT_TOKENS = 64
+_WRITING = frozenset(
+    {"text", "quote", "conversation", "near_limit", "positions", "images", "hostile_images", "video", "audio"}
+)
+"""Payloads that would write the same parts of the prompt."""
 
 
 class Options(ProfilePart):
@@ -47,23 +52,9 @@ class Options(ProfilePart):
     are taken. Positions that do not fit the server are left out.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = _WRITING
     at: Positions = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        writes = (
-            "text",
-            "quote",
-            "conversation",
-            "near_limit",
-            "positions",
-            "images",
-            "hostile_images",
-            "video",
-            "audio",
-        )
-        return [name for name in names if name in writes]
 
     def sizes(self) -> Sequence[Size]:
         return (self.size,)
@@ -92,9 +83,8 @@ class Options(ProfilePart):
         return [p for p in wanted if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and p + needed <= longest]
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Write an earlier turn so long that the image begins at one position."""
-    assert isinstance(options, Options)
     request.fixed_length = True
     fitting = options.fitting(facts, request.output_tokens)
     if facts.images is False:
@@ -117,7 +107,7 @@ def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> Non
     corpus = corpus_for(text)
     words = tokens - _turn_overhead(text)
     turn = (("user", words - _ANSWER_TOKENS), ("assistant", _ANSWER_TOKENS))
-    request.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
+    request.history = [message(role=r, content=corpus.text_of(n, rng)) for r, n in turn]
     request.history_tokens = tokens
     request.length_known = text.turn_overhead is not None
 

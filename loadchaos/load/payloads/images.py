@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic import BeforeValidator, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.unit_fields import ImageSize, IntRange, Share, at_least
-from loadchaos.core.units import Range, Size
-from loadchaos.load.payloads import image_tokens
+from loadchaos.core.unit_fields import ImageSize
+from loadchaos.core.units import Size
+from loadchaos.load.payloads import image_tokens, reuse
 from loadchaos.load.payloads.image_formats import FORMATS, Format
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
@@ -48,7 +46,7 @@ Aspects = Annotated[
 ]
 
 
-class Options(ProfilePart):
+class Options(reuse.NearlyReused):
     """Number, size and format of images, and the share that is new.
 
     `unique` images were never sent before; `near_duplicates` differ in one pixel from one sent before. The others repeat one
@@ -60,13 +58,10 @@ class Options(ProfilePart):
     misses the cache.
     """
 
-    count: Annotated[IntRange, at_least(0, "at least one image was expected", high=1)] = Range(1, 1)
+    noun: ClassVar[str] = "image"
     size: ImageSize = Size(1024, 1024)
     aspect: Aspects = ()
     format: Format = "png"
-    unique: Share = 1.0
-    near_duplicates: Share = 0.0
-    reuse_distance: int = Field(default=200, gt=0)
     uuid: Literal["content", "fresh"] | None = None
 
     @field_validator("size")
@@ -77,17 +72,11 @@ class Options(ProfilePart):
         return value
 
     @model_validator(mode="after")
-    def _shares_add_up(self) -> Options:
-        if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
-            raise ValueError("unique and near_duplicates add up to more than 100%")
+    def _sides_allowed(self) -> Options:
         most = FORMATS[self.format].max_side
         if any(max(s.width, s.height) > most for s in self.sizes()):
             raise ValueError(f"a JPEG has at most {most} pixels a side here (got {self.sizes()[0]})")
         return self
-
-    @property
-    def new(self) -> float:
-        return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def sizes(self) -> Sequence[Size]:
         return _sizes(self.size, self.aspect)
@@ -107,14 +96,9 @@ class Options(ProfilePart):
         repeated = f"{others} repeated from {distance} requests earlier"
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
-    def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        return repeat_warning(self, requests, "images repeat", "no image repeats")
-
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
-        mean = (self.count.low + self.count.high) / 2
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
-        return {"images": mean, "image_tokens": mean * sum(costs) / len(costs)}
+        return {"images": self.count.mean, "image_tokens": self.count.mean * sum(costs) / len(costs)}
 
 
 @functools.lru_cache(maxsize=64)
@@ -126,14 +110,14 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
     """Put the images before the text, at most as many as the server takes."""
-    assert isinstance(options, Options)
     if facts.images is False:
         request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
-    base = _base(request.step.run_seed, request.step.phase, request.step.traffic)
-    wanted = image_count(options, base, request.step.ordinal)
+    ordinal = request.step.ordinal
+    base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic)
+    wanted = options.count_of(base, ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
         request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
@@ -145,20 +129,13 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
         count = fitting
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
-        ordinal, place, variation = (
-            (request.step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, request.step.ordinal, slot)
-        )
-        maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, ordinal, place) % len(makers)]
-        end = (
-            _PART_END
-            if options.uuid is None
-            else _uuid_field(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
-        )
-        request.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
-        if not all_new and request.image_names is not None:
-            request.image_names.append(
-                _ledger_name(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
-            )
+        image = reuse.FirstUse(ordinal, slot) if all_new else options.first_use(base, ordinal, slot)
+        maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, *image[:2]) % len(makers)]
+        name = (ordinal, slot) if options.uuid == "fresh" else image
+        end = _PART_END if options.uuid is None else b'"},"uuid":"lc-%016x-%s"},' % (base, _joined(name))
+        request.parts += (part_begin, *maker.base64(reuse.identity(base, image), image.variation), end)
+        if not all_new:
+            reuse.note_name(request, base, name)
         request.image_tokens += maker.tokens
         request.image_tokens_known = request.image_tokens_known and maker.measured
     request.images += count
@@ -187,79 +164,5 @@ def room_for_images(facts: Facts, tokens_each: int) -> int:
     return max(0, ((facts.prompt_room or 0) - beside) // max(1, tokens_each))
 
 
-def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
-    name = image if options.uuid == "content" else own
-    return b'"},"uuid":"lc-%016x-%s"},' % (base, "-".join(map(str, name)).encode())
-
-
-def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
-    """Number of an image in the ledger, equal for images that the server sees as equal: 53 bits, as JSON numbers have."""
-    return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
-
-
-@functools.lru_cache(maxsize=256)
-def _base(run_seed: int, phase: int, traffic: str) -> int:
-    return draws.hash64(run_seed, phase, draws.text_seed(traffic))
-
-
-class ReuseOptions(Protocol):
-    """Options that decide how many images there are and which of them repeat."""
-
-    @property
-    def count(self) -> Range: ...
-
-    @property
-    def new(self) -> float: ...
-
-    @property
-    def near_duplicates(self) -> float: ...
-
-    @property
-    def reuse_distance(self) -> int: ...
-
-
-def repeat_warning(options: ReuseOptions, requests: float | None, what: str, none: str) -> str | None:
-    """Warn if a phase ends before anything can repeat."""
-    distance = options.reuse_distance
-    if options.new >= 1 or requests is None or requests > distance:
-        return None
-    but = f"but a phase has only {requests:.0f}: {none}; use a smaller reuse_distance"
-    return f"{what} after {distance} requests, {but}"
-
-
-def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
-    low, high = options.count.low, options.count.high
-    return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
-
-
-def resolve_repeat(options: ReuseOptions, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
-    """Find the image at a place of a request. A new one, or the one it repeats. Returns (ordinal, slot, variation). Each
-    step back is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A variation other than 0 is
-    a near duplicate.
-    """
-    variation = 0
-    while options.new < 1 and ordinal >= options.reuse_distance:
-        share = (draws.hash64(base, 4, ordinal, slot) >> 11) * 2.0**-53
-        if share < options.new:
-            break
-        before = ordinal - options.reuse_distance
-        count_there = image_count(options, base, before)
-        if count_there == 0:
-            break
-        if not variation and share < options.new + options.near_duplicates:
-            variation = 1 + draws.hash64(base, 6, ordinal, slot) % 0xFFFFFF
-        ordinal, slot = before, slot % count_there
-    return ordinal, slot, variation
-
-
-def image_identity(base: int, ordinal: int, slot: int) -> bytes:
-    """The 16 bytes that an image is made of."""
-    return _two_words(draws.hash_step(_hash_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
-
-
-_two_words = struct.Struct(">QQ").pack
-
-
-@functools.lru_cache(maxsize=4)
-def _hash_of_ordinal(base: int, ordinal: int) -> int:
-    return draws.hash_prefix(base, 5, ordinal)
+def _joined(name: tuple[int, ...]) -> bytes:
+    return "-".join(map(str, name)).encode()

@@ -35,10 +35,8 @@ def allowed() -> tuple[Path, ...]:
 
 
 def contained(folder: Path, name: str) -> Path:
-    """Return the path of a named file.
-
-    Raises:
-        ValueError: where it leads out of the folder (also by a symbolic link) and of every allowed one.
+    """Return the path of a named file. Raises ValueError where it leads out of the folder (also by a symbolic link) and
+    of every allowed one.
     """
     path = (folder / name).resolve()
     if not any(path.is_relative_to(home) for home in (folder.resolve(), *allowed())):
@@ -47,11 +45,8 @@ def contained(folder: Path, name: str) -> Path:
 
 
 def read_image(folder: Path, name: str) -> bytes:
-    """Read a named image.
-
-    Raises:
-        ValueError: where it is outside the allowed folders, no regular file, or no image by its first bytes.
-        OSError: where it cannot be read.
+    """Read a named image. Raises ValueError where it is outside the allowed folders, no regular file, or no image by its
+    first bytes; OSError where it cannot be read.
     """
     path = contained(folder, name)
     if not stat.S_ISREG(path.stat().st_mode):

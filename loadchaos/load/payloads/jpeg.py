@@ -47,15 +47,13 @@ class JpegTemplate:
         self._pieces64 = [[base64.b64encode(piece) for piece in row] for row in self._pieces]
 
     def _choice(self, identity: bytes, variation: int) -> list[int]:
+        variants = len(self._pieces[0])
         if self._by_nibble:
             chosen = [int(digit, 16) for digit in identity.hex()]
-            if variation:
-                chosen[-1] = (chosen[-1] + 1 + variation % 15) % 16
-            return chosen
-        # Fewer rows than bits of an identity: each digest byte chooses one.
-        chosen = list(hashlib.blake2b(identity, digest_size=32).digest()[: self._chosen])
+        else:  # fewer rows than bits of an identity: each digest byte chooses one
+            chosen = list(hashlib.blake2b(identity, digest_size=32).digest()[: self._chosen])
         if variation:
-            chosen[-1] = (chosen[-1] + 1 + variation % 255) % 256
+            chosen[-1] = (chosen[-1] + 1 + variation % (variants - 1)) % variants
         return chosen
 
     def file(self, identity: bytes, variation: int = 0) -> bytes:

@@ -121,14 +121,9 @@ class SentBack(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """Turns of a session so far.
-
-    Attributes:
-        branch: Continuation that it belongs to, from 1; 0: the common beginning.
-        question: Questions that are answered.
-        round: Rounds of tool calls in the current question.
-        messages: Messages as JSON, each with a trailing comma.
-        own_tokens: Tokens of the messages that we wrote.
+    """Turns of a session so far. `branch` is its continuation, from 1 (0: the common beginning), `question` the number of
+    answered questions, `round` that of rounds of tool calls in the current one. `messages` are JSON, each with a trailing
+    comma; `own_tokens` are those of the messages that we wrote.
     """
 
     branch: int = 0
@@ -164,7 +159,7 @@ class Session:
         seed = draws.hash64(self.step.run_seed, draws.text_seed(self.step.traffic), _SYSTEM)
         number = self.step.ordinal % system.different
         text = corpus_for(self.facts.text).text_of(system.tokens, draws.Rng(draws.hash64(seed, number)))
-        return History(messages=(_message({"role": "system", "content": text}),), own_tokens=system.tokens)
+        return History(messages=(message(role="system", content=text),), own_tokens=system.tokens)
 
     def step_of(self, history: History) -> Step:
         options: Any = self.options
@@ -176,19 +171,19 @@ class Session:
         messages, own = list(history.messages), history.own_tokens
         if history.round == 0:
             text, tokens = self.question(history)[:2]
-            messages.append(_message({"role": "user", "content": text}))
+            messages.append(message(role="user", content=text))
             own += tokens
         calls = answer.calls if self.tools and history.round < self.options.tool_rounds else ()
         if not calls:
-            messages.append(_message({"role": "assistant", "content": answer.text}))
+            messages.append(message(role="assistant", content=answer.text))
             return replace(history, question=history.question + 1, round=0, messages=tuple(messages), own_tokens=own)
-        messages.append(_message({"role": "assistant", "content": answer.text or None, "tool_calls": _called(calls)}))
+        messages.append(message(role="assistant", content=answer.text or None, tool_calls=_called(calls)))
         for number, call in enumerate(calls):
             kind = draws.hash64(_RESULT, history.round, number)
             tokens = self._draw(kind, history.question, self.options.tool_result, history.branch)
             rng = draws.Rng(draws.hash64(self.step.seed, kind, history.branch, history.question, 1))
             text = corpus_for(self.facts.text).text_of(tokens, rng)
-            messages.append(_message({"role": "tool", "tool_call_id": call.id, "content": text}))
+            messages.append(message(role="tool", tool_call_id=call.id, content=text))
             own += tokens
         return replace(history, round=history.round + 1, messages=tuple(messages), own_tokens=own)
 
@@ -231,9 +226,9 @@ class Session:
 
     def next_tokens(self, history: History, tokens: int) -> int:
         """Tokens of the prompt after a history of `tokens`."""
-        if not history.question and not history.round:
-            return tokens + self.question(history)[1]
-        return tokens + (self.question(history)[1] if history.round == 0 else 0) + _TEMPLATE_TOKENS
+        first = not history.question and not history.round
+        question = self.question(history)[1] if history.round == 0 else 0
+        return tokens + question + (0 if first else _TEMPLATE_TOKENS)
 
     def fits(self, history: History, tokens: int) -> bool:
         """Tell if the prompt after a history of `tokens` leaves room to answer."""
@@ -313,7 +308,7 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
     return session.step_of(history)
 
 
-def is_session(payload: Mapping[str, Any]) -> bool:
+def is_session(payload: Mapping[str, object]) -> bool:
     return bool(getattr(payload.get("conversation"), "is_live", False))
 
 
@@ -334,9 +329,10 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _called(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+def _called(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
     return [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
 
 
-def _message(message: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(message) + b","
+def message(**fields: object) -> bytes:
+    """Build a message as JSON with a trailing comma."""
+    return orjson.dumps(fields) + b","

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
 from loadchaos.core.rng import Rng
@@ -89,9 +89,8 @@ class Options(ProfilePart):
         )
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Set text, output and expected outcome of one rung. If the limit is unknown, a short prompt is sent instead."""
-    assert isinstance(options, Options)
     rung = options.rung or options.rungs()[request.step.ordinal % len(options.rungs())]
     limit = _limit(facts, options.limit)
     request.fixed_length = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
@@ -30,6 +30,7 @@ def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Positions = Annotated[tuple[int, ...], AfterValidator(_positive)]
+SideTokens = Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")]
 
 
 def longest_sequence(facts: Facts) -> int:
@@ -46,15 +47,10 @@ class Options(ProfilePart):
     """
 
     at: Positions = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
-    before: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
-        1, 24
-    )
-    past: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
-        8, 40
-    )
+    before: SideTokens = Range(1, 24)
+    past: SideTokens = Range(8, 40)
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`, if all positions fit."""
         return {"tokens": sum(self.at) / len(self.at)}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own
@@ -71,8 +67,7 @@ class Options(ProfilePart):
         return [p for p in self.at if p > least and p + self.past.high <= longest]
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     fitting = options.fitting(facts)
     request.fixed_length = True
     if not fitting or facts.text is None:

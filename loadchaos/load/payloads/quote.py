@@ -5,9 +5,9 @@ An answer that was mixed up with another one then holds a secret word of another
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -23,19 +23,15 @@ class Options(ProfilePart):
     Several, because answers that are mixed up in the middle then still hold a whole word of the other request.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = frozenset({"conversation", "near_limit", "positions"})
     times: int = Field(default=3, ge=2, le=8)
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in ("conversation", "near_limit", "positions")]
 
     def describe(self) -> str:
         return f"answers that repeat the secret word of their prompt {self.times} times"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
     """Order the quote behind the text; the prompt's length becomes unknown."""
-    assert isinstance(options, Options)
     request.quotes = options.times
     request.length_known = False
     request.extra["temperature"] = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
@@ -23,11 +23,8 @@ ORDER = 0
 class Options(ProfilePart):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
 
+    ignores: ClassVar[frozenset[str] | None] = None
     trace: str
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name != "recorded"]
 
     @model_validator(mode="after")
     def _complete(self) -> Options:
@@ -42,7 +39,6 @@ class Options(ProfilePart):
         return self
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens are unknown."""
         sends = request_trace.read(Path(self.trace)).sends
         images = sum(s.images for s in sends) / len(sends)
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
@@ -51,9 +47,8 @@ class Options(ProfilePart):
         return f"the recorded bodies of {Path(self.trace).name}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
     """Set the whole request; nothing of it is fitted to the server."""
-    assert isinstance(options, Options)
     recorded = request_trace.read(Path(options.trace))
     send = recorded.sends[request.step.ordinal % len(recorded.sends)]
     file = recorded.body_file(send)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import base64
 import copy
 import functools
+import itertools
 import json
 import mimetypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -36,7 +37,9 @@ _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bard": "assistant", "bing": "assistant", "system": "system",
 }  # fmt: skip
-_PLACEHOLDER_ANSWER = {"role": "assistant", "content": "I see. Please go on."}
+Body = dict[str, Any]
+"""A body of a request, or a part of one, as the file has it."""
+_PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
@@ -48,14 +51,11 @@ class Options(ProfilePart):
     sends the file's model.
     """
 
+    ignores: ClassVar[frozenset[str] | None] = None
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
     turns: Literal["all", "first"] = "all"
     keep_model: bool = False
-
-    @classmethod
-    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
     def _readable(self) -> Options:
@@ -72,7 +72,6 @@ class Options(ProfilePart):
         ]
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens are unknown."""
         found = read(self.file, self.turns)
         images = sum(g.images for g in found) / len(found)
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
@@ -102,9 +101,8 @@ class FileRequest:
     contract: AnswerContract | None = None
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Set the whole request; nothing of it is fitted to the server."""
-    assert isinstance(options, Options)
     found = read(options.file, options.turns)
     given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
     request.stream = request.stream if given.stream is None else given.stream
@@ -163,7 +161,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     yield from json_lines(path, text)
 
 
-def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
+def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
     """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
@@ -173,10 +171,8 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str
         yield None, record, True
     elif "conversations" in record:  # ShareGPT
         messages = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])]
-        while (
-            messages and messages[0]["role"] == "assistant"
-        ):  # an excerpt of a longer one; templates need a question first
-            messages.pop(0)
+        # An excerpt of a longer one may begin with an answer; templates need a question first.
+        messages = list(itertools.dropwhile(lambda m: m["role"] == "assistant", messages))
         yield from _one_per_question(messages, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
         for body in record["payloads"]:
@@ -207,15 +203,13 @@ def _role(name: object) -> str:
     return _SHAREGPT[str(name)]
 
 
-def _one_per_question(
-    messages: list[dict[str, Any]], all_turns: bool
-) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
+def _one_per_question(messages: list[Body], all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
     questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
     for i in questions if all_turns else questions[:1]:
         yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
 
 
-def _from_aiperf(record: Any) -> dict[str, Any]:
+def _from_aiperf(record: Any) -> Body:
     if not isinstance(record, Mapping):
         raise ValueError(f"a turn with text or images was expected (got {record!r:.40})")
     texts, images = record.get("texts") or [record.get("text") or ""], record.get("images") or []
@@ -223,17 +217,14 @@ def _from_aiperf(record: Any) -> dict[str, Any]:
     # Named items stand as {"name": ..., "contents": [...]}.
     flat = [c for t in texts for c in (t["contents"] if isinstance(t, dict) else [t])]
     pictures = [c for i in images for c in (i["contents"] if isinstance(i, dict) else [i])]
-    return _chat(" ".join(flat), pictures)
+    content: object = " ".join(flat)
+    if pictures:
+        parts: list[Body] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+        content = [*parts, {"type": "text", "text": content}]
+    return {"messages": [{"role": "user", "content": content}]}
 
 
-def _chat(text: str, images: list[str]) -> dict[str, Any]:
-    if not images:
-        return {"messages": [{"role": "user", "content": text}]}
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in images]
-    return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
-
-
-def _file_request(body: dict[str, Any], url: str | None, folder: Path, is_openai: bool) -> FileRequest:
+def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) -> FileRequest:
     if not isinstance(body, dict) or not ("messages" in body or "prompt" in body):
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
@@ -261,7 +252,7 @@ def _file_request(body: dict[str, Any], url: str | None, folder: Path, is_openai
     )
 
 
-def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _image_parts(body: Mapping[str, Any]) -> Iterator[Body]:
     for message in body.get("messages") or ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
@@ -269,7 +260,7 @@ def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield part
 
 
-def _embed(part: dict[str, Any], folder: Path) -> None:
+def _embed(part: Body, folder: Path) -> None:
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):

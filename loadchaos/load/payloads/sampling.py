@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
@@ -65,16 +65,15 @@ class Options(ProfilePart):
         return self.n is None or self.n.high <= 1
 
     def answers_per_request(self) -> float:
-        return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
+        return self.n.mean if self.n is not None else 1.0
 
     def describe(self) -> str:
         given = self.model_dump(mode="json", exclude_unset=True)
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Add the fields to the body; parameters that are not given are not sent."""
-    assert isinstance(options, Options)
     if options.n is not None:
         request.extra["n"] = n = rng.between(options.n.low, options.n.high)
         if n > 1:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
-from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+from loadchaos.load.wire.contract import AnswerContract, Schema, SchemaRule, compiled
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -43,7 +43,7 @@ class Options(ProfilePart):
     some texts. Answers are checked against the rule, unless `strict` is false or their finish_reason is length.
     """
 
-    json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_check_schema)] = "small"
+    json_schema: Annotated[Kind | Schema, BeforeValidator(_check_schema)] = "small"
     regex: str | None = Field(default=None, min_length=1)
     choices: tuple[str, ...] = ()
     variants: int = Field(default=1, gt=0)
@@ -73,9 +73,8 @@ class Options(ProfilePart):
         return f"answers in a {kind} JSON schema{many}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Ask for an answer that follows the rule, and hold it to the rule."""
-    assert isinstance(options, Options)
     variant = rng.bits() % options.variants
     if options.regex is not None or options.choices:
         regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)
@@ -84,7 +83,9 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
             request.extra |= _regex_fields(field, regex)
             request.contract = _regex_contract(regex, options.choices) if options.strict else None
             return
-        schema: dict[str, Any] = {"enum": list(options.choices)} if options.choices else _pattern_schema(regex)
+        # A server that takes no regex gets the schema of a JSON string.
+        text: Schema = {"type": "string", "pattern": f"^(?:{regex})$"}
+        schema: Schema = {"enum": list(options.choices)} if options.choices else text
     else:
         kind = options.json_schema
         schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
@@ -101,11 +102,6 @@ def _regex_fields(field: str, regex: str) -> dict[str, object]:
     return {"structured_outputs": {"regex": regex}} if field == "structured_outputs" else {field: regex}
 
 
-def _pattern_schema(regex: str) -> dict[str, Any]:
-    """Make the schema of a JSON string, for a server that takes no regex."""
-    return {"type": "string", "pattern": f"^(?:{regex})$"}
-
-
 @functools.lru_cache(maxsize=64)
 def _regex_contract(regex: str, choices: tuple[str, ...]) -> AnswerContract:
     return AnswerContract(choices=frozenset(choices)) if choices else AnswerContract(regex=compiled(regex))
@@ -117,15 +113,15 @@ def schema_contract(schema: bytes) -> AnswerContract:
     return AnswerContract(SchemaRule(orjson.loads(schema)))
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _object(properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _small(variant: int) -> dict[str, Any]:
+def _small(variant: int) -> Schema:
     return _object({f"name_{variant}": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}})
 
 
-def _deep(variant: int) -> dict[str, Any]:
+def _deep(variant: int) -> Schema:
     inner = _small(variant)
     for level in range(6):
         inner = _object(
@@ -134,12 +130,12 @@ def _deep(variant: int) -> dict[str, Any]:
     return inner
 
 
-def _wide(variant: int) -> dict[str, Any]:
-    kinds: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "integer"}, {"enum": ["a", "b"]}, {"type": "null"}]
+def _wide(variant: int) -> Schema:
+    kinds: list[Schema] = [{"type": "boolean"}, {"type": "integer"}, {"enum": ["a", "b"]}, {"type": "null"}]
     return _object({f"field_{variant}_{i}": kinds[hash64(variant, i) % len(kinds)] for i in range(40)})
 
 
-def _choice(variant: int) -> dict[str, Any]:
+def _choice(variant: int) -> Schema:
     return {"enum": [f"choice {variant} {i}" for i in range(100)]}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
@@ -24,7 +23,7 @@ ORDER = 10
 SHORTEST_TEXT_TOKENS = 16
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
-_GUESS_WORDS = (
+_GUESS_WORDS = [
     "the",
     "of",
     "and",
@@ -41,7 +40,7 @@ _GUESS_WORDS = (
     "they",
     "at",
     "be",
-)
+]
 _GUESS = TextFacts(overhead=0, words=tuple((f" {w}", 1) for w in _GUESS_WORDS), unit=" the", source="guess")
 """Used where nothing was measured: nearly right for most tokenizers; the request's length counts as unknown."""
 
@@ -96,11 +95,10 @@ class Options(ProfilePart):
         return f"{self.tokens} tokens of text{script}{shared}"
 
     def per_request(self) -> dict[str, float]:
-        return {"tokens": (self.tokens.low + self.tokens.high) / 2}
+        return {"tokens": self.tokens.mean}
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:
     wanted = rng.between(options.tokens.low, options.tokens.high)
     script: str = options.script
     if script == "mixed":
@@ -139,7 +137,7 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
         )
     if style.script != "latin" and style.script not in dict(known.scripts):
         request.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
-    corpus = _cached_corpus(known, style.script)
+    corpus = corpus_for(known, style.script)
     opening = ""
     if facts.text is not None and style is not _PLAIN:
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
@@ -238,16 +236,13 @@ def alphabets_of(known: TextFacts | None) -> list[Alphabet]:
     return [corpus_for(known).alphabet, *(alphabet(words) for _, words in (known.scripts if known is not None else ()))]
 
 
-def corpus_for(known: TextFacts | None) -> _Corpus:
-    """The words of a server, to cut texts of an exact number of tokens from."""
-    return _corpus(known or _GUESS)
-
-
 _corpora: dict[tuple[int, str], tuple[TextFacts, _Corpus]] = {}
 """Keyed by identity: hashing some hundred words per prompt would cost more than the prompt."""
 
 
-def _cached_corpus(facts: TextFacts, script: str) -> _Corpus:
+def corpus_for(known: TextFacts | None, script: str = "latin") -> _Corpus:
+    """The words of a server, to cut texts of an exact number of tokens from."""
+    facts = known or _GUESS
     found = _corpora.get((id(facts), script))
     if found is None:
         if len(_corpora) >= 16:
@@ -256,8 +251,7 @@ def _cached_corpus(facts: TextFacts, script: str) -> _Corpus:
     return found[1]
 
 
-@functools.lru_cache(maxsize=16)
-def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
+def _corpus(facts: TextFacts, script: str) -> _Corpus:
     rng = draws.Rng(20260701)
     words = dict(facts.scripts).get(script) or facts.words
     drawn = [words[rng.bits() % len(words)] for _ in range(_CORPUS_WORDS)]

@@ -6,16 +6,16 @@ The chat template writes them into the prompt, so its length is not known before
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
-from loadchaos.load.wire.contract import AnswerContract, SchemaRule
+from loadchaos.load.wire.contract import AnswerContract, Schema, SchemaRule
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -51,9 +51,8 @@ class Options(ProfilePart):
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
     """Add the tools; the prompt's length becomes unknown."""
-    assert isinstance(options, Options)
     choice = "none" if request.calls_over else options.choice
     # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
     # the tool is strict.
@@ -61,7 +60,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     tools = [
         _tool(i, strict=guided, marks=options.marks) for i in range(rng.between(options.count.low, options.count.high))
     ]
-    named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
+    named: Schema = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
     request.length_known = False
     if guided:
@@ -81,8 +80,8 @@ def _contract(count: int, *, marks: bool) -> AnswerContract:
     return AnswerContract(tools={f["name"]: SchemaRule(f["parameters"]) for f in functions}, must_call=True)
 
 
-def _tool(number: int, *, strict: bool, marks: bool) -> dict[str, Any]:
-    properties: dict[str, Any] = {
+def _tool(number: int, *, strict: bool, marks: bool) -> Schema:
+    properties: Schema = {
         "place": {"type": "string"},
         "days": {"type": "integer"},
         "unit": {"enum": ["c", "f"]},

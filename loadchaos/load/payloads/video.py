@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 import functools
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.unit_fields import ImageSize, IntRange, Share, at_least
-from loadchaos.core.units import Range, Size
-from loadchaos.load.payloads import avi, images, jpeg
+from loadchaos.core.unit_fields import ImageSize
+from loadchaos.core.units import Size
+from loadchaos.load.payloads import avi, jpeg, reuse
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 
 ORDER = 1
 _PART_BEGINS = {
@@ -25,20 +24,18 @@ _PART_END = b'"}},'
 _MAX_PIXELS = 4_000_000
 
 
-class Options(ProfilePart):
+class Options(reuse.Reused):
     """Number of videos, and `frames` of `size` at `fps` in each.
 
     `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`, which vLLM and LMDeploy also take. `unique` and
     `reuse_distance` work as for images: a video that is not new repeats one of that many requests earlier, to the byte.
     """
 
-    count: Annotated[IntRange, at_least(0, "at least one video was expected", high=1)] = Range(1, 1)
+    noun: ClassVar[str] = "video"
     frames: int = Field(default=8, gt=0, le=256)
     size: ImageSize = Size(256, 256)
     fps: int = Field(default=2, gt=0, le=60)
     format: Literal["avi", "frames"] = "avi"
-    unique: Share = 1.0
-    reuse_distance: int = Field(default=200, gt=0)
 
     @field_validator("size")
     @classmethod
@@ -47,18 +44,8 @@ class Options(ProfilePart):
             raise ValueError(f"a frame has at most 4 megapixels here (got {value})")
         return value
 
-    @property
-    def new(self) -> float:
-        return self.unique
-
-    @property
-    def near_duplicates(self) -> float:
-        return 0.0
-
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. Its tokens depend on the model."""
-        mean = (self.count.low + self.count.high) / 2
-        return {"videos": mean, "frames": mean * self.frames}
+        return {"videos": self.count.mean, "frames": self.count.mean * self.frames}
 
     def kind(self) -> str:
         """Key of `Facts.video_tokens`. The properties that decide the prompt tokens."""
@@ -69,22 +56,21 @@ class Options(ProfilePart):
 
     def describe(self) -> str:
         new = "always new" if self.unique >= 1 else f"{self.unique * 100:g}% new"
-        return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
+        return f"{self.counted} of {self.frames} frames of {self.size}, {new}"
 
 
-def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
-    assert isinstance(options, Options)
+def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
         request.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
         return
-    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 12)
-    count = images.image_count(options, base, request.step.ordinal)
+    base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 12)
+    count = options.count_of(base, request.step.ordinal)
     for slot in range(count):
-        ordinal, place, _ = images.resolve_repeat(options, base, request.step.ordinal, slot)
-        request.parts.append(_part(options, images.image_identity(base, ordinal, place)))
-        if options.unique < 1 and request.image_names is not None:
-            request.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
+        first = options.first_use(base, request.step.ordinal, slot)
+        request.parts.append(_part(options, reuse.identity(base, first)))
+        if options.unique < 1:
+            reuse.note_name(request, base, first[:2])
     if count:
         request.videos += count
         request.image_tokens += count * (tokens or 0)

@@ -105,9 +105,8 @@ def _require_link(token: str) -> None:
 
 def _require_own_page() -> None:
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
-    if origin is not None and origin.partition("://")[2] != request.host:
-        abort(403, "requests from other pages are not allowed")
-    if site not in (None, "same-origin", "none"):
+    foreign = origin is not None and origin.partition("://")[2] != request.host
+    if foreign or site not in (None, "same-origin", "none"):
         abort(403, "requests from other pages are not allowed")
 
 

@@ -151,9 +151,7 @@ class RunView:
             "profile": self.web.get("profile"),
             "about": self.web.get("about"),
             "run": name,
-            "verdict": self.result.get("verdict"),
-            "exit_code": self.result.get("exit_code"),
-            "error": self.result.get("error"),
+            **{key: self.result.get(key) for key in ("verdict", "exit_code", "error")},
             "links": links,
             "search": dict(zip(("name", "about"), self._newest_search, strict=True)) if self._newest_search else None,
             "older": [n for n in self.runs if n != name][-5:],
@@ -209,19 +207,18 @@ def _routes(web_ui: auth.LocustWebUi, view: RunView, token: str) -> None:
 
     @route("searches/<search>/<path:name>")
     def search_file(search: str, name: str) -> Response:
-        folder, parts = view.searches.get(search), Path(name).parts
+        parts = Path(name).parts
         of_a_step = parts[0] == "steps" and parts[-1] == "report.html"
-        if folder is None or ".." in parts or not (name in _SEARCH_FILES or of_a_step):
-            abort(404)
-        return send_from_directory(folder, name, max_age=0)
+        return send(view.searches.get(search), name, name in _SEARCH_FILES or of_a_step)
 
     def file_of(run: str, name: str) -> Response:
-        folder = view.runs.get(run)
-        parts = Path(name).parts
-        if folder is None or ".." in parts or not (name in _FILES or parts[0] == "incidents"):
-            abort(404)
         as_text = "text/plain" if not name.endswith((".html", ".json")) else None
-        return send_from_directory(folder, name, mimetype=as_text, max_age=0)
+        return send(view.runs.get(run), name, name in _FILES or Path(name).parts[0] == "incidents", as_text)
+
+    def send(folder: Path | None, name: str, is_public: bool, mimetype: str | None = None) -> Response:
+        if folder is None or ".." in Path(name).parts or not is_public:
+            abort(404)
+        return send_from_directory(folder, name, mimetype=mimetype, max_age=0)
 
     @web_ui.app.route("/loadchaos/webui.js")
     def script() -> Response:

@@ -7,6 +7,7 @@ stream repeats the one before it with another text: such events are recognised b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -30,7 +31,7 @@ from loadchaos.core.outcome_rules import (
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
 from loadchaos.load.wire.request import AnswerRules
-from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, SseParser, json_string
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, JsonObject, SseParser, json_string
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
@@ -82,7 +83,7 @@ class AnswerReader:
         self.largest_gap_ns = 0
         self.chunks = 0
         self.finish: dict[int, str | None] = {}
-        self.usage: dict[str, Any] | None = None
+        self.usage: JsonObject | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
         self.labels: dict[str, str] = {}
@@ -154,9 +155,8 @@ class AnswerReader:
             # Some servers forget the last blank line; a cut frame is no such case.
             if last is not None and (complete or last.data == b"[DONE]"):
                 self._event(at_ns, last)
-            if self.fault is None and self.is_empty() and self._sse.comments == 0 and self._prefix.strip():
-                text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
-                self.outcome_events.append(OutcomeEvent("protocol_error", f"the stream contained no event: {text!r}"))
+            if self.fault is None and not self._events and self._sse.comments == 0 and self._prefix.strip():
+                self.fail(f"the stream contained no event: {excerpt(self._prefix)!r}")
         elif complete and self.fault is None:
             self._read_json_body(b"".join(self._body))
 
@@ -177,9 +177,7 @@ class AnswerReader:
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that the server took from its prefix cache."""
-        details = self.usage.get("prompt_tokens_details") if self.usage else None
-        value = details.get("cached_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) else None
+        return self._count_in("prompt_tokens_details", "cached_tokens")
 
     @property
     def finish_reason(self) -> str | None:
@@ -196,16 +194,13 @@ class AnswerReader:
         return bool(self.finish) and None not in self.finish.values()
 
     @property
-    def reasoning_only(self) -> bool:
-        return self.has_text and not self.has_answer
-
     def is_empty(self) -> bool:
-        return self._events == 0
+        return not self._events
 
-    def anomalies(self, content_type: str) -> dict[str, Any]:
+    def anomalies(self, content_type: str) -> JsonObject:
         """List unusual properties of an ok answer, for the detail of its row."""
-        found: dict[str, Any] = {}
-        if self.reasoning_only:
+        found: JsonObject = {}
+        if self.has_text and not self.has_answer:
             found["reasoning_only"] = True
         if not self.has_text:
             found["no_text"] = True
@@ -217,7 +212,7 @@ class AnswerReader:
             found["content_type"] = content_type[:80]
         return found
 
-    def _add_count_anomalies(self, found: dict[str, Any]) -> None:
+    def _add_count_anomalies(self, found: JsonObject) -> None:
         tokens = self.completion_tokens
         if tokens is None:
             return
@@ -233,9 +228,12 @@ class AnswerReader:
 
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning that the server counted, and may keep to itself."""
-        details = self.usage.get("completion_tokens_details") if self.usage else None
-        value = details.get("reasoning_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) else 0
+        return self._count_in("completion_tokens_details", "reasoning_tokens") or 0
+
+    def _count_in(self, details_key: str, key: str) -> int | None:
+        details = self.usage.get(details_key) if self.usage else None
+        value = details.get(key) if isinstance(details, dict) else None
+        return value if isinstance(value, int) else None
 
     def _read_pending(self) -> None:
         early, self._pending = self._pending, []
@@ -273,7 +271,7 @@ class AnswerReader:
     def _event(self, at_ns: int, event: Event) -> None:
         self._events += 1
         if event.data == b"[DONE]":
-            self._on_done()
+            self.end_stream()
             return
         word = self._template.token_text(event.data) if not event.name else None
         if word:
@@ -287,11 +285,7 @@ class AnswerReader:
         except orjson.JSONDecodeError:
             self._not_json(event)
             return
-        error = error_object(data)
-        if error is None and event.name == "error":
-            error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
-        if error is not None:
-            self._on_error(error)
+        if self._is_error(event, data):
             return
         if event.name not in {"", "message"}:
             return  # a named event is an extension (ping, progress) that no client of this protocol reads
@@ -301,9 +295,7 @@ class AnswerReader:
         try:
             self._read_chunk(at_ns, data)
         except WrongShapeError as e:
-            self.outcome_events.append(
-                OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}")
-            )
+            self.fail(f"{e}: {excerpt(event.data)}")
             return
         if self.chunks > 1:  # an answer of one token has no second like it
             if self._template is UNLEARNED:
@@ -311,13 +303,25 @@ class AnswerReader:
             self._template.learn(event.data, data)
 
     def _not_json(self, event: Event) -> None:
-        text = event.data[:300].decode("utf-8", "replace")
         if event.name == "error":
-            self._on_error(ErrorObject(text, None, ""))
+            self._on_error(ErrorObject(excerpt(event.data), None, ""))
         elif event.name in {"", "message"}:
-            self.outcome_events.append(OutcomeEvent("protocol_error", f"an event is not JSON: {text}"))
+            self.fail(f"an event is not JSON: {excerpt(event.data)}")
 
-    def _on_done(self) -> None:
+    def _is_error(self, event: Event, data: object, *, named: bool = False) -> bool:
+        """Note the error of an event; with `named`, or by its name, it is one in any form."""
+        error = error_object(data)
+        if error is None and (named or event.name == "error"):
+            error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
+        if error is not None:
+            self._on_error(error)
+        return error is not None
+
+    def fail(self, why: str) -> None:
+        self.outcome_events.append(OutcomeEvent("protocol_error", why))
+
+    def end_stream(self) -> None:
+        """Note the mark that ends the stream."""
         if self.done_seen:
             self.second_done = True
             return
@@ -382,14 +386,12 @@ class AnswerReader:
         """Note that a token follows the finish_reason of its choice."""
         self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
 
-    def _read_choices(self, data: object) -> list[dict[str, Any]]:
+    def _read_choices(self, data: object) -> list[JsonObject]:
         if not isinstance(data, dict):
             raise WrongShapeError("the value is not an object")
         choices = data.get("choices")
-        usage = data.get("usage")
+        usage = usage_of(data)
         if usage is not None:
-            if not isinstance(usage, dict):
-                raise WrongShapeError("usage is not an object")
             self.usage = usage
         read_body_labels(data, self.labels)
         usual = data.keys() <= ANSWER_KEYS
@@ -416,7 +418,7 @@ class AnswerReader:
             kind = "missing" if number > before + 1 else "repeated or out of order"
             self.disorder.append(f"a chunk is {kind}: number {number} follows {before}")
 
-    def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
+    def _read_extras(self, index: int, choice: JsonObject, message: Any) -> None:
         """Read what the checks of the content need (decision.py)."""
         if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
             self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
@@ -464,7 +466,7 @@ class AnswerReader:
         """The pieces of the text in order of arrival, reasoning included."""
         return self._text
 
-    def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
+    def _read_message(self, delta: JsonObject) -> tuple[bool, bool]:
         """Read a delta or message. Returns (it has a token, it has a token of the answer itself)."""
         text = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 + ("role" in delta):
@@ -487,17 +489,23 @@ class AnswerReader:
             token = answer = self.has_calls = True
         return token, answer
 
-    def _read_finish_reason(self, index: int, choice: dict[str, Any]) -> None:
+    def _read_finish_reason(self, index: int, choice: JsonObject) -> None:
         reason = choice.get("finish_reason")
         if reason is None or reason == "":  # some gateways say "" where there is none yet
             self.finish.setdefault(index, None)
             return
         if not isinstance(reason, str):
             raise WrongShapeError("finish_reason is not a string")
+        self.set_finish(reason, index, f"unrequested finish_reason {reason}")
+
+    def set_finish(
+        self, reason: str, index: int = 0, cancelled: str = "unrequested end: the answer was cancelled"
+    ) -> None:
+        """Set the reason why a choice ended, in the words of chat. `cancelled` explains an end that we did not ask for."""
         self.finish[index] = reason
         self._template = UNLEARNED  # a token that follows is read in full, as it is a fault
         if (outcome := finish_outcome(reason)) is not None:
-            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else f"unrequested finish_reason {reason}"
+            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else cancelled
             self.outcome_events.append(OutcomeEvent(outcome, said))
 
     def _record_token(self, at_ns: int, *, answer: bool) -> None:
@@ -521,8 +529,7 @@ class AnswerReader:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
             if body.strip() or not self.asked_stream:
-                text = body[:300].decode("utf-8", "replace")
-                self.outcome_events.append(OutcomeEvent("protocol_error", f"the body is not JSON: {text!r}"))
+                self.fail(f"the body is not JSON: {excerpt(body)!r}")
             return
         self._events += 1
         error = error_object(data)
@@ -530,13 +537,11 @@ class AnswerReader:
             self.outcome_events.append(OutcomeEvent("http_error", error.text[:MAX_ERROR_CHARS], error.code))
             return
         if self.asked_stream:
-            self.outcome_events.append(
-                OutcomeEvent("protocol_error", "a stream was requested, but one JSON value arrived")
-            )
+            self.fail("a stream was requested, but one JSON value arrived")
         try:
             self._read_whole(data)
         except WrongShapeError as e:
-            self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
+            self.fail(f"{e}: {excerpt(body)}")
 
     def _read_usual(self, data: object) -> bool:
         """Read an answer of one finished choice with a text and nothing else; False, with nothing read, for any other."""
@@ -545,7 +550,7 @@ class AnswerReader:
         choices, usage, known_id = data.get("choices"), data.get("usage"), data.get("id")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             return False
-        choice: dict[str, Any] = choices[0]
+        choice: JsonObject = choices[0]
         message, reason = choice.get("message"), choice.get("finish_reason")
         if type(index := choice.get("index")) is not int or index or self.rules.answers == 0:
             return False
@@ -590,7 +595,7 @@ def final_event(answer: AnswerReader) -> OutcomeEvent:
     if answer.is_stream and not answer.asked_stream:
         return OutcomeEvent("protocol_error", "one JSON value was requested, but a stream arrived")
     if not answer.finished:
-        if answer.is_empty() and not answer.done_seen:
+        if answer.is_empty and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
         return OutcomeEvent("truncated", f"the answer ended without {answer.FINISH}")
     if answer.is_stream and (rules.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
@@ -612,6 +617,44 @@ def begins_stream(begin: bytes, *, declared: bool) -> bool:
     return declared or begin.startswith(_SSE_BEGINS)
 
 
+def object_of(holder: Mapping[str, object], key: str) -> JsonObject:
+    """Return a member that must be an object. Raises WrongShapeError."""
+    value = holder.get(key)
+    if not isinstance(value, dict):
+        raise WrongShapeError(f"{key} is not an object")
+    return value
+
+
+def list_of(holder: Mapping[str, object], key: str) -> list[JsonObject]:
+    """Return a member that must be a list of objects. Raises WrongShapeError."""
+    value = holder.get(key)
+    if not isinstance(value, list) or not _all_objects(value):
+        raise WrongShapeError(f"{key} is not a list of objects")
+    return value
+
+
+def usage_of(holder: Mapping[str, object]) -> JsonObject | None:
+    return None if holder.get("usage") is None else object_of(holder, "usage")
+
+
+def int_of(holder: Mapping[str, object], key: str) -> int:
+    """Return a member that must be a number; 0 where it is missing. Raises WrongShapeError."""
+    value = holder.get(key, 0)
+    if not isinstance(value, int):
+        raise WrongShapeError(f"{key} is not a number")
+    return value
+
+
+def whole_object(data: object) -> JsonObject:
+    if not isinstance(data, dict):
+        raise WrongShapeError("the value is not an object")
+    return data
+
+
+def excerpt(data: bytes) -> str:
+    return data[:300].decode("utf-8", "replace")
+
+
 def _all_objects(choices: list[Any]) -> bool:
     for choice in choices:  # noqa: SIM110 - all() makes a generator for what is nearly always one choice
         if not isinstance(choice, dict):
@@ -625,7 +668,7 @@ def _has_token(message: Any) -> bool:
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
 
 
-def _index(choice: dict[str, Any]) -> int:
+def _index(choice: JsonObject) -> int:
     index = choice.get("index", 0)
     if not isinstance(index, int):
         raise WrongShapeError("a choice's index is not a number")

@@ -102,12 +102,8 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class AnswerContract:
-    """Rules of one kind of request.
-
-    Attributes:
-        content: rule of the text.
-        tools: rule of the arguments by the name of a tool.
-        must_call: an answer without a tool call breaks the contract.
+    """Rules of one kind of request: `content` of the text, `tools` of the arguments by the name of a tool. With
+    `must_call` an answer without a tool call breaks the contract.
     """
 
     content: SchemaRule | None = None

@@ -84,14 +84,9 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         for text, calls, reason in answer.contents():
             violation = None if reason == "length" or _is_full(answer) else contract.violation(text, calls)
             if violation is not None:
-                found.append(
-                    {
-                        "id": violation.id,
-                        "text": f"the answer violates its schema: {violation.text[:_EXCERPT]}",
-                        "expected": violation.expected[:_EXCERPT],
-                        "got": violation.got[:_EXCERPT],
-                    }
-                )
+                text, expected, got = (part[:_EXCERPT] for part in violation[:3])
+                text = f"the answer violates its schema: {text}"
+                found.append({"id": violation.id, "text": text, "expected": expected, "got": got})
     return found
 
 
@@ -149,11 +144,7 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
 def _longest_run(pieces: list[str]) -> int:
     if len(set(pieces)) > len(pieces) - _RUN + 1:
         return 1  # so many different pieces leave no room for a run
-    longest = run = 1
-    for before, piece in itertools.pairwise(pieces):
-        run = run + 1 if piece == before else 1
-        longest = max(longest, run)
-    return longest
+    return max(len(list(run)) for _, run in itertools.groupby(pieces))
 
 
 def text_ratio(text: str) -> float | None:

@@ -39,16 +39,10 @@ _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under whic
 
 
 class Exchange:
-    """A request in progress, from taking a connection to its end row.
-
-    Call the steps in order, then `end_row()`. `sweep` may be called from elsewhere at any time.
-
-    Attributes:
-        due_ns: When the request was due, monotonic ns.
-        slowed: Set by a behaviour that is slow on purpose: its times say nothing about the server.
-        pipelined: Exchanges whose answers follow on the same connection.
-        has_successor: Another exchange reads on when this one has ended.
-        leftover: The connection and the bytes read beyond this answer, for the successor.
+    """A request in progress, from taking a connection to its end row. Call the steps in order, then `end_row()`. `sweep`
+    may be called from elsewhere at any time. `due_ns`: monotonic. A behaviour that is slow on purpose sets `slowed`: its
+    times say nothing about the server. The answers of `pipelined` follow on the same connection. With `has_successor`
+    another exchange reads on when this one has ended, from `leftover`: the connection and the bytes beyond this answer.
     """
 
     __slots__ = (

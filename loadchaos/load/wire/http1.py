@@ -59,17 +59,11 @@ _ID_BEGIN = b"\r\n%s: " % _ID.encode()
 
 
 class ResponseParser:
-    """Parser of one response: `feed` bytes in, get body bytes out.
-
-    Chunking and gzip are undone. Bytes before a fault have been returned.
-
-    Attributes:
-        status, headers, version: Valid once `has_head`; header names are in lower case, repeated ones joined with ", ".
-            Only `request_id` is sure to tell the request's id.
-        done: The body ended as promised.
-        reusable: Another request may follow on this connection.
-        excess: Bytes after the end that no request asked for.
-        broken: Why the bytes are not HTTP/1, or None.
+    """Parser of one response: `feed` bytes in, get body bytes out. Chunking and gzip are undone. Bytes before a fault have
+    been returned. Status, headers and version are valid once `has_head`; header names are in lower case, repeated ones
+    joined with ", ". Only `request_id` is sure to tell the request's id. `done`: the body ended as promised. `reusable`:
+    another request may follow on this connection. `excess`: bytes after the end that no request asked for. `broken`: why
+    the bytes are not HTTP/1.
     """
 
     __slots__ = (

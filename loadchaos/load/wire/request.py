@@ -57,14 +57,9 @@ class Progress:
 
 @slotted_dataclass(frozen=True)
 class AnswerRules(OutcomeRules):
-    """Rules of a server's answers, and of the answer to one request.
-
-    Attributes:
-        allow_empty: An answer without a token is correct.
-        foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
-        contract: Rules that the answer's content must obey.
-        answers: Choices that were requested; None: unknown.
-        most_tokens: Tokens that each choice may have at most; None: unknown. Only read with a contract.
+    """Rules of a server's answers, and of the answer to one request. `allow_empty`: an answer without a token is correct.
+    `foreign_nonce` finds a word of another request in the answer's text. `answers` is the number of choices that were
+    requested, `most_tokens` that of tokens that each may have (None: unknown; only read with a contract).
     """
 
     allow_empty: bool = False
@@ -95,19 +90,19 @@ class Request:
 
     Attributes:
         expect: outcomes that are right.
-        path, body: what is sent; a payload that sets `body` itself sends it as it is.
+        body: a payload that sets it itself sends it as it is.
         tokens: prompt tokens that the server should count; None: unknown.
         owner: owner of the secret word in its prompt (payloads/secret_word.py), `secret` its code; None: without one.
         nonce: words that only its prompt has; with `secret_sent` they are its secret word.
         quotes: how often the answer has to repeat the secret word; 0: not at all.
         parts: content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: tokens of template and text; None where the server's count is unknown.
-        text_style: style of the text (text.TextStyle).
+        text_style: a text.TextStyle.
         wanted_tokens: tokens of the text as the profile has them, template included; None: no payload wrote one.
         more_texts: further texts of a request of several.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
-        image_file: name of the file of a hostile image.
-        audio_files: WAV files; they are among `parts`, too.
+        image_file: the file of a hostile image.
+        audio_files: they are among `parts`, too.
         length_known: false if the prompt holds more than text and images.
         fixed_length: a payload has set prompt and output itself, so nothing is fitted to the server.
         edge: prompt tokens minus the limit, for a near-limit request.
@@ -115,16 +110,13 @@ class Request:
         continues: the history is the whole prompt: the results of tools follow an answer, and no question.
         calls_over: the model may call no more tools.
         extra: more fields of the body.
-        model: model to ask for instead of the run's.
         contract: rules that its answer must obey; None: there are none.
         answers: choices or results that it asks for; None: unknown.
         notes: what was reduced to fit the server, in words.
         exact: tokens that the answer must have; None: any number up to `max_tokens`.
         most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
-        endpoint: name of its endpoint (load/endpoints).
         id: id that the server may log (X-Request-Id).
         fresh: it needs a connection that no other request uses.
-        rules, reader: how its answer is read and judged.
     """
 
     step: Step

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, usage_of, whole_object
 
 _EXCERPT = 200
 
@@ -25,15 +24,14 @@ class Results(AnswerReader):
     FINISH = "a result"
 
     @abstractmethod
-    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         """Return the results in order. Raises WrongShapeError."""
 
     def _read_whole(self, data: object) -> None:
-        if not isinstance(data, dict):
-            raise WrongShapeError("the value is not an object")
+        data = whole_object(data)
         if isinstance(data.get("id"), str):
             self.answer_id = data["id"]
-        self._read_usage(data.get("usage"))
+        self.usage = usage_of(data)
         results = self.read_results(data)
         asked = self.rules.answers
         if asked is not None and results and len(results) != asked:
@@ -62,17 +60,3 @@ class Results(AnswerReader):
             raise WrongShapeError("a result's index is not a number")
         if sorted(indexes) != list(range(len(indexes))):  # type: ignore[type-var]  # they are all numbers
             self.add_wrong("the results do not have the indexes of the texts", indexes)
-
-    def _read_usage(self, usage: object) -> None:
-        if usage is None:
-            return
-        if not isinstance(usage, dict):
-            raise WrongShapeError("usage is not an object")
-        self.usage = usage
-
-
-def results_of(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    value = data.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise WrongShapeError(f"{key} is not a list of objects")
-    return value

@@ -15,12 +15,13 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from loadchaos.core.units import NS_PER_S
+from loadchaos.core.urls import host_and_port, http_parts
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
@@ -67,12 +68,9 @@ class Origin:
     _addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"a URL such as http://127.0.0.1:8000 was expected (got {self.base_url!r})")
+        parts = http_parts(self.base_url)
         self.tls = parts.scheme == "https"
-        self.host = parts.hostname
-        self.port = parts.port or (443 if self.tls else 80)
+        self.host, self.port = host_and_port(self.base_url)
         self.prefix = parts.path.rstrip("/").removesuffix("/v1")
         self.host_header = parts.netloc.rpartition("@")[2]
         if self.tls and self.tls_context is None:
@@ -226,27 +224,21 @@ class Connection:
 
     def shutdown(self) -> None:
         """Shut down from another thread: a waiting `receive` or `send` wakes up."""
-        try:
+        with suppress(OSError):  # the peer was first; the waiter wakes up all the same
             # Not SSLSocket.shutdown, which takes the TLS state from under the waiter.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-        except OSError:
-            pass  # the peer was first; the waiter wakes up all the same
 
     def close(self) -> None:
         """Close the socket. Unread bytes make the kernel send a reset, as for a client that walks away."""
         if self.watcher is not None:
             self.watcher.stop()
-        try:
+        with suppress(OSError):  # nothing is left to be saved
             self._sock.close()
-        except OSError:
-            pass  # nothing is left to be saved
 
     def reset(self) -> None:
         """Close with a TCP reset: no linger, RFC 9293 3.10.4's abort."""
-        try:
+        with suppress(OSError):  # the peer was first
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        except OSError:
-            pass  # the peer was first
         self.close()
 
 
@@ -376,8 +368,10 @@ class StampClock:
             self.ahead_ns = ahead_ns
         if ahead_ns > self.ahead_ns - _CLOCK_STEP_NS:
             self._disagreements = 0
-        else:
-            self._on_disagreement(ahead_ns)
+        else:  # an interruption between both reads, or a clock set forward
+            self._disagreements += 1
+            if self._disagreements >= _CONFIRMATIONS:  # an interruption does not come each time
+                self.ahead_ns, self._disagreements = ahead_ns, 0
 
     def arrival(self, stamp: ArrivalStamp, now_ns: int) -> int:
         """Convert the arrival time of something that was read before `now_ns`."""
@@ -389,9 +383,3 @@ class StampClock:
         at_ns: int = seconds * NS_PER_S + ns + self.ahead_ns
         # Anything else was stamped before somebody set the clock.
         return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
-
-    def _on_disagreement(self, ahead_ns: int) -> None:
-        """Count a smaller difference. It is an interruption between both reads, or a clock set forward."""
-        self._disagreements += 1
-        if self._disagreements >= _CONFIRMATIONS:  # an interruption does not come each time
-            self.ahead_ns, self._disagreements = ahead_ns, 0

@@ -22,6 +22,10 @@ _TRIES = 4
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
+JsonObject = dict[str, Any]
+"""An object that a server sent; its members may have any type."""
+
+
 class Event(NamedTuple):
     """One event: its data lines joined with LF, and its name ("" without)."""
 
@@ -220,7 +224,7 @@ UNLEARNED = EventTemplate()
 """A template that recognises nothing; whoever wants to learn makes one of its own."""
 
 
-def _token(choices: Any) -> tuple[dict[str, Any], str] | None:
+def _token(choices: Any) -> tuple[JsonObject, str] | None:
     """Find the event's only token. Returns None where there are several, or a finish_reason."""
     if not isinstance(choices, list) or len(choices) != 1 or choices[0].get("finish_reason") is not None:
         return None

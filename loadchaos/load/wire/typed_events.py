@@ -12,17 +12,9 @@ from typing import Any
 import orjson
 
 from loadchaos.core.answer_labels import read_body_labels
-from loadchaos.core.outcome_rules import (
-    MAX_ERROR_CHARS,
-    TEXT_AFTER_DONE,
-    TEXT_AFTER_FINISH,
-    ErrorObject,
-    OutcomeEvent,
-    error_object,
-    finish_outcome,
-)
-from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, final_event
-from loadchaos.load.wire.sse import Event
+from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, TEXT_AFTER_FINISH, OutcomeEvent
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, excerpt
+from loadchaos.load.wire.sse import Event, JsonObject
 
 _EXCERPT = 400
 
@@ -41,7 +33,7 @@ class TypedEvents(AnswerReader):
         self._given: dict[object, list[str]] = {}
 
     @abstractmethod
-    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+    def read_typed(self, at_ns: int, kind: str, data: JsonObject) -> None:
         """Read one event. Raises WrongShapeError."""
 
     def _event(self, at_ns: int, event: Event) -> None:
@@ -55,20 +47,13 @@ class TypedEvents(AnswerReader):
             return
         kind = data.get("type") if isinstance(data, dict) else None
         if not isinstance(kind, str) or kind == "error" or event.name == "error":
-            error = error_object(data)
-            if error is None and (kind == "error" or event.name == "error"):
-                error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
-            if error is not None:
-                self._on_error(error)
-            elif event.name in {"", "message"}:
-                text = event.data[:300].decode("utf-8", "replace")
-                self.outcome_events.append(OutcomeEvent("protocol_error", f"an event has no type: {text}"))
+            if not self._is_error(event, data, named=kind == "error") and event.name in {"", "message"}:
+                self.fail(f"an event has no type: {excerpt(event.data)}")
             return
         try:
             self.read_typed(at_ns, kind, data)
         except WrongShapeError as e:
-            text = event.data[:300].decode("utf-8", "replace")
-            self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {text}"))
+            self.fail(f"{e}: {excerpt(event.data)}")
 
     def add_text(self, at_ns: int, text: object, *, answer: bool, part: object = None) -> None:
         """Add a piece of text that an event brought; `part` is its place."""
@@ -94,14 +79,9 @@ class TypedEvents(AnswerReader):
         if not isinstance(whole, str):
             raise WrongShapeError("the text of an event is not a string")
         if whole != given and not self.contradictions and not self.front_skipped:
-            self.contradictions.append(
-                {
-                    "id": "stream_contradicts",
-                    "text": "the complete text of the stream differs from its pieces",
-                    "expected": whole[-_EXCERPT:],
-                    "got": given[-_EXCERPT:],
-                }
-            )
+            text = "the complete text of the stream differs from its pieces"
+            expected, got = whole[-_EXCERPT:], given[-_EXCERPT:]
+            self.contradictions.append({"id": "stream_contradicts", "text": text, "expected": expected, "got": got})
 
     def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:
         known, before, _ = self._calls.setdefault((0, number), ["", "", ""])
@@ -123,23 +103,7 @@ class TypedEvents(AnswerReader):
         self._calls[0, len(self._calls)] = [str(name), arguments, ""]
         self.has_text = self.has_answer = self.has_calls = True
 
-    def set_finish(self, reason: str) -> None:
-        """Set the reason why the answer ended, in the words of chat."""
-        self.finish[0] = reason
-        if (outcome := finish_outcome(reason)) is not None:
-            cancelled = "unrequested end: the answer was cancelled"
-            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else cancelled
-            self.outcome_events.append(OutcomeEvent(outcome, said))
-
-    def end_stream(self) -> None:
-        """Note the event that ends the stream."""
-        if self.done_seen:
-            self.second_done = True
-            return
-        self.done_seen = True
-        self.outcome_events.append(final_event(self))
-
-    def keep_id(self, holder: Mapping[str, Any]) -> None:
+    def keep_id(self, holder: Mapping[str, object]) -> None:
         """Keep the id and the labels of the answer, and count changes of its id."""
         read_body_labels(holder, self.labels)
         known = holder.get("id")
@@ -149,19 +113,3 @@ class TypedEvents(AnswerReader):
             self.answer_id = known
         elif known != self.answer_id:
             self.id_changes += 1
-
-
-def object_of(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a member that must be an object."""
-    value = holder.get(key)
-    if not isinstance(value, dict):
-        raise WrongShapeError(f"{key} is not an object")
-    return value
-
-
-def list_of(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a member that must be a list of objects."""
-    value = holder.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise WrongShapeError(f"{key} is not a list of objects")
-    return value

@@ -7,10 +7,12 @@ timeouts instead of a timer per read, and one receiver reads all answers (receiv
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -56,11 +58,18 @@ _GC_THRESHOLDS = (20_000, 50, 100)
 
 _TOO_MANY_OPEN_FILES = os.strerror(errno.EMFILE)
 
-ReportRequest = Callable[[EndRow], None]
-"""Reports a request to Locust."""
 
-UserCount = Callable[[], int]
-"""Number of Locust users of this worker; they replace the plan's once edited in the web UI."""
+def print_failure(failure: BaseException) -> None:
+    """Print why a load ended. Our output may be a file on the same full disk."""
+    text = f"the ledger could not be written: {failure}"
+    if not isinstance(failure, LedgerError):
+        text = f"this is a bug in loadchaos: please report it with the run folder: {failure!r}"
+    print_error(text)
+
+
+def print_error(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"loadchaos: {text}", file=sys.stderr, flush=True)
 
 
 class User:
@@ -71,7 +80,7 @@ class User:
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.greenlet: Greenlet | None = None
-        self.work: Callable[[Slot], None] | None = None
+        self.work: Callable[[Slot], object] | None = None
 
 
 class Dispatcher:
@@ -80,11 +89,13 @@ class Dispatcher:
     def __init__(
         self,
         plan: WorkerPlan,
-        report: ReportRequest,
+        report: Callable[[EndRow], None],
         clock: MasterClock | None = None,
-        user_count: UserCount | None = None,
+        user_count: Callable[[], int] | None = None,
     ) -> None:
-        """Prepare the load; `run` starts it. `clock` is the master's, on a worker of another machine."""
+        """Prepare the load; `run` starts it. `report` tells Locust of a request. `clock` is the master's, on a worker of
+        another machine. `user_count` gives Locust's users here, which replace the plan's once edited in the web UI.
+        """
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
@@ -184,7 +195,7 @@ class Dispatcher:
                 self._recorder.miss(step, "no_slot")
             else:
                 self._recorder.note_lag(time.monotonic_ns() - due_ns)
-                self._assign(partial(self._run_due, prepared or self.plan.build_request(step), due_ns))
+                self._assign(partial(self._send, prepared or self.plan.build_request(step), due_ns))
                 sleep(0)  # send it now, not when the next one has been built
         self._change_round(phase, round_, None)
 
@@ -209,7 +220,8 @@ class Dispatcher:
             due_ns = order.next_due_ns
             if due_ns is None or due_ns > time.monotonic_ns():
                 poll_ns = time.monotonic_ns() + int((TOKEN_POLL_S if self._watched else CONTROL_POLL_S) * 1e9)
-                self._wait_for_cause(min(due_ns or poll_ns, poll_ns))
+                self._cause.wait(max(0.0, (min(due_ns or poll_ns, poll_ns) - time.monotonic_ns()) / 1e9))
+                self._cause.clear()
                 self._note_tokens(order)
                 continue
             due_ns, position = order.pop_due()
@@ -237,10 +249,6 @@ class Dispatcher:
             exchange = self._recorder.in_flight.get(request_id)
             if exchange is not None and exchange.tokens:
                 order.note_tokens(name, exchange.tokens, time.monotonic_ns())
-
-    def _wait_for_cause(self, until_ns: int) -> None:
-        self._cause.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
-        self._cause.clear()
 
     def _wait_until(self, due_ns: int) -> None:
         """Wait until `due_ns` or the end of the load. If late, read arrivals first."""
@@ -347,7 +355,7 @@ class Dispatcher:
             while self._free_users and self._join_phase is not None:
                 self._assign(self._join_phase)
 
-    def _assign(self, work: Callable[[Slot], None]) -> None:
+    def _assign(self, work: Callable[[Slot], object]) -> None:
         user = self._free_users.pop()
         self._busy_users += 1
         self._idle.clear()
@@ -371,9 +379,6 @@ class Dispatcher:
             hub().switch()
 
     # ---- one request ----
-
-    def _run_due(self, request: Request, due_ns: int, slot: Slot) -> None:
-        self._send(request, due_ns, slot)
 
     def _run_step(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
         if request.step.traffic not in self.plan.sessions:

@@ -51,16 +51,11 @@ class CountedRequests:
         stats = cast("Any", self._environment.stats)
         for traffic, times_ms in all_times_ms.items():
             for entry in (stats.total, stats.get(traffic, "POST")):
-                _log_all(entry, times_ms, self._bytes[traffic])
-
-
-def _log_all(entry: Any, times_ms: list[float], length: int) -> None:
-    now = time.time()
-    second = int(now)
-    if entry.use_response_times_cache and entry.last_request_timestamp and second > int(entry.last_request_timestamp):
-        entry._cache_response_times(second - 1)
-    _add_times(entry, Counter(times_ms), now)
-    entry.total_content_length += length
+                now, last = time.time(), entry.last_request_timestamp
+                if entry.use_response_times_cache and last and int(now) > int(last):
+                    entry._cache_response_times(int(now) - 1)
+                _add_times(entry, Counter(times_ms), now)
+                entry.total_content_length += self._bytes[traffic]
 
 
 def report(environment: Environment, row: EndRow, *, tokens: bool) -> None:
@@ -82,15 +77,12 @@ def report(environment: Environment, row: EndRow, *, tokens: bool) -> None:
     )
     if not tokens or outcome != "ok":
         return
+    stats = cast("Any", environment.stats)
     if first_token_ns is not None:
-        _add_times(_entry(environment, traffic, "TTFT"), {(first_token_ns - due_ns) / _MS: 1}, time.time())
+        _add_times(stats.get(traffic, "TTFT"), {(first_token_ns - due_ns) / _MS: 1}, time.time())
     if row["itl_hist"]:
         gaps_ms = {bucket_middle(i) / _MS: n for i, n in row["itl_hist"].items()}
-        _add_times(_entry(environment, traffic, "ITL"), gaps_ms, time.time())
-
-
-def _entry(environment: Environment, traffic: str, kind: str) -> Any:
-    return cast("Any", environment.stats).get(traffic, kind)
+        _add_times(stats.get(traffic, "ITL"), gaps_ms, time.time())
 
 
 def _add_times(entry: Any, times: Mapping[float, int], now: float) -> None:

@@ -58,22 +58,15 @@ class SharedPlan:
         self.exchanges: set[Exchange] = set()
         self.ended = self.paused = False
         self.stopping = flag()
-        self._steps = _endless(plan)
+        passes = (of_phase(plan.profile, plan.seed + number, 0, 0, 1) for number in itertools.count())
+        self.steps: Iterator[Step] = itertools.chain.from_iterable(passes)
         spawn(self._sweep)
-
-    def next(self) -> Step:
-        return next(self._steps)
 
     def _sweep(self) -> None:
         while not self.ended or self.exchanges:
             sleep(SWEEP_S)
             for exchange in list(self.exchanges):
                 exchange.sweep(time.monotonic_ns())
-
-
-def _endless(plan: WorkerPlan) -> Iterator[Step]:
-    for pass_number in itertools.count():
-        yield from of_phase(plan.profile, plan.seed + pass_number, 0, 0, 1)
 
 
 class ServerState:
@@ -160,7 +153,7 @@ class ProfileUser(User):
         if shared is None or slot is None:  # the error was reported, and the load ends
             sleep(_NO_PLAN_PAUSE_S)
             return
-        step = shared.next()
+        step = next(shared.steps)
         begun_s = time.monotonic()
         request = shared.plan.build_request(step)
         if step.traffic in shared.plan.sessions:

@@ -13,14 +13,7 @@ from loadchaos.core.body_hash import body_hash
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
-from loadchaos.core.ledger.rows import (
-    AnyRow,
-    BeginOrEnd,
-    BeginRow,
-    EndRow,
-    MissedRow,
-    MissReason,
-)
+from loadchaos.core.ledger.rows import AnyRow, BeginOrEnd, BeginRow, EndRow, MissedRow, MissReason
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import SILENT_STREAMS
 from loadchaos.core.model import Step

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from loadchaos.core.ledger.rows import AnswerRow, ConversationEnd, ConversationRow, EndRow
+from loadchaos.core.ledger.rows import AnswerRow, BeginOrEnd, ConversationEnd, ConversationRow, EndRow
 from loadchaos.core.session_ids import suffix
 from loadchaos.load.payloads import live
 from loadchaos.load.wire.answer_reader import AnswerReader
@@ -105,7 +105,6 @@ class SessionRun:
         """Run the session. Returns the last row of the user."""
         session = self._session
         begin = self._row("begin", due_ns)
-        begin["planned_turns"] = session.planned_turns
         if session.tool_choice is not None:
             begin["tools"] = session.tool_choice
         self._hands.write(begin)
@@ -116,7 +115,7 @@ class SessionRun:
             row = self._run_branches(fork, slot) or row
         tally = self._tally
         end: ConversationRow = {
-            **self._row("end", due_ns), "planned_turns": session.planned_turns, "end": tally.end, "why": tally.why,
+            **self._row("end", due_ns), "end": tally.end, "why": tally.why,
             "turns": tally.done, "turns_lost": tally.lost, "turns_left": tally.left, "turns_cut": tally.cut,
             "requests": tally.requests, "tool_calls": tally.tool_calls, "bad_calls": tally.bad_calls,
             "think_ns": tally.think_ns,
@@ -124,14 +123,12 @@ class SessionRun:
         self._hands.write(end)
         return row
 
-    def _row(self, what: str, due_ns: int) -> ConversationRow:
+    def _row(self, what: BeginOrEnd, due_ns: int) -> ConversationRow:
         step = self._first.step
-        row: ConversationRow = {
-            "row": "conversation", "at_ns": time.monotonic_ns(), "what": "begin" if what == "begin" else "end",
-            "id": self._first.id, "step": step.index, "phase": step.phase, "traffic": step.traffic,
-            "due_ns": due_ns, "planned_turns": 0,
+        return {
+            "row": "conversation", "at_ns": time.monotonic_ns(), "what": what, "id": self._first.id, "step": step.index,
+            "phase": step.phase, "traffic": step.traffic, "due_ns": due_ns, "planned_turns": self._session.planned_turns,
         }  # fmt: skip
-        return row
 
     def _run_branches(self, fork: _Position, slot: Slot) -> EndRow | None:
         """Run the continuations at the same time. Returns the last row of the user's own."""

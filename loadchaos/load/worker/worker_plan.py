@@ -48,15 +48,9 @@ DEAD_SERVER_PAUSE_S = 0.5
 
 @dataclass(frozen=True)
 class WorkerPhase:
-    """A phase as the dispatcher needs it.
-
-    Attributes:
-        open: Steps have due times.
-        slots: This worker's users.
-        drain: A new round waits until nothing is in flight.
-        for_s: Duration of a closed phase, in seconds.
-        behind_s: Seconds of the phase that an earlier, resumed run has done.
-        replay: Trace whose requests the phase sends, `speed` times as fast.
+    """A phase as the dispatcher needs it. `open`: its steps have due times. `slots` are this worker's users. With `drain`
+    a new round waits until nothing is in flight. `for_s` is the duration of a closed phase, `behind_s` the time that an
+    earlier, resumed run has done. The requests of `replay` are sent `speed` times as fast.
     """
 
     index: int

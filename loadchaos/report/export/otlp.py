@@ -26,6 +26,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
+from loadchaos.core.urls import host_and_port
 from loadchaos.core.version import __version__
 from loadchaos.core.whole_file import read_json
 from loadchaos.report.export.tables import RunClock
@@ -194,11 +195,10 @@ class _SpanMaker:
             if {"models", "adapters"} & set((t.get("payload") or {}).get("sampling") or ())
         }
         self._model = str(facts.get("model") or "")
-        server = urlsplit(str((run.get("target") or {}).get("url") or facts.get("base_url") or ""))
+        host, port = host_and_port(str((run.get("target") or {}).get("url") or facts.get("base_url") or ""))
         self._common: dict[str, Any] = {"gen_ai.provider.name": str(facts.get("dialect") or "unknown")}
-        if server.hostname:
-            self._common["server.address"] = server.hostname
-            self._common["server.port"] = server.port or (443 if server.scheme == "https" else 80)
+        if host:
+            self._common |= {"server.address": host, "server.port": port}
         self._resource = _resource(folder, run)
 
     def span(self, begin: Mapping[str, Any], end: Mapping[str, Any]) -> ReadableSpan:

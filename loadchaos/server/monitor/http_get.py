@@ -11,11 +11,11 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import httptools
 
 from loadchaos.core.limits import MOST_ANSWER_BYTES
+from loadchaos.core.urls import DEFAULT_PORTS, host_and_port, http_parts
 
 _READ_BYTES = 1 << 16
 
@@ -33,7 +33,7 @@ class Endpoint:
     @property
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS["https" if self.tls else "http"] else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,10 @@ class HttpResponse:
 
 def parse_endpoint(url: str, tls: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None) -> Endpoint:
     """Split a URL; https without a context uses the system's certificates. Raises ValueError: it is no http(s) URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"a URL such as http://127.0.0.1:8000 was expected (got {url!r})")
-    secure = parts.scheme == "https"
+    parts = http_parts(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    context = (tls or ssl.create_default_context()) if secure else None
-    return Endpoint(parts.hostname, parts.port or (443 if secure else 80), path, context, dict(headers or {}))
+    context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+    return Endpoint(*host_and_port(url), path, context, dict(headers or {}))
 
 
 @dataclass

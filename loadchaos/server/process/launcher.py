@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
-from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
+from loadchaos.core.urls import host_and_port
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 from loadchaos.server.monitor.gaps import CoverageGap
@@ -98,10 +98,10 @@ def _at_home(word: str) -> str:
 
 def refuse_taken_port(url: str) -> None:
     """Raise OptionError if a server listens there already. That server would be tested instead of the one we start."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
+    address = host_and_port(url)
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as s:
         s.settimeout(0.5)
-        if s.connect_ex((parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))) == 0:
+        if s.connect_ex(address) == 0:
             raise OptionError(
                 f"another server already listens on {url}: stop it, or launch the server on another --port"
             )

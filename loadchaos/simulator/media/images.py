@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from loadchaos.core.urls import host_and_port
 from loadchaos.simulator.media import audio, videos
 from loadchaos.simulator.media.picture_reader import read_picture
 from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage, ImageError, Processor
@@ -127,7 +128,7 @@ def _payload(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"}:
         # This server reaches nothing but its clients: every remote image is one that cannot be fetched.
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        host, port = host_and_port(url)
         text = f"Cannot connect to host {host}:{port} ssl:default [Connect call failed ('{host}', {port})]"
         raise ImageError(text, 500, "InternalServerError")
     if parts.scheme == "file":

@@ -75,7 +75,7 @@ def test_images_shares_of_new_near_and_repeated_are_as_asked(facts: Facts, step:
     options = images.Options.model_validate(
         {"size": "8x8", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 9}
     )
-    found = [images.resolve_repeat(options, 77, n, 0) for n in range(9, 4009)]
+    found = [options.first_use(77, n, 0) for n in range(9, 4009)]
     own = sum(ordinal == n for n, (ordinal, _, _) in enumerate(found, 9))
     assert abs(own / 4000 - 0.5) < 0.03
     assert len({s for s in found if s[2]}) > 0.19 * 4000
