@@ -208,11 +208,12 @@ class Profile(ProfilePart):
             warm_up=self._warm_up_rule(),
             planned_s=sum(phase.timed_s for phase in self.load) if all(p.timed_s for p in self.load) else None,
             endpoints={traffic.name: traffic.endpoint for traffic in self.traffic},
-            new_prompts=[] if any(p.repeats_prompts for p in self.load) else self._new_prompts(),
+            new_prompts=[
+                traffic.name
+                for traffic in self.traffic
+                if traffic.prompts_differ and not any(p.repeats_prompts for p in self.load)
+            ],
         )
-
-    def _new_prompts(self) -> list[str]:
-        return [traffic.name for traffic in self.traffic if traffic.prompts_differ]
 
     def _warm_up_rule(self) -> dict[str, Any]:
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
