@@ -242,11 +242,5 @@ class LatencyHistograms:
         return self._by_name.items()
 
     def figures(self) -> LatencyFigures:
-        return LatencyFigures(
-            ttft_s=statistics_of(self.ttft),
-            ttfo_s=statistics_of(self.ttfo),
-            itl_s=statistics_of(self.itl),
-            tpot_s=statistics_of(self.tpot),
-            e2e_s=statistics_of(self.e2e),
-            lower_bounds=self.lower_bounds,
-        )
+        found = {f"{name}_s": statistics_of(histogram) for name, histogram in self.items()}
+        return LatencyFigures(**found, lower_bounds=self.lower_bounds)
