@@ -31,6 +31,10 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 
 _NOT_FLAGS = {"dialect", "defects", "era"}  # have options of their own
+_BOOLEANS = {
+    **dict.fromkeys(("true", "1", "yes", "on", ""), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 _ALIASES = {
     "session_len": "max_model_len",
     "cache_block_seq_len": "block_size",
@@ -167,23 +171,13 @@ def _parse_value(name: str, value: object, kind: str) -> object:
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
     expected = kind.removesuffix(" | None")
-    if expected == "bool":
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in {"true", "1", "yes", "on", ""}:
-            return True
-        if str(value).lower() in {"false", "0", "no", "off"}:
-            return False
-    elif expected == "int" and not isinstance(value, bool):
-        try:
-            return int(str(value).replace("_", ""))
-        except ValueError:
-            pass  # reported below
-    elif expected == "float" and not isinstance(value, bool):
-        try:
-            return float(str(value))
-        except ValueError:
-            pass  # reported below
-    elif expected == "str":
+    if expected == "str":
         return "" if value is None else str(value)
+    try:
+        if expected == "bool":
+            return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
+        if not isinstance(value, bool):
+            return int(str(value).replace("_", "")) if expected == "int" else float(str(value))
+    except (KeyError, ValueError):
+        pass  # reported below
     raise ValueError(f"flag {name} must be {expected} (got {value!r})")

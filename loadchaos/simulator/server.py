@@ -113,13 +113,9 @@ class ApiServer:
         """Handle SIGTERM. The listener closes at once. Requests in flight end with the same bodies as after an engine
         death.
         """
-        if self._stopping:
-            return
-        self._stopping = True
-        self._lifecycle.shutting_down()
-        http.close_listener()
-        self._engine.fail_all_requests()
-        self._finished.set()
+        if not self._stopping:
+            self._close(http)
+            self._engine.fail_all_requests()
 
     def _close(self, http: HttpServer) -> None:
         if not self._stopping:

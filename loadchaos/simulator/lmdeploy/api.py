@@ -57,7 +57,7 @@ class LmdeployApi(Api):
 
     def _record_step(self, tokens: int) -> None:
         if tokens:
-            self.metrics.iteration_tokens.observe(tokens)
+            self.metrics.histograms["iteration_tokens_total"].observe(tokens)
 
     def _table(self) -> dict[tuple[str, str], Route]:
         table: dict[tuple[str, str], Route] = {

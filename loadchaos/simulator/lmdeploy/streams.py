@@ -144,21 +144,22 @@ class LmdeployGeneration:
             metrics.failed += 1
         else:
             metrics.succeeded += 1
-            metrics.latency.observe(time.monotonic() - self._started_at)
-            metrics.request_prompt.observe(self._request.prompt_tokens)
-            metrics.request_generation.observe(self._tokens)
+            metrics.histograms["e2e_request_latency_seconds"].observe(time.monotonic() - self._started_at)
+            metrics.histograms["request_prompt_tokens"].observe(self._request.prompt_tokens)
+            metrics.histograms["request_generation_tokens"].observe(self._tokens)
         metrics.in_flight -= 1
 
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
         metrics.generation_tokens += output.new_tokens
         if self._tokens:
-            metrics.tpot.observe((now - self._last_at) / max(1, output.new_tokens))
+            gap_s = (now - self._last_at) / max(1, output.new_tokens)
+            metrics.histograms["time_per_output_token_seconds"].observe(gap_s)
         else:
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self._request.prompt_tokens
             metrics.cached_tokens += output.cached_tokens
-            metrics.ttft.observe(now - self._started_at)
+            metrics.histograms["time_to_first_token_seconds"].observe(now - self._started_at)
         self._last_at = now
 
     def _text(self) -> str:
