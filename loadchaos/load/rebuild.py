@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
@@ -117,7 +118,7 @@ class _BodyStore:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
-        self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
+        self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
         self._until = until
         self._bytes = 0
         self._redactor = Redactor()

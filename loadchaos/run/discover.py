@@ -18,6 +18,7 @@ from loadchaos.chaos import authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
 from loadchaos.core.tls import TlsSettings
+from loadchaos.core.typed_json import to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run import requirements
@@ -56,7 +57,7 @@ def _require_authorization(profile: Profile, base: str) -> None:
 
 def main() -> int:
     try:
-        print(json.dumps(asyncio.run(discover_server(json.load(sys.stdin))).to_json()))
+        print(json.dumps(to_json(asyncio.run(discover_server(json.load(sys.stdin))))))
     except LoadchaosError as e:
         print(f"loadchaos: {e}", file=sys.stderr)
         return e.exit_code

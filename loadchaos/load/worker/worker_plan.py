@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core import typed_json
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
@@ -119,7 +120,7 @@ class WorkerPlan:
         """Read the run folder's plan.json and the facts.json beside it; with `worker` None, the plan names its worker."""
         try:
             plan = orjson.loads(path.read_bytes())
-            facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
+            facts = typed_json.from_json(Facts, orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
             raise LedgerError(f"{path}: the plan cannot be read: {e}; start the run again") from e
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
