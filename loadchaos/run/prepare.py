@@ -301,7 +301,7 @@ class Preparation:
             "profile": profile, "seed": self._options.seed, "base_url": self._server.url, "via": via,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": worker_count(self._options),
-            "tls": self._target.tls.to_json(),
+            "tls": typed_json.to_json(self._target.tls),
             "resume": self._options.resume.to_json() if self._options.resume is not None else None,
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(typed_json.to_json(facts), indent=1))

@@ -215,7 +215,7 @@ def from_profile(
         "api_key_env": api_key_env,
         "headers": dict(headers or {}),
         "folder": "",
-        "tls": TlsSettings(profile.target.ca, profile.target.insecure).to_json(),
+        "tls": typed_json.to_json(TlsSettings(profile.target.ca, profile.target.insecure)),
     }
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     attributes = {

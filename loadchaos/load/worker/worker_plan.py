@@ -93,10 +93,8 @@ class WorkerPlan:
         self.facts = facts
         # A worker on another machine has its own folder; request ids still carry the run's prefix.
         self.folder = Path(plan.get("spool") or plan["folder"])
-        via = plan.get("via")
-        self.target = Origin(
-            plan["base_url"], TlsSettings.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
-        )
+        via, tls = plan.get("via"), typed_json.from_json(TlsSettings, plan.get("tls"))
+        self.target = Origin(plan["base_url"], tls.context(), (via[0], int(via[1])) if via else None)
         self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
         limits = self.profile.limits
         self.limits = WireTimeouts.of(limits)
