@@ -218,7 +218,7 @@ class Engine:
         started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
             first = request.outputs == 0
-            step = RequestStep(len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
+            step = RequestStep(self.config, len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
             if not new_tokens:
                 continue
