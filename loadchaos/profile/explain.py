@@ -212,15 +212,16 @@ def _phase(phase: Phase, noun: str) -> str:
 
 
 def _law(phase: Phase) -> str:
-    if phase.law == "gamma":
-        return f"gamma arrivals with burstiness {phase.burstiness:g}"
-    if phase.law == "step":
-        return f"{phase.steps} steps"
-    if phase.law == "spike":
-        return f"spike after {describe_duration(phase.at or 0)} for {describe_duration(phase.width or 0)}"
-    if phase.law == "day":
-        return f"daily curve of {describe_duration(phase.period)}, peak after {describe_duration(phase.at or 0)}"
-    return {"poisson": "Poisson arrivals", "constant": "evenly spaced"}.get(phase.law, phase.law)
+    at, width, period = map(describe_duration, (phase.at or 0, phase.width or 0, phase.period))
+    return {
+        "constant": "evenly spaced",
+        "poisson": "Poisson arrivals",
+        "gamma": f"gamma arrivals with burstiness {phase.burstiness:g}",
+        "ramp": "ramp",
+        "step": f"{phase.steps} steps",
+        "spike": f"spike after {at} for {width}",
+        "day": f"daily curve of {period}, peak after {at}",
+    }[phase.law]
 
 
 def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:

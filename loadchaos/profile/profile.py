@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
-from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
@@ -28,7 +26,7 @@ from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.slo import Slo
-from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read
+from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read, yaml_text
 from loadchaos.profile.target import Launch, Target
 from loadchaos.profile.traffic import BehaviourShare, Traffic
 
@@ -347,14 +345,3 @@ def _add_options(traffic: Traffic, registry: Registry) -> None:
         traffic._behaviour_shares.append(part)
     if "plain" in registry.behaviours:
         traffic._plain = registry.behaviours["plain"].model_validate({})
-
-
-def yaml_text(profile: Mapping[str, Any]) -> str:
-    """A profile in JSON form as YAML, in the order of its keys."""
-    out = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-    yaml.dump(profile, out)
-    return out.getvalue()

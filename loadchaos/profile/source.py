@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,17 @@ def plain(node: Any) -> Any:
         if isinstance(node, kind):
             return kind(node)
     return node
+
+
+def yaml_text(data: Any, *, flow: bool | None = None, width: int = 120) -> str:
+    """Data in JSON form as YAML, in the order of its keys. `flow` puts all in braces, None only the innermost."""
+    out = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = flow
+    yaml.width = width
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+    yaml.dump(data, out)
+    return out.getvalue()
 
 
 def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:

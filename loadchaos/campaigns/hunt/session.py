@@ -30,7 +30,7 @@ from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.typed_json import to_json
 from loadchaos.core.units import spent_time
-from loadchaos.profile.profile import yaml_text
+from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
 
