@@ -110,7 +110,7 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
     assert (facts.dialect, facts.model, facts.max_model_len) == ("vllm", name, length)
 
 
-@pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
+@pytest.mark.parametrize("embedded", [["--flag", "images=false"]], indirect=True)
 def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
     facts, _ = learn(embedded, CalibrationRequest(((448, 448),), images_per_request=1))
     assert facts.images is False
