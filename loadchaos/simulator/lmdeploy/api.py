@@ -189,7 +189,7 @@ class LmdeployApi(Api):
         if count >= longest and self.release >= (0, 16, 0):
             raise LmdeployRefusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")
         if self.engine.dead and self.release >= (0, 16, 0):
-            raise LmdeployRefusal("An internal server error occurred.", 500, "server_error")
+            raise errors.engine_failed()
         session = next(self._sessions)
         shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         options = data.get("stream_options")

@@ -77,20 +77,18 @@ class LmdeployGeneration:
             return
         release = self._server.release
         if release >= (0, 16, 0):
-            self._refuse(errors.LmdeployRefusal("An internal server error occurred.", 500, "server_error"))
-        elif release < (0, 7, 0):
+            self._refuse(errors.engine_failed())
+            return
+        if release < (0, 7, 0):
             self._exchange.cut() if self._request.stream else self._exchange.connection.close()
-            self._end(failed=True)
         elif self._request.stream:
             self._exchange.write(_DONE)
             self._exchange.end()
-            self._end(failed=True)
         elif self._tokens:
             self._exchange.send(200, self._body(self._text(), None))
-            self._end(failed=True)
         else:
             errors.send_plain_500(self._exchange)
-            self._end(failed=True)
+        self._end(failed=True)
 
     def finish(self, reason: str, text: str | None = None) -> None:
         """End with a finish_reason. `text` replaces the answer's text where the server answers with an error text."""
@@ -109,19 +107,14 @@ class LmdeployGeneration:
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        how = errors.outcome(
-            server.release,
-            self._request.chat,
-            self._request.stream,
-            server.rules.kv_error_as_500,
-            server.refuses_cleanly,
-        )
+        chat, stream = self._request.chat, self._request.stream
+        how = errors.outcome(server.release, chat, stream, server.rules.kv_error_as_500, server.refuses_cleanly)
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
             log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
         if how is Outcome.HTTP_500:
-            log.raw(errors.validation_traceback(self._request.chat, self._request.stream))
-            self._exchange.cut() if self._request.stream else errors.send_plain_500(self._exchange)
+            log.raw(errors.validation_traceback(chat, stream))
+            self._exchange.cut() if stream else errors.send_plain_500(self._exchange)
             self._end(failed=True)
         elif how is Outcome.TEXT:
             self.finish("error", errors.error_text(error, server.release))
