@@ -223,17 +223,15 @@ class Redactor:
         hide = False
         for arg in argv:
             name, sign, value = arg.partition("=")
-            if arg.startswith("-") and secret_name(name.lstrip("-")):
-                hide = not sign  # vLLM's --api-key takes several values: all up to the next option
+            is_option = arg.startswith("-")
+            is_assignment = bool(sign) and not hide  # env NAME=value command
+            if secret_name(name.lstrip("-")) and (is_option or is_assignment):
+                hide = is_option and not sign  # vLLM's --api-key takes several values: all up to the next option
                 self.add(value)
                 shown.append(f"{name}={REDACTED}" if sign else arg)
-            elif arg.startswith("-") or not hide:
+            elif is_option or not hide:
                 hide = False
-                if sign and secret_name(name) and not name.startswith("-"):  # env NAME=value command
-                    self.add(value)
-                    shown.append(f"{name}={REDACTED}")
-                else:
-                    shown.append(arg)
+                shown.append(arg)
             else:
                 self.add(arg)
                 shown.append(REDACTED)
