@@ -15,6 +15,7 @@ from bench.cost.meter import Load, Metered
 from bench.cost.truth import Ns, Seen
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.typed_json import to_json
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"
@@ -85,7 +86,7 @@ def start(load: Load, url: str, folder: Path) -> Sequence[str]:
     run = folder / "run"
     run.mkdir()
     (run / "plan.json").write_text(json.dumps(plan(load, url, folder)))
-    (run / "facts.json").write_text(json.dumps(facts(url).to_json()))
+    (run / "facts.json").write_text(json.dumps(to_json(facts(url))))
     locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"]
     return [*locust, "--loglevel", "WARNING"]
 

@@ -174,7 +174,7 @@ class Judge(RowFold):
         if row.get("what") == "begin":
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
-                self._terms = Terms.from_json(row["terms"])
+                self._terms = typed_json.from_json(Terms, row["terms"])
         elif row.get("what") == "load_begin":
             self._tracker.load_begin_ns = int(row["at_ns"])
         elif row.get("what") == "load_end":
@@ -183,7 +183,7 @@ class Judge(RowFold):
     def on_facts(self, row: FactsRow) -> None:
         self._environment["facts"] = row.get("facts")
         if self._facts is None and row.get("facts"):
-            self._facts = self._explainer.facts = Facts.from_json(row["facts"])
+            self._facts = self._explainer.facts = typed_json.from_json(Facts, row["facts"])
             if self._facts.media_fault:
                 self._record(bad_answers.media_fault(self._facts, int(row["at_ns"]))).at_clients += 1
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from loadchaos.analysis.figures.requests import Part
+from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, FactsRow, MetricsRow, QuestionRow, RunRow
 from loadchaos.core.model import Facts
@@ -41,7 +42,7 @@ class WarmCache(RowFold):
             self._loading = True
 
     def on_facts(self, row: FactsRow) -> None:
-        text = Facts.from_json(row["facts"]).text if row.get("facts") else None
+        text = typed_json.from_json(Facts, row["facts"]).text if row.get("facts") else None
         self._template_tokens = text.overhead if text is not None and text.source != "guess" else None
 
     def on_begin(self, row: BeginRow) -> None:

@@ -26,11 +26,10 @@ def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, port: int, *
     from loadchaos.simulator.command import command
     from loadchaos.simulator.options import SimulatorSpec
 
+    named: dict[str, object] = {**named_values("--flag", flags, "NAME=VALUE")}
+    named |= {name: False for name, off in (("images", no_images), ("dev_mode", no_dev_mode)) if off}
     try:
-        spec = SimulatorSpec(
-            flags=named_values("--flag", flags, "NAME=VALUE"), images=not no_images, dev_mode=not no_dev_mode, **options
-        )
-        argv = command(spec, port)
+        argv = command(SimulatorSpec(flags=named, **options), port)
     except ValueError as e:
         raise OptionError(str(e)) from e
     os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own

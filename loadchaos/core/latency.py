@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import Keywords
 from loadchaos.core.units import seconds_of
@@ -36,20 +37,18 @@ class LatencySample(NamedTuple):
     tpot_ns: float | None = None
 
 
-class _LastMeasured:
-    """The newest row and its sample: verdict and charts ask for it in turn."""
-
-    row_and_sample: tuple[Row, LatencySample | None] = {}, None
+_newest: list[tuple[Row, LatencySample | None]] = [({}, None)]
+"""The newest row and its sample: verdict and charts ask for it in turn."""
 
 
 def sample_of(end: Row) -> LatencySample | None:
     """Measure the request of an `end` row. Returns None where its times say nothing about the server: those of a client
     that is slow on purpose, and of most failures. Of an answer that was interrupted the gaps between tokens count.
     """
-    newest, sample = _LastMeasured.row_and_sample
+    newest, sample = _newest[0]
     if newest is not end:
         sample = _measure(end)
-        _LastMeasured.row_and_sample = end, sample
+        _newest[0] = end, sample
     return sample
 
 
@@ -162,12 +161,8 @@ class LatencyFigures:
 
 
 def statistics_of(histogram: LogHistogram) -> Statistics:
-    def of(name: str) -> float | None:
-        return seconds_of(histogram.statistic(name), 5)
-
-    return Statistics(
-        mean=of("mean"), p50=of("p50"), p90=of("p90"), p95=of("p95"), p99=of("p99"), max=of("max"), n=histogram.n
-    )
+    found = {name: seconds_of(histogram.statistic(name), 5) for name in REPORTED_STATISTICS}
+    return Statistics(**found, n=histogram.n)
 
 
 class LatencyHistograms:
@@ -242,11 +237,5 @@ class LatencyHistograms:
         return self._by_name.items()
 
     def figures(self) -> LatencyFigures:
-        return LatencyFigures(
-            ttft_s=statistics_of(self.ttft),
-            ttfo_s=statistics_of(self.ttfo),
-            itl_s=statistics_of(self.itl),
-            tpot_s=statistics_of(self.tpot),
-            e2e_s=statistics_of(self.e2e),
-            lower_bounds=self.lower_bounds,
-        )
+        found = {f"{name}_s": statistics_of(histogram) for name, histogram in self.items()}
+        return LatencyFigures(**found, lower_bounds=self.lower_bounds)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadchaos.core.slotted import slotted_dataclass
@@ -46,12 +46,6 @@ STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
 Attribution = Literal["server", "load", "self-inflicted", "injected", "expected"]
 Decision = Literal["pass", "fail", "unknown"]
-
-
-def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out unknown keys, so that old readers read new files."""
-    names = {f.name for f in fields(cls)}
-    return {k: v for k, v in data.items() if k in names}
 
 
 @dataclass(frozen=True)
@@ -127,20 +121,6 @@ class Facts:
         """Most tokens of a prompt beside an answer of one token. None: unknown."""
         whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
         return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        values = _known(cls, data)
-        if values.get("text") is not None:
-            text = _known(TextFacts, values["text"])
-            text["words"] = tuple((w, n) for w, n in text["words"])
-            text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
-            values["text"] = TextFacts(**text)
-        values |= {name: tuple(values.get(name, ())) for name in ("replicas", "long_images", "lora_adapters")}
-        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -224,10 +204,3 @@ class Terms:
     planned_s: float | None = None
     endpoints: Mapping[str, str] = field(default_factory=dict)
     new_prompts: Sequence[str] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        return cls(**_known(cls, data))

@@ -105,8 +105,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[bytes] = set()
-        self._literal: list[re.Pattern[bytes] | None] = [None]  # one cell, shared by forks
-        self._quoted: list[re.Pattern[bytes] | None] = [None]  # likewise
+        self._found: dict[bytes, re.Pattern[bytes]] = {}  # what is replaced, by the mark in its place; shared by forks
         self._rest = b""
         self._inside = False
         self._in_key = False  # the stream is between the first and the last line of a private key
@@ -133,8 +132,7 @@ class Redactor:
     def fork(self) -> Redactor:
         """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()
-        other._secrets, other._literal = self._secrets, self._literal
-        other._quoted = self._quoted
+        other._secrets, other._found = self._secrets, self._found
         return other
 
     def add(self, secret: str) -> None:
@@ -149,14 +147,17 @@ class Redactor:
                     json.dumps(clean, ensure_ascii=False)[1:-1],
                 }
                 self._secrets |= {form.encode("utf-8", "surrogateescape") for form in forms}
-        ordered = sorted(self._secrets, key=lambda s: (-len(s), s))  # a secret that begins like another wins over it
-        self._literal[0] = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
+        self._find(_MARK, self._secrets)
 
     def add_prompts(self, passages: Iterable[str]) -> None:
         """Replace quoted passages of our prompts by `[text of a request]`. The passages are as logs quote them."""
-        ordered = sorted(set(passages), key=len, reverse=True)
-        forms = [re.escape(passage.encode("utf-8", "surrogateescape")) for passage in ordered]
-        self._quoted[0] = re.compile(b"|".join(forms)) if forms else None
+        self._find(_PROMPT_MARK, {passage.encode("utf-8", "surrogateescape") for passage in passages})
+
+    def _find(self, mark: bytes, texts: set[bytes]) -> None:
+        self._found.pop(mark, None)
+        if texts:
+            ordered = sorted(texts, key=lambda s: (-len(s), s))  # one that begins like another wins over it
+            self._found[mark] = re.compile(b"|".join(map(re.escape, ordered)))
 
     def redact(self, data: bytes) -> bytes:
         return self._redact(data, in_key=False)[0]
@@ -164,10 +165,9 @@ class Redactor:
     def _redact(self, data: bytes, *, in_key: bool) -> tuple[bytes, bool]:
         if in_key or b"PRIVATE KEY" in data:
             data, in_key = _hide_keys(data, in_key)
-        if self._literal[0] is not None:
-            data = self._literal[0].sub(_MARK, data)
-        if self._quoted[0] is not None:
-            data = self._quoted[0].sub(_PROMPT_MARK, data)
+        for mark in (_MARK, _PROMPT_MARK):
+            if mark in self._found:
+                data = self._found[mark].sub(mark, data)
         lower = data.lower()
         for words, form in FORMS:
             if any(word in lower for word in words):
@@ -205,8 +205,9 @@ class Redactor:
     def _cut(self) -> bytes:
         keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
         cut = max(len(self._rest) - keep, 0)
-        for pattern in (self._literal[0], *(form for _, form in FORMS)):
-            for match in pattern.finditer(self._rest) if pattern is not None else ():
+        known = [self._found[_MARK]] if _MARK in self._found else []
+        for pattern in (*known, *(form for _, form in FORMS)):
+            for match in pattern.finditer(self._rest):
                 if match.start() < cut < match.end():
                     cut = match.start()
         if cut == 0:
@@ -222,17 +223,15 @@ class Redactor:
         hide = False
         for arg in argv:
             name, sign, value = arg.partition("=")
-            if arg.startswith("-") and secret_name(name.lstrip("-")):
-                hide = not sign  # vLLM's --api-key takes several values: all up to the next option
+            is_option = arg.startswith("-")
+            is_assignment = bool(sign) and not hide  # env NAME=value command
+            if secret_name(name.lstrip("-")) and (is_option or is_assignment):
+                hide = is_option and not sign  # vLLM's --api-key takes several values: all up to the next option
                 self.add(value)
                 shown.append(f"{name}={REDACTED}" if sign else arg)
-            elif arg.startswith("-") or not hide:
+            elif is_option or not hide:
                 hide = False
-                if sign and secret_name(name) and not name.startswith("-"):  # env NAME=value command
-                    self.add(value)
-                    shown.append(f"{name}={REDACTED}")
-                else:
-                    shown.append(arg)
+                shown.append(arg)
             else:
                 self.add(arg)
                 shown.append(REDACTED)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.core.errors import OptionError
 
@@ -34,11 +32,3 @@ class TlsSettings:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ca": self.ca, "insecure": self.insecure}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> TlsSettings:
-        """Read back from plan.json; None: the system's certificates."""
-        return cls(**data) if data else cls()

@@ -20,6 +20,7 @@ IF_KNOWN: Final[Mapping[str, tuple[object, ...]]] = {"absent": (None,)}
 """Metadata: the key is absent while the value is None."""
 _WRONG: Final = object()
 _UNIONS = (Union, types.UnionType)
+_LISTS = (tuple, Sequence)
 _SCALARS: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
@@ -114,7 +115,7 @@ def _empty(kind: Any) -> Callable[[], Any]:
         return lambda: None
     if is_dataclass(kind):
         return lambda: from_json(cast("type[Any]", kind), {})
-    if origin is tuple:
+    if origin in _LISTS:
         return tuple
     return cast("Callable[[], Any]", kind if origin is None else dict)
 
@@ -125,16 +126,28 @@ def _read(kind: Any, value: object) -> Any:
         return next((found for arm in get_args(kind) if (found := _read(arm, value)) is not _WRONG), _WRONG)
     if origin is Literal:
         return value if type(value) is type(get_args(kind)[0]) else _WRONG
-    if origin is tuple:
-        item = get_args(kind)[0]
-        listed = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
-        return _WRONG if listed is None else tuple(v for x in listed if (v := _read(item, x)) is not _WRONG)
+    if origin in _LISTS:
+        return _read_list(get_args(kind), value)
     if origin is not None:
         item = get_args(kind)[1]
         if not isinstance(value, Mapping):
             return _WRONG
         return {k: v for k, x in value.items() if isinstance(k, str) and (v := _read(item, x)) is not _WRONG}
     return _read_plain(kind, value)
+
+
+def _read_list(items: tuple[Any, ...], value: object) -> Any:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return _WRONG
+    if _is_fixed(items):
+        found = tuple(map(_read, items, value))
+        return found if len(items) == len(value) and _WRONG not in found else _WRONG
+    return tuple(v for x in value if (v := _read(items[0], x)) is not _WRONG)
+
+
+def _is_fixed(items: tuple[Any, ...]) -> bool:
+    """True for the items of `tuple[str, int]`, which has one of each."""
+    return len(items) > 1 and items[1] is not Ellipsis
 
 
 def _read_plain(kind: Any, value: object) -> Any:
@@ -185,7 +198,10 @@ def _schema(kind: Any, parts: dict[str, Schema]) -> Schema:
         return _any_of([_schema(arm, parts) for arm in args])
     if origin is Literal:
         return {"enum": list(args)}
-    if origin is tuple:
+    if origin in _LISTS:
+        if _is_fixed(args):
+            items = [_schema(arg, parts) for arg in args]
+            return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
         return {"type": "array", "items": _schema(args[0], parts)}
     if origin is not None:
         names = {} if args[0] is str else {"propertyNames": _schema(args[0], parts)}

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
@@ -103,8 +104,14 @@ class _BodyStore:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
+<<<<<<< HEAD
         self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
         self._until_s = until_s
+=======
+        self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
+        self._until = until
+        self._bytes = 0
+>>>>>>> s-simc
         self._redactor = Redactor()
         self.kept: dict[str, tuple[str, str]] = {}
         self.reasons: dict[str, str] = {}

@@ -212,15 +212,16 @@ def _phase(phase: Phase, noun: str) -> str:
 
 
 def _law(phase: Phase) -> str:
-    if phase.law == "gamma":
-        return f"gamma arrivals with burstiness {phase.burstiness:g}"
-    if phase.law == "step":
-        return f"{phase.steps} steps"
-    if phase.law == "spike":
-        return f"spike after {describe_duration(phase.at or 0)} for {describe_duration(phase.width or 0)}"
-    if phase.law == "day":
-        return f"daily curve of {describe_duration(phase.period)}, peak after {describe_duration(phase.at or 0)}"
-    return {"poisson": "Poisson arrivals", "constant": "evenly spaced"}.get(phase.law, phase.law)
+    at, width, period = map(describe_duration, (phase.at or 0, phase.width or 0, phase.period))
+    return {
+        "constant": "evenly spaced",
+        "poisson": "Poisson arrivals",
+        "gamma": f"gamma arrivals with burstiness {phase.burstiness:g}",
+        "ramp": "ramp",
+        "step": f"{phase.steps} steps",
+        "spike": f"spike after {at} for {width}",
+        "day": f"daily curve of {period}, peak after {at}",
+    }[phase.law]
 
 
 def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
@@ -356,18 +357,15 @@ def _when(attack: AttackPlan) -> str:
     if attack.trigger is not None:
         key, act = attack.trigger
         return f"{key} each {act}{times}"
+    after_s = attack.after if isinstance(attack.after, float) else 0.0
+    begin_s = after_s if attack.at is None else attack.at
+    window = f", starting {describe_duration(begin_s)} after the load begins" if begin_s else ""
     if isinstance(attack.during, tuple):
-        begin, end = map(describe_duration, attack.during)
-        window = f" from {begin} to {end}"
-    else:
-        delay_s = attack.after if isinstance(attack.after, float) else 0.0
-        window = f", starting {describe_duration(delay_s)} after the load begins" if delay_s else ""
+        begin_s, end_s = attack.during
+        window = f" from {describe_duration(begin_s)} to {describe_duration(end_s)}"
     if attack.every is not None:
         return f"every {describe_duration(attack.every)}{window}{times}"
-    if isinstance(attack.during, tuple):
-        return f"once, {describe_duration(attack.during[0])} after the load begins"
-    after = attack.after if isinstance(attack.after, float) else 0.0
-    return f"once, {describe_duration(attack.at if attack.at is not None else after)} after the load begins"
+    return f"once, {describe_duration(begin_s)} after the load begins"
 
 
 def _expectations(profile: Profile) -> Iterator[str]:

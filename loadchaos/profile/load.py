@@ -87,18 +87,13 @@ class Phase(ProfilePart):
             return self
         if self.users is not None and self.concurrency is not None:
             raise ValueError("users and concurrency have the same meaning: give one of them")
-        given = [
-            n for n in ("users", "concurrency", "rate", "burst", "trace", "replay") if getattr(self, n) is not None
-        ]
+        given = [name for name in _CHECKS if getattr(self, name) is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
             raise ValueError(
                 f"a phase needs one of users, rate, burst, trace or replay (got {got}), or phases and repeat"
             )
-        if self.replay is not None:
-            _replay(self)
-        else:
-            (_CHECKS[self.kind] if self.trace is None else _trace)(self)
+        _CHECKS[given[0]](self)
         return self
 
     @property
@@ -215,4 +210,7 @@ def _only(phase: Phase, allowed: set[str]) -> None:
         raise ValueError(f"{extra[0].rstrip('_')} has no effect in a phase with {phase.kind} load: remove it")
 
 
-_CHECKS = {"closed": _closed, "open": _open, "burst": _burst}
+_CHECKS = {
+    "users": _closed, "concurrency": _closed, "rate": _open, "burst": _burst, "trace": _trace, "replay": _replay,
+}  # fmt: skip
+"""Keys of which a phase has one, each with the check of such a phase."""

@@ -316,29 +316,20 @@ def _phase(options: LoadOptions) -> dict[str, Any]:
         )
     if options.requests is None and options.duration_s is None:
         raise OptionError("how long? Give --num-prompts N, --duration TIME, or both")
-    if options.rate is None:
-        return _closed(options)
+    if options.rate is None or (math.isinf(options.rate) and options.users is not None):
+        bounds = _bounds(options)
+        end = "requests" if "requests" in bounds else "for"
+        return {"users": options.users, end: bounds[end]}
     if math.isinf(options.rate):
-        return _at_once(options)
+        if options.requests is None or options.duration_s is not None:
+            raise OptionError(
+                "--rate inf sends all requests at once: give their number (--num-prompts) and no --duration"
+            )
+        return {"burst": options.requests}
     phase: dict[str, Any] = {"rate": format_rate(options.rate), "law": "poisson"}
     if options.burstiness is not None and options.burstiness != 1:
         phase.update(law="gamma", burstiness=options.burstiness)
-    return {**phase, **_ends(options), **_in_flight(options)}
-
-
-def _closed(options: LoadOptions) -> dict[str, Any]:
-    phase: dict[str, Any] = {"users": options.users}
-    if options.requests is not None:
-        return {**phase, "requests": options.requests}
-    return {**phase, "for": format_duration(options.duration_s or 0.0)}
-
-
-def _at_once(options: LoadOptions) -> dict[str, Any]:
-    if options.users is not None:
-        return _closed(options)
-    if options.requests is None or options.duration_s is not None:
-        raise OptionError("--rate inf sends all requests at once: give their number (--num-prompts) and no --duration")
-    return {"burst": options.requests}
+    return {**phase, **_bounds(options)}
 
 
 def _ramp(options: LoadOptions) -> dict[str, Any]:
@@ -350,10 +341,8 @@ def _ramp(options: LoadOptions) -> dict[str, Any]:
             "--ramp-up-strategy: give either --num-prompts or --duration; the other follows from the rates"
         )
     length_s = options.duration_s or 2 * (options.requests or 0) / (first + last)
-    ends: dict[str, Any] = {"for": format_duration(math.ceil(length_s * 1000) / 1000)}
-    if options.requests is not None:
-        ends["requests"] = options.requests
-    return {"rate": format_rate(first), "law": "ramp", "to": format_rate(last), **ends, **_in_flight(options)}
+    ends = {**_bounds(options), "for": format_duration(math.ceil(length_s * 1000) / 1000)}
+    return {"rate": format_rate(first), "law": "ramp", "to": format_rate(last), **ends}
 
 
 def _trace_phase(options: LoadOptions) -> dict[str, Any]:
@@ -371,7 +360,7 @@ def _trace_phase(options: LoadOptions) -> dict[str, Any]:
             f"--dataset-path {options.values['dataset_path']}: {FORMATS[options.dataset].about} was expected; "
             f"--dataset-name says how to read the file: {', '.join(TRACES)}"
         )
-    return {**phase, **_ends(options), **_in_flight(options)}
+    return {**phase, **_bounds(options)}
 
 
 def _shape(file: str) -> TraceFormat:
@@ -381,14 +370,7 @@ def _shape(file: str) -> TraceFormat:
         raise OptionError(f"--dataset-path {e}; give a file of that format") from None
 
 
-def _ends(options: LoadOptions) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if options.requests is not None:
-        found["requests"] = options.requests
-    if options.duration_s is not None:
-        found["for"] = format_duration(options.duration_s)
-    return found
-
-
-def _in_flight(options: LoadOptions) -> dict[str, Any]:
-    return {} if options.users is None else {"max_in_flight": options.users}
+def _bounds(options: LoadOptions) -> dict[str, Any]:
+    length = None if options.duration_s is None else format_duration(options.duration_s)
+    bounds = {"requests": options.requests, "for": length, "max_in_flight": options.users}
+    return {name: value for name, value in bounds.items() if value is not None}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 from loadchaos.core.rng import hash64
 from loadchaos.profile import arrivals, request_trace, trace
-from loadchaos.profile.load import Phase
+from loadchaos.profile.load import Law, Phase
 from loadchaos.profile.trace_formats import Arrival
 
 
@@ -64,16 +64,13 @@ def replayed(phase: Phase) -> Iterator[tuple[float, Arrival]]:
 
 def _due_times(phase: Phase, seed: int) -> Iterator[float]:
     rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
-    if phase.law == "poisson":
-        return arrivals.poisson(rate, for_s, seed)
-    if phase.law == "gamma":
-        return arrivals.gamma(rate, for_s, phase.burstiness, seed)
-    if phase.law == "ramp":
-        return arrivals.ramp(rate, to, for_s)
-    if phase.law == "step":
-        return arrivals.step(rate, to, phase.steps, for_s)
-    if phase.law == "spike":
-        return arrivals.spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s)
-    if phase.law == "day":
-        return arrivals.day(rate, to, phase.at or 0.0, phase.period, for_s)
-    return arrivals.constant(rate, for_s)
+    laws: Mapping[Law, Callable[[], Iterator[float]]] = {
+        "constant": lambda: arrivals.constant(rate, for_s),
+        "poisson": lambda: arrivals.poisson(rate, for_s, seed),
+        "gamma": lambda: arrivals.gamma(rate, for_s, phase.burstiness, seed),
+        "ramp": lambda: arrivals.ramp(rate, to, for_s),
+        "step": lambda: arrivals.step(rate, to, phase.steps, for_s),
+        "spike": lambda: arrivals.spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s),
+        "day": lambda: arrivals.day(rate, to, phase.at or 0.0, phase.period, for_s),
+    }
+    return laws[phase.law]()

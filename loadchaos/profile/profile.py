@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
-from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
@@ -28,7 +26,7 @@ from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.slo import Slo
-from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read
+from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read, yaml_text
 from loadchaos.profile.target import Launch, Target
 from loadchaos.profile.traffic import BehaviourShare, Traffic
 
@@ -208,11 +206,12 @@ class Profile(ProfilePart):
             warm_up=self._warm_up_rule(),
             planned_s=sum(phase.timed_s for phase in self.load) if all(p.timed_s for p in self.load) else None,
             endpoints={traffic.name: traffic.endpoint for traffic in self.traffic},
-            new_prompts=[] if any(p.repeats_prompts for p in self.load) else self._new_prompts(),
+            new_prompts=[
+                traffic.name
+                for traffic in self.traffic
+                if traffic.prompts_differ and not any(p.repeats_prompts for p in self.load)
+            ],
         )
-
-    def _new_prompts(self) -> list[str]:
-        return [traffic.name for traffic in self.traffic if traffic.prompts_differ]
 
     def _warm_up_rule(self) -> dict[str, Any]:
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
@@ -346,14 +345,3 @@ def _add_options(traffic: Traffic, registry: Registry) -> None:
         traffic._behaviour_shares.append(part)
     if "plain" in registry.behaviours:
         traffic._plain = registry.behaviours["plain"].model_validate({})
-
-
-def yaml_text(profile: Mapping[str, Any]) -> str:
-    """A profile in JSON form as YAML, in the order of its keys."""
-    out = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-    yaml.dump(profile, out)
-    return out.getvalue()

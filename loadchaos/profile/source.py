@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -142,9 +143,8 @@ def _marked(path: Path, error: MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
     problem = str(error.problem or error.context)
-    if "duplicate key" in problem:
-        return f"{path}:{at}: {problem.splitlines()[0]}"
-    return f"{path}:{at}: not YAML: {problem.splitlines()[0]}"
+    what = "" if "duplicate key" in problem else "not YAML: "
+    return f"{path}:{at}: {what}{problem.splitlines()[0]}"
 
 
 def plain(node: Any) -> Any:
@@ -158,6 +158,17 @@ def plain(node: Any) -> Any:
         if isinstance(node, kind):
             return kind(node)
     return node
+
+
+def yaml_text(data: Any, *, flow: bool | None = None, width: int = 120) -> str:
+    """Data in JSON form as YAML, in the order of its keys. `flow` puts all in braces, None only the innermost."""
+    out = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = flow
+    yaml.width = width
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+    yaml.dump(data, out)
+    return out.getvalue()
 
 
 def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:
@@ -225,7 +236,7 @@ _EXPECTED = {
 
 
 def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
-    field = _field_at(model, error["loc"])
+    _, field = _at(model, error["loc"])
     return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
 
 
@@ -247,28 +258,21 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    *_, (current, _field) = _walk(model, loc)
+    current, _ = _at(model, loc)
     return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
 
 
-def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
-    *_, (_current, field) = _walk(model, loc)
-    return field
-
-
-def _walk(
-    model: type[BaseModel], loc: Sequence[int | str]
-) -> Iterator[tuple[type[BaseModel] | None, FieldInfo | None]]:
+def _at(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model at a location (None: another kind of value) and the field that holds it."""
     current: type[BaseModel] | None = model
     field: FieldInfo | None = None
-    yield current, field
     for key in loc:
         if isinstance(key, int) or current is None:
             continue
         found = next((f for n, f in current.model_fields.items() if key in (n, f.alias)), None)
         if found is not None:
             field, current = found, _model_in(found.annotation)
-        yield current, field
+    return current, field
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

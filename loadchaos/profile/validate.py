@@ -38,31 +38,23 @@ def _payload_parts(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, 
 
 def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry, name, raw in _payload_parts(data):
+<<<<<<< HEAD
         yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
         ignores: frozenset[str] | None = getattr(registry.payloads.get(name), "ignores", frozenset())
         for other in [p for p in entry["payload"] if p != name and (ignores is None or p in ignores)]:
+=======
+        options, found = _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
+        yield from found
+        ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
+        for other in ignored(entry["payload"]) if ignored is not None else ():
+>>>>>>> s-simc
             text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
             yield Mistake(("traffic", i, "payload", other), text, of_key=True)
-
-
-def _valid(model: type[BaseModel] | None, raw: object) -> BaseModel | None:
-    """The options of a payload or behaviour; None where another check refuses them."""
-    try:
-        return None if model is None else model.model_validate({} if raw is None else raw)
-    except ValidationError:
-        return None
-
-
-def _companions(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    for i, entry, name, raw in _payload_parts(data):
         given = entry.get("behaviour")
         behaviours = [given] if isinstance(given, str) else list(given) if isinstance(given, Mapping) else []
-        model = registry.payloads.get(name)
-        # most have none, and need not be validated again: some read a file
-        refusals = getattr(_valid(model, raw), "refusals", None) if hasattr(model, "refusals") else None
-        if refusals is None:
-            continue
-        for key, why in refusals(tuple(entry["payload"]), behaviours, str(entry.get("endpoint", "chat"))):
+        refusals = getattr(options, "refusals", None)
+        endpoint = str(entry.get("endpoint", "chat"))
+        for key, why in refusals(tuple(entry["payload"]), behaviours, endpoint) if refusals is not None else ():
             yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
 
 
@@ -79,10 +71,9 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
                 shares += share(options.pop("share", 1.0)) if isinstance(options, dict) else 0.0
             except ValueError as e:
                 yield Mistake((*loc, "share"), str(e))
-            yield from _options("behaviour", registry.behaviours, loc, name, options)
-            if not _streams(entry, registry) and getattr(
-                _valid(registry.behaviours.get(name), options), "needs_stream", False
-            ):
+            behaviour, found = _options("behaviour", registry.behaviours, loc, name, options)
+            yield from found
+            if not _streams(entry, registry) and getattr(behaviour, "needs_stream", False):
                 why = "stream is false" if entry.get("stream") is False else "the endpoint does not stream"
                 yield Mistake(loc, f"aborts within a stream, but {why}: abort after a time (after: 200ms)")
         if shares > 1 + 1e-9:
@@ -133,15 +124,15 @@ def _streams(entry: Mapping[str, Any], registry: Registry) -> bool:
 
 def _options(
     kind: str, models: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
-) -> Iterator[Mistake]:
+) -> tuple[BaseModel | None, list[Mistake]]:
+    """Read the options of a payload or behaviour. Returns them, or what is wrong with them."""
     model = models.get(name)
     if model is None:
-        yield Mistake(loc, f"unknown {kind} {name!r}{near(str(name), list(models))}", of_key=True)
-        return
+        return None, [Mistake(loc, f"unknown {kind} {name!r}{near(str(name), list(models))}", of_key=True)]
     try:
-        model.model_validate({} if raw is None else raw)
+        return model.model_validate({} if raw is None else raw), []
     except ValidationError as e:
-        yield from from_pydantic([dict(x) for x in e.errors(include_url=False)], model, loc)
+        return None, from_pydantic([dict(x) for x in e.errors(include_url=False)], model, loc)
 
 
 def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
@@ -219,33 +210,22 @@ def _attacks(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
             yield Mistake(("attacks", i, "admin"), f"unknown attack {name!r}:{of}{near(name, list(known))}")
 
 
-def _traces(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    """Require a text payload, which makes prompts of the lengths in a trace."""
-    if not _replays(data):
-        return
+def _replays(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
+    """Require the payload that a phase needs: `text` makes prompts of the lengths in a trace."""
+    keys = {key for _, phase in _phases(data, "load", ()) for key in phase}
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
-        if isinstance(payload, Mapping) and "text" not in payload:
-            yield Mistake(("traffic", i, "payload"), "a phase replays a trace, so every traffic needs a text payload")
-
-
-def _recordings(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    """Require the payload `recorded` beside a phase that replays requests."""
-    replays = _replays(data, key="load", what="replay")
-    for i, entry in _entries(data, "traffic"):
-        payload = entry.get("payload")
-        if isinstance(payload, Mapping) and replays != ("recorded" in payload):
-            text = (
-                "a phase replays recorded requests, so every traffic needs the payload recorded, e.g. {recorded: "
-                "{trace: trace.jsonl}}"
-                if replays
-                else "the payload recorded needs a phase that replays its trace, e.g. load: [{replay: trace.jsonl}]"
-            )
-            yield Mistake(("traffic", i, "payload"), text)
-
-
-def _replays(data: Mapping[str, Any], key: str = "load", what: str = "trace") -> bool:
-    return any(what in entry or _replays(entry, "phases", what) for _, entry in _entries(data, key))
+        if not isinstance(payload, Mapping):
+            continue
+        loc = ("traffic", i, "payload")
+        if "trace" in keys and "text" not in payload:
+            yield Mistake(loc, "a phase replays a trace, so every traffic needs a text payload")
+        if "replay" in keys and "recorded" not in payload:
+            text = "a phase replays recorded requests, so every traffic needs the payload recorded, e.g. {recorded: "
+            yield Mistake(loc, text + "{trace: trace.jsonl}}")
+        if "replay" not in keys and "recorded" in payload:
+            text = "the payload recorded needs a phase that replays its trace, e.g. load: [{replay: trace.jsonl}]"
+            yield Mistake(loc, text)
 
 
 def _dialect_of(data: Mapping[str, Any]) -> str | None:
@@ -276,12 +256,10 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
 
 
 def _has_sessions(data: Mapping[str, Any]) -> bool:
-    payloads = (entry.get("payload") for _, entry in _entries(data, "traffic"))
-    options = (p.get("conversation") for p in payloads if isinstance(p, Mapping))
+    options = (raw for _, _, name, raw in _payload_parts(data) if name == "conversation")
     return any(isinstance(o, Mapping) and o.get("answers") == "live" for o in options)
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
-    _payloads, _endpoints, _companions, _behaviours, _weights, _phase_traffic, _dialects, _attacks, _expectations, _traces,
-    _recordings,
+    _payloads, _endpoints, _behaviours, _weights, _phase_traffic, _dialects, _attacks, _expectations, _replays,
 )  # fmt: skip

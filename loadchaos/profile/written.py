@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ruamel.yaml import YAML
+from loadchaos.profile.source import yaml_text
 
 _HEAD = """\
 # A profile of loadchaos. All keys: docs/profile.md and docs/traffic.md.
@@ -91,10 +90,4 @@ def _phases(phases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = True
-    yaml.width = 10_000
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-    out = io.StringIO()
-    yaml.dump(value, out)
-    return out.getvalue().removesuffix("...\n").strip()
+    return yaml_text(value, flow=True, width=10_000).removesuffix("...\n").strip()

@@ -18,6 +18,7 @@ from loadchaos.chaos import authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
 from loadchaos.core.tls import TlsSettings
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run import requirements
@@ -39,7 +40,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
     calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
     base = parse_target(request["base_url"])
     _require_authorization(profile, base)
-    tls = TlsSettings.from_json(request.get("tls")).context()
+    tls = from_json(TlsSettings, request.get("tls")).context()
     async with httpx.AsyncClient(headers=request.get("headers") or {}, verify=tls, trust_env=False) as http:
         client = DiscoveryClient(HttpAsker(http), base, base)
         facts, _ = await requirements.discover(
@@ -56,7 +57,7 @@ def _require_authorization(profile: Profile, base: str) -> None:
 
 def main() -> int:
     try:
-        print(json.dumps(asyncio.run(discover_server(json.load(sys.stdin))).to_json()))
+        print(json.dumps(to_json(asyncio.run(discover_server(json.load(sys.stdin))))))
     except LoadchaosError as e:
         print(f"loadchaos: {e}", file=sys.stderr)
         return e.exit_code

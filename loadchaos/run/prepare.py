@@ -16,6 +16,7 @@ from loadchaos.chaos import authorization
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.network import LocalProxy
+from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
@@ -211,7 +212,7 @@ class Preparation:
             self._note("requires", note, ok=False)
         for note in (*profile.notes(), *profile.warnings()):
             self._note("traffic", note)
-        self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
+        self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": typed_json.to_json(facts)})
         self._print(facts_line(facts))
         self._record_configuration(settings, system, head)
         await self._probes.learn_canary(facts)
@@ -300,10 +301,10 @@ class Preparation:
             "profile": profile, "seed": self._options.seed, "base_url": self._server.url, "via": via,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": worker_count(self._options),
-            "tls": self._target.tls.to_json(),
+            "tls": typed_json.to_json(self._target.tls),
             "resume": self._options.resume.to_json() if self._options.resume is not None else None,
         }  # fmt: skip
-        self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
+        self._record.keep(folder.facts, json.dumps(typed_json.to_json(facts), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadchaos.chaos import authorization
+from loadchaos.core import typed_json
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.units import Range
@@ -57,7 +58,7 @@ class ProbeResult:
     models: Sequence[str] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
-        facts = self.facts.to_json()
+        facts = typed_json.to_json(self.facts)
         return {
             "schema": 1,
             "facts": facts,

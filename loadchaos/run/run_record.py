@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from loadchaos import __version__
+from loadchaos.core import typed_json
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Row
@@ -47,7 +48,7 @@ class RunRecord(EventRecorder):
             seed=options.seed,
             duration_s=options.duration_s,
             server_logs=[self.redactor.text(spec) for spec in options.server_log],
-            terms=verdict_terms(profile, options).to_json(),
+            terms=typed_json.to_json(verdict_terms(profile, options)),
             resumes=options.resume.run if options.resume is not None else None,
         )
         self.keep(self.folder.profile, self.redactor.text(profile.to_yaml()))

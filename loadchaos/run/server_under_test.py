@@ -133,12 +133,8 @@ class ServerUnderTest:
             self._reserved = ReservedPort()
         self.url = f"http://127.0.0.1:{self._reserved.port}"
         era = embedded.era or DEFAULT_ERA[embedded.dialect]
-        flags = dict(embedded.flags)
-        images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
         try:
-            spec = SimulatorSpec(
-                embedded.dialect, era, embedded.defects, flags, images=bool(images), dev_mode=bool(dev_mode)
-            )
+            spec = SimulatorSpec(embedded.dialect, era, embedded.defects, embedded.flags)
             argv = [*embedded_command(spec, self._reserved.port), "--reserved-port"]
         except ValueError as e:
             raise OptionError(f"target.embedded: {e}") from e

@@ -24,8 +24,4 @@ def command(spec: SimulatorSpec, port: int) -> list[str]:
         named = {f"{key}.{part}": n for part, n in value.items()} if isinstance(value, Mapping) else {key: value}
         for name, shown in named.items():
             argv += ["--flag", f"{name}={'' if shown is None else shown}"]
-    if not spec.images:
-        argv.append("--no-images")
-    if not spec.dev_mode:
-        argv.append("--no-dev-mode")
     return argv

@@ -31,6 +31,10 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 
 _NOT_FLAGS = {"dialect", "defects", "era"}  # have options of their own
+_BOOLEANS = {
+    **dict.fromkeys(("true", "1", "yes", "on", ""), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 _ALIASES = {
     "session_len": "max_model_len",
     "cache_block_seq_len": "block_size",
@@ -47,7 +51,8 @@ _ALIASES = {
 @dataclass(frozen=True)
 class ServerConfig:
     """Flags of the API server; all other flags go to the engine. `limit_mm_per_prompt`: maximum images per prompt;
-    `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. `min_pixels`, `max_pixels`, `patch`: the
+    `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. Without `images` the model takes text only,
+    without `dev_mode` there are no development endpoints. `min_pixels`, `max_pixels`, `patch`: the
     Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit. `lora_modules`:
     names of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
     eras that need this flag. `service_tier` is no flag of vLLM: the tier that answers name, as those of a gateway in
@@ -96,16 +101,12 @@ class Options:
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """An embedded server as a user asks for it, before any check. `era` None is the dialect's default; without `images`
-    the model takes text only, without `dev_mode` there are no development endpoints.
-    """
+    """An embedded server as a user asks for it, before any check. `era` None is the dialect's default."""
 
     dialect: str = "vllm"
     era: str | None = None
     defects: Iterable[str] = ()
     flags: Mapping[str, object] = field(default_factory=dict)
-    images: bool = True
-    dev_mode: bool = True
 
 
 def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0) -> Options:
@@ -123,7 +124,7 @@ def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0)
         if DEFECTS[name].dialect != dialect:
             raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
     engine: dict[str, object] = dict(_DEFAULTS[dialect])
-    server: dict[str, object] = {"images": spec.images, "dev_mode": spec.dev_mode}
+    server: dict[str, object] = {}
     for name, value in spec.flags.items():
         _apply_flag(name, value, engine, server)
     config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=expected, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
@@ -167,23 +168,13 @@ def _parse_value(name: str, value: object, kind: str) -> object:
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
     expected = kind.removesuffix(" | None")
-    if expected == "bool":
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in {"true", "1", "yes", "on", ""}:
-            return True
-        if str(value).lower() in {"false", "0", "no", "off"}:
-            return False
-    elif expected == "int" and not isinstance(value, bool):
-        try:
-            return int(str(value).replace("_", ""))
-        except ValueError:
-            pass  # reported below
-    elif expected == "float" and not isinstance(value, bool):
-        try:
-            return float(str(value))
-        except ValueError:
-            pass  # reported below
-    elif expected == "str":
+    if expected == "str":
         return "" if value is None else str(value)
+    try:
+        if expected == "bool":
+            return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
+        if not isinstance(value, bool):
+            return int(str(value).replace("_", "")) if expected == "int" else float(str(value))
+    except (KeyError, ValueError):
+        pass  # reported below
     raise ValueError(f"flag {name} must be {expected} (got {value!r})")

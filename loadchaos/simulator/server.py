@@ -41,8 +41,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--defect", action="append", default=[], help="plant a bug; may be repeated")
     parser.add_argument("--flag", action="append", default=[], metavar="KEY=VALUE", help="a flag of the real server")
     parser.add_argument("--speed", type=float, default=None, help="divides every step's duration")
-    parser.add_argument("--no-images", action="store_true", help="serve a text-only model")
-    parser.add_argument("--no-dev-mode", action="store_true", help="disable the development endpoints")
     return parser
 
 
@@ -55,9 +53,7 @@ def config_from_args(argv: Sequence[str]) -> Options:
         flags[key] = value if equals else True
     if args.speed is not None:
         flags["speed"] = args.speed
-    spec = SimulatorSpec(
-        args.dialect, args.era, args.defect, flags, images=not args.no_images, dev_mode=not args.no_dev_mode
-    )
+    spec = SimulatorSpec(args.dialect, args.era, args.defect, flags)
     options = make_options(spec, host=args.host, port=args.port)
     return replace(options, port_is_reserved=args.reserved_port)
 
@@ -113,13 +109,9 @@ class ApiServer:
         """Handle SIGTERM. The listener closes at once. Requests in flight end with the same bodies as after an engine
         death.
         """
-        if self._stopping:
-            return
-        self._stopping = True
-        self._lifecycle.shutting_down()
-        http.close_listener()
-        self._engine.fail_all_requests()
-        self._finished.set()
+        if not self._stopping:
+            self._close(http)
+            self._engine.fail_all_requests()
 
     def _close(self, http: HttpServer) -> None:
         if not self._stopping:

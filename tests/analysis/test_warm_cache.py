@@ -5,6 +5,7 @@ import jsonschema
 import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.core import typed_json
 from loadchaos.core.model import Facts, Terms, TextFacts
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
@@ -22,7 +23,7 @@ def rows(cached: int | None, traffic: str = "text") -> list[dict[str, Any]]:
     text = TextFacts(TEMPLATE_TOKENS, ((" the", 1),), " the", "tokenize")
     facts = Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "tiny", "0.32.0", text=text)
     found: list[dict[str, Any]] = [
-        {"row": "facts", "at_ns": 98 * S, "facts": facts.to_json()},
+        {"row": "facts", "at_ns": 98 * S, "facts": typed_json.to_json(facts)},
         {"row": "run", "at_ns": 99 * S, "what": "load_begin"},
     ]
     for n in range(REQUESTS):

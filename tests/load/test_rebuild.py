@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.incidents.record import IncidentRecord
+from loadchaos.core import typed_json
 from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
@@ -38,7 +39,7 @@ class Sent:
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.folder.plan.write_text(json.dumps({"profile": PROFILE, "seed": 3}))
-        self.folder.facts.write_text(json.dumps(FACTS.to_json()))
+        self.folder.facts.write_text(json.dumps(typed_json.to_json(FACTS)))
         self.profile = from_mapping(PROFILE, traffic_registry())
         self.rows = Writer(self.folder.requests(0), "worker")
         self.requests: dict[str, Request] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.core import expectation_names, resources
+from loadchaos.core import expectation_names, resources, typed_json
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.profile import source
@@ -339,7 +339,7 @@ def test_profile_without_expect_has_default_expectations(write: Write, good: str
 def test_terms_have_the_plan_and_limits_in_seconds(write: Write, good: str) -> None:
     terms = write(good + 'limits: {first_byte: 2m}\nexpect: ["recovers_within <= 5m"]\n').terms(7)
     assert (terms.planned_requests, terms.seed, terms.limits["first_byte"]) == (10, 7, 120.0)
-    assert json.loads(json.dumps(terms.to_json()))["profile"] == "good"
+    assert json.loads(json.dumps(typed_json.to_json(terms)))["profile"] == "good"
 
 
 def test_dangers_name_attacks_and_harmful_payloads(write: Write, good: str) -> None:

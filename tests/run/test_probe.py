@@ -24,8 +24,8 @@ def probe(*args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def embedded(sim: Callable[..., Sim]) -> Callable[..., str]:
-    def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:
-        spec = SimulatorSpec(dialect, era, (), flags, **more)
+    def start(dialect: str, era: str, flags: dict[str, object]) -> str:
+        spec = SimulatorSpec(dialect, era, (), flags)
         return sim(*command(spec, port=0)[3:]).url
 
     return start
@@ -53,7 +53,7 @@ def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Call
 def test_probe_names_the_flag_for_each_missing_feature(
     embedded: Callable[..., str],
 ) -> None:
-    url = embedded("vllm", "0.32", {"num_speculative_tokens": 0}, dev_mode=False, images=False)
+    url = embedded("vllm", "0.32", {"num_speculative_tokens": 0, "dev_mode": False, "images": False})
     page = probe(url)
     assert page.returncode == 0, page.stderr
     line = next(line for line in page.stdout.splitlines() if " mtp_mm " in line)

@@ -105,12 +105,10 @@ def start() -> Iterator[Start]:
         dialect: str = "vllm",
         era: str = "0.32",
         defects: tuple[str, ...] = (),
-        images: bool = True,
-        dev_mode: bool = True,
         env: dict[str, str] | None = None,
         **flags: object,
     ) -> Server:
-        argv = command(SimulatorSpec(dialect, era, defects, flags, images=images, dev_mode=dev_mode), port=0)
+        argv = command(SimulatorSpec(dialect, era, defects, flags), port=0)
         servers.append(Server(argv, env))
         return servers[-1]
 

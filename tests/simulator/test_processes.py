@@ -186,7 +186,7 @@ def test_command_refuses_a_wrong_option_with_the_right_one(wrong: dict[str, Any]
 
 def test_command_line_round_trips_to_the_same_options() -> None:
     flags = {"max_num_batched_tokens": 1024, "encoder_cache_size": None, "async_scheduling": False}
-    spec = SimulatorSpec("vllm", "0.18", ["mm_chunk_split"], flags, images=False, dev_mode=False)
+    spec = SimulatorSpec("vllm", "0.18", ["mm_chunk_split"], {**flags, "images": False, "dev_mode": False})
     argv = command(spec, port=8000)
     options = config_from_args(argv[3:])
     assert options.engine.max_num_batched_tokens == 1024

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import FactsRow
 from loadchaos.core.model import Facts, Severity
@@ -32,7 +33,7 @@ class Detector(RowFold):
 
     def on_facts(self, row: FactsRow) -> None:
         if self._facts is None and row.get("facts"):
-            self._facts = Facts.from_json(row["facts"])
+            self._facts = typed_json.from_json(Facts, row["facts"])
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - a detector of trends needs it
         """Failures found since the last call, each once. One of severity `hang` names a hang that the states show."""

@@ -27,11 +27,10 @@ from loadchaos.campaigns.hunt.slot import ProbedSlot, WorkloadOrder
 from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
-from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.typed_json import to_json
 from loadchaos.core.units import spent_time
-from loadchaos.profile.profile import yaml_text
+from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
 
@@ -96,7 +95,7 @@ class HuntSession:
             runner.interrupt()
 
     def _prepare(self, probed: ProbedSlot) -> GenePool:
-        facts, settings = Facts.from_json(probed.facts), self._settings
+        facts, settings = probed.facts, self._settings
         if probed.trouble:
             self._print(f"note: the server does not answer as expected: {probed.trouble}")
         pool = pool_of(

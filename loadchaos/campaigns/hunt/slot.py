@@ -35,7 +35,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalEr
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
-from loadchaos.core.model import Row
+from loadchaos.core.model import Facts, Row
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.typed_json import from_json, to_json
@@ -94,7 +94,7 @@ class SlotSettings:
 class ProbedSlot:
     """Facts of a server, its `settings` by our names, and the requests `asked` that identified it, of each kind."""
 
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Facts
     models: tuple[str, ...] = ()
     trouble: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class ServerSlot:
                 f"the server died of the requests that identify it ({probed.trouble}); its log {held.log} says why"
             )
         return ProbedSlot(
-            facts=probed.facts.to_json(), models=tuple(probed.models), trouble=probed.trouble,
+            facts=probed.facts, models=tuple(probed.models), trouble=probed.trouble,
             settings={name: value for name, (value, _) in probed.configured.items()}, endpoints=tuple(endpoints),
             asked={"reads": client.reads, "generations": client.generations},
         )  # fmt: skip

@@ -21,8 +21,8 @@ from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
-from loadchaos.profile.profile import yaml_text
 from loadchaos.profile.request_trace import BODIES, FILE
+from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import templates
 

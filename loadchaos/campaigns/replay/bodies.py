@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body, store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -47,7 +48,7 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
         )
     try:
         plan = orjson.loads((trace.folder / header.plan).read_bytes())
-        facts = Facts.from_json(orjson.loads((trace.folder / header.facts).read_bytes()))
+        facts = typed_json.from_json(Facts, orjson.loads((trace.folder / header.facts).read_bytes()))
         steps = dict(planned_steps(plan, missing))
     except (OSError, ValueError, KeyError, LoadchaosError) as e:
         raise OptionError(

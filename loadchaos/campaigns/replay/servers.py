@@ -98,13 +98,10 @@ def _of_launch(launch: Mapping[str, Any], source: str) -> ServerChoice:
 
 def _of_embedded(embedded: Mapping[str, Any]) -> ServerChoice:
     dialect = embedded.get("dialect", "vllm")
-    flags = dict(embedded.get("flags") or {})
-    images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
+    flags = embedded.get("flags") or {}
     era = embedded.get("era") or "0.18"
     port = free_port()
-    spec = SimulatorSpec(
-        dialect, era, tuple(embedded.get("defects") or ()), flags, images=bool(images), dev_mode=bool(dev_mode)
-    )
+    spec = SimulatorSpec(dialect, era, tuple(embedded.get("defects") or ()), flags)
     argv = embedded_command(spec, port)
     return ServerChoice(CommandLine(tuple(argv), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
 

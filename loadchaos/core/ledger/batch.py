@@ -22,7 +22,9 @@ _NUMBERS = (
 _OPTIONAL = ("drafted_tokens", "accepted_tokens")
 """Numbers that only some end rows have."""
 _SHARED = ("traffic", "phase", "round", "behaviour", "max_tokens", "finish_reason", "status")
-_OF_BEGIN = ("tokens", "round", "behaviour", "max_tokens")
+_ONLY_BEGIN = ("tokens", "round", "behaviour", "max_tokens")
+_OF_BEGIN = (*_ONLY_BEGIN, "step", "phase", "traffic", "due_ns", "images", "image_tokens")
+_NOTHING = ("request_id", "error", "error_code", "exact_tokens")
 
 Pair = tuple[BeginRow, EndRow]
 """The begin and the end row of one request."""
@@ -83,24 +85,19 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     shared = {k: well[k] for k in _SHARED}
     for i in range(int(well["n"])):
-        of = {k: _value(well[k], i) for k in _NUMBERS}
-        at = {k: _moment(well, k, i) for k in _MOMENTS}
-        both = {
-            "id": f"{well['prefix']}{of['step']}", "step": of["step"], "phase": shared["phase"],
-            "traffic": shared["traffic"], "due_ns": at["due_ns"], "images": of["images"],
-            "image_tokens": of["image_tokens"], "expect": ["ok"], "edge": None, "folded": True,
-        }  # fmt: skip
-        begun = {k: of[k] if k in of else shared[k] for k in _OF_BEGIN}
-        ended = {k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN}
-        found.append({**begun, **both, "row": "begin", "at_ns": at["sent_ns"]})
-        found.append({
-            **ended, **both, "row": "end", "outcome": "ok", "itl_hist": {} if i else well["itl_hist"],
-            "gaps_ns": _value(well.get("gaps_ns"), i), "largest_gap_ns": 0 if i else well["largest_gap_ns"],
-            "request_id": None, "error": None, "error_code": None, "detail": {}, "evidence": [],
-            "planned_tokens": of["tokens"], "length_mismatch": False, "exact_tokens": None,
-            **({"labels": well["labels"]} if well.get("labels") else {}),
-            **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
-        })  # fmt: skip
+        values = shared | {k: _value(well[k], i) for k in _NUMBERS} | {k: _moment(well, k, i) for k in _MOMENTS}
+        both = {"id": f"{well['prefix']}{values['step']}", "expect": ["ok"], "edge": None, "folded": True}
+        begun = {k: values[k] for k in _OF_BEGIN}
+        found.append({**begun, **both, "row": "begin", "at_ns": values["sent_ns"]})
+        ended = {k: v for k, v in values.items() if k not in _ONLY_BEGIN}
+        ended |= {**both, **dict.fromkeys(_NOTHING), "row": "end", "outcome": "ok", "detail": {}, "evidence": []}
+        ended |= {"planned_tokens": values["tokens"], "length_mismatch": False}
+        ended |= {"gaps_ns": _value(well.get("gaps_ns"), i), "itl_hist": {}, "largest_gap_ns": 0}
+        if i == 0:
+            ended |= {k: well[k] for k in ("itl_hist", "largest_gap_ns")}
+        if well.get("labels"):
+            ended["labels"] = well["labels"]
+        found.append(ended | {k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None})
     found.sort(key=lambda row: int(row["at_ns"]))
     return found
 

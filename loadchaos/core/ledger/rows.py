@@ -82,6 +82,27 @@ class _Row(_FromFile, _At):
     """Fields of nearly all rows."""
 
 
+class _ReplicaRow(_Row):
+    replica: Annotated[str, "name of the replica"]
+
+
+class _TrafficRow(_Row):
+    phase: Annotated[int, "index of the load phase"]
+    traffic: Annotated[str, "name of the traffic in the profile"]
+
+
+class _RequestRow(_TrafficRow):
+    id: Annotated[str, "request id, unique in the run; sent as X-Request-Id"]
+    step: Annotated[int, "index of the request in the plan"]
+    due_ns: Annotated[int, MOMENT, "when the plan wanted it sent; TTFT counts from here"]
+    images: Annotated[int, "images in the request"]
+    image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
+    image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
+    expect: Annotated[list[Outcome], "outcomes that are right for this request"]
+    edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
+    folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
+
+
 # --- first row of every file ------------------------------------------------------------------------------------------
 
 
@@ -107,7 +128,7 @@ class HeaderRow(_FromFile):
 # --- requests -----------------------------------------------------------------------------------------------------------
 
 
-class BeginRow(_Row):
+class BeginRow(_RequestRow):
     """Start of a request; `at_ns` is when it is sent.
 
     The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
@@ -116,33 +137,22 @@ class BeginRow(_Row):
     """
 
     row: Literal["begin"]
-    id: Annotated[str, "request id, unique in the run; sent as X-Request-Id"]
-    step: Annotated[int, "index of the request in the plan"]
-    phase: Annotated[int, "index of the load phase"]
     round: Annotated[int, "repetition of the phase, from 0"]
-    traffic: Annotated[str, "name of the traffic in the profile"]
-    due_ns: Annotated[int, MOMENT, "when the plan wanted it sent; TTFT counts from here"]
     conn: NotRequired[Annotated[int, "number of the connection"]]
     reused: NotRequired[Annotated[bool, "true when the connection had served a request before"]]
     len: NotRequired[Annotated[int, BYTES, "length of the body"]]
     crc: NotRequired[Annotated[int, "CRC-32 of the body; only in folders of earlier versions"]]
     hash: NotRequired[Annotated[str, "XXH3 of the body, 64 bits as hex"]]
     tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
-    images: Annotated[int, "images in the request"]
     videos: NotRequired[Annotated[int, "videos in the request"]]
     image_names: NotRequired[
         Annotated[Sequence[int] | None, "numbers of images and videos that may be sent again; null: unknown"]
     ]
-    image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
     audio: NotRequired[Annotated[int, "audio files in the request"]]
-    image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
     max_tokens: Annotated[int | None, TOKENS, "limit of the answer; null: none was sent"]
     behaviour: Annotated[str, "name of the client behaviour (`plain`, `abort`, ...)"]
-    expect: Annotated[list[Outcome], "outcomes that are right for this request"]
-    edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
     seed: NotRequired[Annotated[int, "seed the body is built from"]]
     fitted: NotRequired[Annotated[str, "what was reduced to fit the server; empty: nothing"]]
-    folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
 
 
 class WrongPart(TypedDict):
@@ -155,18 +165,13 @@ class WrongPart(TypedDict):
     other: NotRequired[Annotated[str, "id of the other request whose text it holds"]]
 
 
-class EndRow(_Row):
+class EndRow(_RequestRow):
     """End of a request with its outcome; `at_ns` is when it ended.
 
     Written by load/wire/exchange.py.
     """
 
     row: Literal["end"]
-    id: Annotated[str, "request id"]
-    step: Annotated[int, "index of the request in the plan"]
-    phase: Annotated[int, "index of the load phase"]
-    traffic: Annotated[str, "name of the traffic in the profile"]
-    due_ns: Annotated[int, MOMENT, "when the plan wanted it sent"]
     sent_ns: Annotated[int | None, MOMENT, "when its first byte was sent; null: it was not"]
     outcome: Annotated[Outcome, "outcome of the request"]
     status: Annotated[int | None, "HTTP status; null: no answer came"]
@@ -192,15 +197,10 @@ class EndRow(_Row):
     evidence: Annotated[list[str], "outcomes of later decisive events"]
     bytes_in: Annotated[int, BYTES, "bytes received"]
     bytes_out: Annotated[int, BYTES, "bytes sent"]
-    expect: Annotated[list[Outcome], "outcomes that are right for this request"]
     planned_tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
     length_mismatch: Annotated[bool, "true when the server counted other prompt tokens than planned"]
-    images: Annotated[int, "images in the request"]
     drafted_tokens: NotRequired[Annotated[int, TOKENS, "tokens that speculative decoding drafted for this answer"]]
     accepted_tokens: NotRequired[Annotated[int, TOKENS, "of these, tokens that the server accepted"]]
-    image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
-    image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
-    edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
     exact_tokens: Annotated[int | None, TOKENS, "answer length that `output: {exact}` asked for"]
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
@@ -215,20 +215,17 @@ class EndRow(_Row):
     text_ratio: NotRequired[
         Annotated[float | None, "compressed size of the last 256 characters, relative to their size"]
     ]
-    folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
     gaps_ns: NotRequired[
         Annotated[int | None, NS, "of a folded row: sum of its own gaps; `itl_hist` is that of several"]
     ]
 
 
-class MissedRow(_Row):
+class MissedRow(_TrafficRow):
     """Count of requests that were due and never sent. Written by load/worker/recorder.py; for lost workers by
     load/cluster/master.py and load/cluster/lost_workers.py.
     """
 
     row: Literal["missed"]
-    traffic: Annotated[str, "name of the traffic in the profile"]
-    phase: Annotated[int, "index of the load phase"]
     why: Annotated[MissReason, "reason"]
     count: Annotated[int, "requests"]
 
@@ -293,7 +290,7 @@ class AnswerRow(_Row):
     calls: Annotated[Sequence[CallText], "tool calls that got a result: `id`, `name`, `arguments`"]
 
 
-class ConversationRow(_Row):
+class ConversationRow(_TrafficRow):
     """Begin or end of a session: a conversation with `answers: live`. A begin without an end is counted as unfinished.
     Written by load/worker/sessions.py.
     """
@@ -302,8 +299,6 @@ class ConversationRow(_Row):
     what: Annotated[BeginOrEnd, "event"]
     id: Annotated[str, "id of its first request; later ones have `-r1`, in a continuation `-b2r1`, after it"]
     step: Annotated[int, "index of the session in the plan"]
-    phase: Annotated[int, "index of the load phase"]
-    traffic: Annotated[str, "name of the traffic in the profile"]
     due_ns: Annotated[int, MOMENT, "when its first request was due; the time of a session counts from here"]
     planned_turns: Annotated[int, "questions of the session"]
     end: NotRequired[
@@ -427,11 +422,10 @@ class RunRow(_At, RunDetail):
     what: Annotated[RunEvent, "event; `checkpoint` comes each hour of load"]
 
 
-class ProbeRow(_Row):
+class ProbeRow(_ReplicaRow):
     """Health check of one replica on a connection of its own. Written by server/monitor/health_probe.py."""
 
     row: Literal["probe"]
-    replica: Annotated[str, "name of the replica"]
     what: Annotated[Literal["tcp", "health"], "a TCP connect, or GET /health"]
     ok: Annotated[bool, "true when it succeeded"]
     status: Annotated[int | None, "HTTP status; null for tcp or when no answer came"]
@@ -444,13 +438,12 @@ class ProbeRow(_Row):
 _From = TypedDict("_From", {"from": Annotated[State, "state before"]})  # `from` is a keyword: no class can declare it
 
 
-class StateRow(_Row, _From):
+class StateRow(_ReplicaRow, _From):
     """Change of state of a replica or of one of its engines. Written by analysis/state/machine.py and
     analysis/state/engines.py in the run process.
     """
 
     row: Literal["state"]
-    replica: Annotated[str, "name of the replica"]
     engine: Annotated[str | None, "label of the engine; null: the whole replica"]
     to: Annotated[State, "state from now on; equal to `from` for a note"]
     signs: Annotated[list[str], "evidence for people"]
@@ -470,7 +463,7 @@ class AttackDetail(_FromFile, total=False):
     toxic: Annotated[Mapping[str, Any], "network: the fault in the path"]
 
 
-class AttackRow(_At, AttackDetail):
+class AttackRow(_ReplicaRow, AttackDetail):
     """Act of an attack. Written by chaos/injector.py. An attack fired in the web UI has a negative `n`."""
 
     row: Literal["attack"]
@@ -478,7 +471,6 @@ class AttackRow(_At, AttackDetail):
     kind: Annotated[AttackKind, "kind of the attack"]
     n: Annotated[int, "number of the act, from 1"]
     what: Annotated[AttackEvent, "event"]
-    replica: Annotated[str, "name of the replica"]
     ok: Annotated[bool | None, "whether it worked; null: unknown or not over"]
     status: Annotated[int | None, "HTTP status of an admin call"]
     text: Annotated[str, "answer or reason"]
@@ -520,26 +512,24 @@ class LaunchDetail(_FromFile, total=False):
     gpu_memory_freed: Annotated[bool, "end: true when its GPU memory is free again"]
 
 
-class LaunchRow(_At, LaunchDetail):
+class LaunchRow(_ReplicaRow, LaunchDetail):
     """Start or end of a server that the run launched. With `on_death: restart` each life has its own `start` and
     `exit`. Written by server/process/launcher.py.
     """
 
     row: Literal["launch"]
     what: Annotated[LaunchEvent, "event"]
-    replica: Annotated[str, "name of the replica"]
     pid: Annotated[int | None, "process id of the server"]
     command: Annotated[Sequence[str], "command line, redacted"]
     reason: Annotated[str, "explanation; may be empty"]
 
 
-class ProcessRow(_Row):
+class ProcessRow(_ReplicaRow):
     """Sample of a server process on this machine. Written once a second, and when a process starts or ends. Written by
     server/monitor/processes.py.
     """
 
     row: Literal["process"]
-    replica: Annotated[str, "name of the replica"]
     pid: Annotated[int, "process id"]
     role: Annotated[str, "`api_server`, `engine_core`, `worker` or `other`"]
     what: Annotated[ProcessEvent, "event"]
@@ -594,22 +584,20 @@ class GateRow(_Row):
     why: Annotated[str, "reason"]
 
 
-class HeardRow(_Row):
+class HeardRow(_ReplicaRow):
     """Log line that shows a server ending, failing or dead. It comes before the death itself is judged. Written by
     server/monitor/log_alarms.py.
     """
 
     row: Literal["heard"]
-    replica: Annotated[str, "name of the replica"]
     what: Annotated[AlarmEvent, "event; `listening` when the log was opened"]
     text: Annotated[str, "the line"]
 
 
-class SupervisorRow(_Row):
+class SupervisorRow(_ReplicaRow):
     """Status of the server from docker, Kubernetes or systemd. Written by server/monitor/orchestrators.py."""
 
     row: Literal["supervisor"]
-    replica: Annotated[str, "name of the replica"]
     source: Annotated[str, "as given with `--server-log`"]
     what: Annotated[OrchestratorEvent, "event"]
     running: Annotated[bool, "true when it runs now"]
@@ -739,13 +727,12 @@ class CommandRow(_At, CommandDetail):
 # --- metrics ------------------------------------------------------------------------------------------------------------
 
 
-class MetricsRow(_Row):
+class MetricsRow(_ReplicaRow):
     """Metrics of one engine, scraped once a second. Names are the same for all dialects. Written by
     server/monitor/scraper.py.
     """
 
     row: Literal["metrics"]
-    replica: Annotated[str, "name of the replica"]
     engine: Annotated[str, "label of the engine"]
     took_ns: Annotated[int, NS, "duration of the scrape"]
     values: Annotated[Mapping[str, float], "`requests_running`, `kv_usage_ratio`, `generation_tokens_total`, ..."]

@@ -25,7 +25,7 @@ from locust import User, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadchaos.core import resources
+from loadchaos.core import resources, typed_json
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
@@ -208,7 +208,7 @@ def from_profile(
         "api_key_env": api_key_env,
         "headers": dict(headers or {}),
         "folder": "",
-        "tls": TlsSettings(profile.target.ca, profile.target.insecure).to_json(),
+        "tls": typed_json.to_json(TlsSettings(profile.target.ca, profile.target.insecure)),
     }
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     attributes = {
@@ -259,7 +259,7 @@ def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Envir
     )
     if finished.returncode:
         raise LoadchaosError(finished.stderr.strip().removeprefix("loadchaos: "))
-    facts = Facts.from_json(json.loads(finished.stdout))
+    facts = typed_json.from_json(Facts, json.loads(finished.stdout))
     worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
     own = {**plan, "base_url": host, "seed": plan["seed"] + worker * _SEED_STRIDE, "tag": f"{os.getpid():x}"}
     return WorkerPlan(own, facts, 0, os.environ)

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core import typed_json
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
@@ -86,10 +87,8 @@ class WorkerPlan:
         self.facts = facts
         # A worker on another machine has its own folder; request ids still carry the run's prefix.
         self.folder = Path(plan.get("spool") or plan["folder"])
-        via = plan.get("via")
-        self.target = Origin(
-            plan["base_url"], TlsSettings.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
-        )
+        via, tls = plan.get("via"), typed_json.from_json(TlsSettings, plan.get("tls"))
+        self.target = Origin(plan["base_url"], tls.context(), (via[0], int(via[1])) if via else None)
         self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
         limits = self.profile.limits
         self.limits = WireTimeouts.of(limits)
@@ -113,7 +112,7 @@ class WorkerPlan:
         """Read the run folder's plan.json and the facts.json beside it; with `worker` None, the plan names its worker."""
         try:
             plan = orjson.loads(path.read_bytes())
-            facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
+            facts = typed_json.from_json(Facts, orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
             raise LedgerError(f"{path}: the plan cannot be read: {e}; start the run again") from e
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)

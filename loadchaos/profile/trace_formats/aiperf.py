@@ -28,8 +28,7 @@ def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
 
 def _value(metrics: Mapping[str, Any], name: str) -> int:
     found = metrics.get(name)
-    value = found.get("value") if isinstance(found, Mapping) else found
-    return whole(int(value) if isinstance(value, float) and value.is_integer() else value, f"metrics.{name}")
+    return whole(found.get("value") if isinstance(found, Mapping) else found, f"metrics.{name}")
 
 
 FORMAT = TraceFormat("AIPerf profile_export.jsonl", frozenset({"metadata", "metrics"}), _arrivals)

@@ -32,9 +32,9 @@ class TraceFormat:
 
 
 def whole(value: object, name: str) -> int:
-    """Read a number of tokens, of at least 0, also from text."""
+    """Read a number of tokens, of at least 0, also from text or a float without a fraction."""
     try:
-        number = int(str(value).strip())
+        number = int(value) if isinstance(value, float) and value.is_integer() else int(str(value).strip())
         if isinstance(value, bool) or number < 0:
             raise ValueError
     except ValueError:

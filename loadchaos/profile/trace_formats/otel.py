@@ -41,13 +41,9 @@ def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
     start = str(span.get("startTimeUnixNano"))
     if not start.isdigit():
         raise ValueError(f"startTimeUnixNano: nanoseconds were expected (got {start!r})")
-    yield from answered(int(start) / _NS_PER_MS, *(_tokens(found[name], name) for name in (sent, came)))
-
-
-def _tokens(value: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; some exporters write each number as a doubleValue."""
-    number = next(iter(value.values()), None)
-    return whole(int(number) if isinstance(number, float) and number.is_integer() else number, name)
+    # Some exporters write each number as a doubleValue.
+    tokens = (whole(next(iter(found[name].values()), None), name) for name in (sent, came))
+    yield from answered(int(start) / _NS_PER_MS, *tokens)
 
 
 def _list(holder: Mapping[str, Any], key: str) -> list[Any]:

@@ -9,14 +9,13 @@ from loadchaos.simulator.engine.types import Spoil
 
 
 def _poison_prefix_cache(rules: EngineRules) -> None:
-    size = rules.config.block_size
     poisoned: set[int] = set()
 
     def spoil(request: ScheduledRequest, step: RequestStep) -> Spoil | None:
         if request.outputs > step.new_tokens:
             return None  # the prompt was computed before
         hashes = request.original.prefix_hashes
-        hits = request.cached_tokens // size
+        hits = request.cached_tokens // step.config.block_size
         if step.prefills > 1:
             poisoned.update(hashes[hits:])
             return "derailed"
@@ -25,22 +24,13 @@ def _poison_prefix_cache(rules: EngineRules) -> None:
     rules.spoilers.append(spoil)
 
 
-def _take_prompt_for_decode(rules: EngineRules) -> None:
-    drafts = rules.config.num_speculative_tokens
-
-    def spoil(request: ScheduledRequest, _: RequestStep) -> Spoil | None:
-        return "derailed" if drafts and request.prompt - request.cached_tokens == drafts + 1 else None
-
-    rules.spoilers.append(spoil)
+def _prompt_taken_for_decode(request: ScheduledRequest, step: RequestStep) -> Spoil | None:
+    drafts = step.config.num_speculative_tokens
+    return "derailed" if drafts and request.prompt - request.cached_tokens == drafts + 1 else None
 
 
-def _read_wrong_block(rules: EngineRules) -> None:
-    size = rules.config.block_size
-
-    def spoil(request: ScheduledRequest, _: RequestStep) -> Spoil | None:
-        return "derailed" if request.cached_tokens and request.prompt % size == 0 else None
-
-    rules.spoilers.append(spoil)
+def _wrong_block_at_edge(request: ScheduledRequest, step: RequestStep) -> Spoil | None:
+    return "derailed" if request.cached_tokens and request.prompt % step.config.block_size == 0 else None
 
 
 def _lost(_: ScheduledRequest, step: RequestStep) -> Spoil | None:
@@ -69,14 +59,14 @@ DEFECTS = (
     Defect(
         "prompt_taken_for_decode",
         "a prompt of which exactly K+1 tokens are not in the cache is computed as a decode; its answer is wrong",
-        plant=_take_prompt_for_decode,
+        plant=lambda rules: rules.spoilers.append(_prompt_taken_for_decode),
         remedies={"num_speculative_tokens": 0},
         upstream="https://github.com/vllm-project/vllm/issues/49918",
     ),
     Defect(
         "wrong_block_at_edge",
         "a prompt whose length is a multiple of the block size reads a wrong block when its prefix is in the cache",
-        plant=_read_wrong_block,
+        plant=lambda rules: rules.spoilers.append(_wrong_block_at_edge),
         remedies={"enable_prefix_caching": False},
         upstream="https://github.com/sgl-project/sglang/issues/22819",
     ),

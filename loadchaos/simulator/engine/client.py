@@ -32,7 +32,9 @@ class EngineDiedEarlyError(Exception):
 
 
 class EngineClient:
-    """One engine core and its requests. The server sets `on_step(scheduled_tokens)` and `on_death`."""
+    """One engine core and its requests. The server sets `on_death`, and `on_step`, which gets the
+    tokens of each step that had some.
+    """
 
     def __init__(self, config: EngineConfig, title: str) -> None:
         self.config = config
@@ -125,7 +127,8 @@ class EngineClient:
         kind = message[0]
         if kind == "step":
             self.stats = EngineStats(*message[3])
-            self.on_step(message[2])
+            if message[2]:
+                self.on_step(message[2])
             for values in message[1]:
                 self._deliver(RequestOutput(*values))
         elif kind == "stats":

@@ -173,15 +173,13 @@ class Engine:
         self.resume()
 
     def stats(self) -> EngineStats:
-        scheduler, counts = self._scheduler, self._runner.counters
+        scheduler = self._scheduler
         counters: dict[str, float] = {
             "prompt_tokens": self._prompt_tokens,
             "generation_tokens": self._generation_tokens,
             "iterations": self._iterations,
             "preemptions": scheduler.preemptions,
-            "spec_drafts": counts.drafts,
-            "spec_draft_tokens": counts.draft_tokens,
-            "spec_accepted_tokens": counts.accepted_tokens,
+            **{f"spec_{name}": count for name, count in self._runner.counters.items()},
             "mm_cache_queries": self._receiver.queries,
             "mm_cache_hits": self._receiver.hits,
             "prefix_cache_queries": scheduler.prefix_queries,
@@ -218,7 +216,7 @@ class Engine:
         started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
             first = request.outputs == 0
-            step = RequestStep(len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
+            step = RequestStep(self.config, len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
             if not new_tokens:
                 continue

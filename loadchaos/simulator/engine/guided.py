@@ -107,7 +107,11 @@ def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], rng: R
 
 def _match(regex: str, rng: Random) -> str:
     parser = re._parser  # type: ignore[attr-defined]  # the parse tree has no public name
-    return "".join(_piece(str(op), value, rng) for op, value in parser.parse(regex))
+    return _pieces(parser.parse(regex), rng)
+
+
+def _pieces(items: Any, rng: Random) -> str:
+    return "".join(_piece(str(op), value, rng) for op, value in items)
 
 
 def _piece(op: str, value: Any, rng: Random) -> str:
@@ -122,12 +126,11 @@ def _piece(op: str, value: Any, rng: Random) -> str:
     if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
         least, most, items = value
         times = rng.randint(least, min(int(most), least + 4))
-        return "".join(_piece(str(o), v, rng) for _ in range(times) for o, v in items)
+        return "".join(_pieces(items, rng) for _ in range(times))
     if op == "BRANCH":
-        return "".join(_piece(str(o), v, rng) for o, v in rng.choice(value[1]))
+        return _pieces(rng.choice(value[1]), rng)
     if op in ("SUBPATTERN", "ATOMIC_GROUP"):
-        items = value[-1] if op == "SUBPATTERN" else value
-        return "".join(_piece(str(o), v, rng) for o, v in items)
+        return _pieces(value[-1] if op == "SUBPATTERN" else value, rng)
     return ""  # an anchor
 
 

@@ -38,6 +38,7 @@ class RequestStep:
     verified and rejected, and tokens that it gave.
     """
 
+    config: EngineConfig
     running: int
     prefills: int
     drafts: int

@@ -4,21 +4,10 @@ again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, EngineRules
-from loadchaos.simulator.engine.types import EngineConfig
-
-
-@dataclass
-class RunnerCounters:
-    """The runner's counters for the metrics page."""
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
+from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineConfig
 
 
 class ModelRunner:
@@ -28,7 +17,7 @@ class ModelRunner:
         self.config = config
         self._rules = rules
         self.embeddings: set[str] = set()
-        self.counters = RunnerCounters()
+        self.counters = dict.fromkeys(SPEC_COUNTERS, 0)
 
     def run(self, batch: Batch, log: list[str]) -> list[tuple[ScheduledRequest, int, int, int]]:
         """Compute one step. Returns (request, drafts verified, drafts rejected, new tokens) of each request. Raises
@@ -72,9 +61,8 @@ class ModelRunner:
             accepted += 1
         request.verified += 1 + accepted
         if drafts:
-            self.counters.drafts += 1
-            self.counters.draft_tokens += drafts
-            self.counters.accepted_tokens += accepted
+            for name, count in zip(SPEC_COUNTERS, (1, drafts, accepted), strict=True):
+                self.counters[name] += count
         request.decode_steps += 1
         if accepted and request.decode_steps <= REDO_AFTER_REJECTIONS:
             request.all_rejected = False

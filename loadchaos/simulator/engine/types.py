@@ -129,6 +129,10 @@ class StepResult:
     scheduled_tokens: int = 0
 
 
+SPEC_COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
+"""Counters of speculative decoding, in `EngineStats.counters` with `spec_` before them."""
+
+
 @dataclass(frozen=True)
 class EngineStats:
     """Counters and gauges for the metrics page. `counters` only ever grow."""

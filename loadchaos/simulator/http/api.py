@@ -7,15 +7,17 @@ import random
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 
 from loadchaos.simulator.defects import rules_of
+from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.processor_cache import ProcessorCache
+from loadchaos.simulator.engine.types import MMItem
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import Processor
+from loadchaos.simulator.media.processor import Placed, Processor
 from loadchaos.simulator.options import Options
 
 Route = Callable[[HttpExchange], Awaitable[None] | None]
@@ -49,7 +51,6 @@ class Api(ABC):
         self._reader = ImageReader(self._processor())
         self._random = random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
-        engine.on_step = self._record_step
 
     @property
     @abstractmethod
@@ -63,12 +64,18 @@ class Api(ABC):
     @abstractmethod
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None: ...
 
-    @abstractmethod
-    def _record_step(self, tokens: int) -> None: ...
-
     def _processor(self) -> Processor:
         server = self.options.server
         return Processor(server.patch, server.min_pixels, server.max_pixels)
+
+    def _items(self, images: Sequence[Placed]) -> list[MMItem]:
+        """Look up each image as its request is sent, so that both sides of the cache see the same order."""
+        return [MMItem(p.hash, p.tokens, offset, not self.sender.look_up(p.hash)) for offset, p in images]
+
+    def _prefix(self, ids: Sequence[int], marks: Sequence[tuple[int, int, int]] = ()) -> Sequence[int]:
+        """Hash the KV blocks of a prompt with `marks`: (offset, tokens, hash) of what else decides their content."""
+        engine = self.options.engine
+        return tokenizer.block_hashes(ids, engine.block_size, marks) if engine.enable_prefix_caching else ()
 
     def warm_up(self) -> None:
         if self.options.server.images:

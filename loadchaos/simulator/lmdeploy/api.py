@@ -15,7 +15,7 @@ from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import opening_of
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.types import EngineRequest, MMItem
+from loadchaos.simulator.engine.types import EngineRequest
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.logs import Log
@@ -39,6 +39,7 @@ class LmdeployApi(Api):
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
+        engine.on_step = self.metrics.histograms["iteration_tokens_total"].observe
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         self._sessions = itertools.count(1)
 
@@ -54,10 +55,6 @@ class LmdeployApi(Api):
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
         errors.send(exchange, refusal)
-
-    def _record_step(self, tokens: int) -> None:
-        if tokens:
-            self.metrics.iteration_tokens.observe(tokens)
 
     def _table(self) -> dict[tuple[str, str], Route]:
         table: dict[tuple[str, str], Route] = {
@@ -192,7 +189,7 @@ class LmdeployApi(Api):
         if count >= longest and self.release >= (0, 16, 0):
             raise LmdeployRefusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")
         if self.engine.dead and self.release >= (0, 16, 0):
-            raise LmdeployRefusal("An internal server error occurred.", 500, "server_error")
+            raise errors.engine_failed()
         session = next(self._sessions)
         shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         options = data.get("stream_options")
@@ -219,24 +216,9 @@ class LmdeployApi(Api):
         max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
         min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
-        items = [MMItem(p.hash, p.tokens, offset, not self.sender.look_up(p.hash)) for offset, p in images]
-        self.engine.add(
-            EngineRequest(
-                str(session),
-                count,
-                max(1, max_tokens),
-                min_tokens,
-                items,
-                self._prefix(ids),
-                session,
-                len(request.opening),
-            ),
-            generation,
-        )
-
-    def _prefix(self, ids: Sequence[int]) -> Sequence[int]:
-        engine = self.options.engine
-        return tokenizer.block_hashes(ids, engine.block_size) if engine.enable_prefix_caching else ()
+        items, prefix, stop = self._items(images), self._prefix(ids), len(request.opening)
+        added = EngineRequest(str(session), count, max(1, max_tokens), min_tokens, items, prefix, session, stop)
+        self.engine.add(added, generation)
 
 
 def _template(messages: Sequence[Any], urls: list[str]) -> str:

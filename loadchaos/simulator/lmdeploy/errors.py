@@ -85,6 +85,10 @@ def error_text(error: str, release: Release) -> str:
 def refusal_for(error: str) -> LmdeployRefusal:
     if error == INPUT_LENGTH:
         return LmdeployRefusal("The request exceeds the model context length.")
+    return engine_failed()
+
+
+def engine_failed() -> LmdeployRefusal:
     return LmdeployRefusal("An internal server error occurred.", 500, "server_error")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from loadchaos.simulator.engine.types import EngineStats
+from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineStats
 from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
 from loadchaos.simulator.options import Options
 
@@ -26,14 +26,14 @@ class LmdeployMetrics:
         self.in_flight = 0
         self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
         lengths = one_two_five(options.engine.max_model_len)
-        self.request_prompt = Histogram(lengths)
-        self.request_generation = Histogram(lengths)
-        self.iteration_tokens = Histogram(
-            (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
-        )
-        self.ttft = Histogram(_TTFT_S)
-        self.tpot = Histogram(_TTFT_S)
-        self.latency = Histogram(_LATENCY_S)
+        self.histograms = {
+            "request_prompt_tokens": Histogram(lengths),
+            "request_generation_tokens": Histogram(lengths),
+            "iteration_tokens_total": Histogram((1.0, *(2.0**n for n in range(3, 14)))),
+            "time_to_first_token_seconds": Histogram(_TTFT_S),
+            "time_per_output_token_seconds": Histogram(_TTFT_S),
+            "e2e_request_latency_seconds": Histogram(_LATENCY_S),
+        }
 
     def page(self, stats: EngineStats) -> bytes:
         now = time.monotonic()
@@ -42,16 +42,15 @@ class LmdeployMetrics:
         page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
-        for name, value in self._gauges().items():
-            page.family(f"lmdeploy:{name}", "gauge", name.replace("_", " "), [(labels, float(value))])
-        for name, value in self._counters(stats).items():
-            page.family(f"lmdeploy:{name}_total", "counter", name.replace("_", " "), [(labels, float(value))])
+        for kind, end, values in (("gauge", "", self._gauges()), ("counter", "_total", self._counters(stats))):
+            for name, value in values.items():
+                page.family(f"lmdeploy:{name}{end}", kind, name.replace("_", " "), [(labels, float(value))])
         finished = [
             ({**labels, "finished_reason": f"ResponseType.{name}"}, float(self.succeeded if name == "FINISH" else 0))
             for name in _RESPONSES
         ]
         page.family("lmdeploy:request_success_total", "counter", "Count of successfully processed requests.", finished)
-        for name, histogram in self._histograms().items():
+        for name, histogram in self.histograms.items():
             page.histogram(f"lmdeploy:{name}", name.replace("_", " "), labels, histogram)
         return page.render()
 
@@ -71,17 +70,5 @@ class LmdeployMetrics:
         counters: dict[str, float] = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generation_tokens}
         if self._release >= (0, 14, 0):
             counters["cached_tokens"] = self.cached_tokens
-        counters["spec_decode_num_drafts"] = stats.counters.get("spec_drafts", 0)
-        counters["spec_decode_num_draft_tokens"] = stats.counters.get("spec_draft_tokens", 0)
-        counters["spec_decode_num_accepted_tokens"] = stats.counters.get("spec_accepted_tokens", 0)
-        return counters
-
-    def _histograms(self) -> dict[str, Histogram]:
-        return {
-            "request_prompt_tokens": self.request_prompt,
-            "request_generation_tokens": self.request_generation,
-            "iteration_tokens_total": self.iteration_tokens,
-            "time_to_first_token_seconds": self.ttft,
-            "time_per_output_token_seconds": self.tpot,
-            "e2e_request_latency_seconds": self.latency,
-        }
+        spec = {f"spec_decode_num_{n}": stats.counters.get(f"spec_{n}", 0) for n in SPEC_COUNTERS}
+        return counters | spec

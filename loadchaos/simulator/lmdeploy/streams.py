@@ -77,20 +77,18 @@ class LmdeployGeneration:
             return
         release = self._server.release
         if release >= (0, 16, 0):
-            self._refuse(errors.LmdeployRefusal("An internal server error occurred.", 500, "server_error"))
-        elif release < (0, 7, 0):
+            self._refuse(errors.engine_failed())
+            return
+        if release < (0, 7, 0):
             self._exchange.cut() if self._request.stream else self._exchange.connection.close()
-            self._end(failed=True)
         elif self._request.stream:
             self._exchange.write(_DONE)
             self._exchange.end()
-            self._end(failed=True)
         elif self._tokens:
             self._exchange.send(200, self._body(self._text(), None))
-            self._end(failed=True)
         else:
             errors.send_plain_500(self._exchange)
-            self._end(failed=True)
+        self._end(failed=True)
 
     def finish(self, reason: str, text: str | None = None) -> None:
         """End with a finish_reason. `text` replaces the answer's text where the server answers with an error text."""
@@ -109,19 +107,14 @@ class LmdeployGeneration:
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        how = errors.outcome(
-            server.release,
-            self._request.chat,
-            self._request.stream,
-            server.rules.kv_error_as_500,
-            server.refuses_cleanly,
-        )
+        chat, stream = self._request.chat, self._request.stream
+        how = errors.outcome(server.release, chat, stream, server.rules.kv_error_as_500, server.refuses_cleanly)
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
             log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
         if how is Outcome.HTTP_500:
-            log.raw(errors.validation_traceback(self._request.chat, self._request.stream))
-            self._exchange.cut() if self._request.stream else errors.send_plain_500(self._exchange)
+            log.raw(errors.validation_traceback(chat, stream))
+            self._exchange.cut() if stream else errors.send_plain_500(self._exchange)
             self._end(failed=True)
         elif how is Outcome.TEXT:
             self.finish("error", errors.error_text(error, server.release))
@@ -144,21 +137,22 @@ class LmdeployGeneration:
             metrics.failed += 1
         else:
             metrics.succeeded += 1
-            metrics.latency.observe(time.monotonic() - self._started_at)
-            metrics.request_prompt.observe(self._request.prompt_tokens)
-            metrics.request_generation.observe(self._tokens)
+            metrics.histograms["e2e_request_latency_seconds"].observe(time.monotonic() - self._started_at)
+            metrics.histograms["request_prompt_tokens"].observe(self._request.prompt_tokens)
+            metrics.histograms["request_generation_tokens"].observe(self._tokens)
         metrics.in_flight -= 1
 
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
         metrics.generation_tokens += output.new_tokens
         if self._tokens:
-            metrics.tpot.observe((now - self._last_at) / max(1, output.new_tokens))
+            gap_s = (now - self._last_at) / max(1, output.new_tokens)
+            metrics.histograms["time_per_output_token_seconds"].observe(gap_s)
         else:
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self._request.prompt_tokens
             metrics.cached_tokens += output.cached_tokens
-            metrics.ttft.observe(now - self._started_at)
+            metrics.histograms["time_to_first_token_seconds"].observe(now - self._started_at)
         self._last_at = now
 
     def _text(self) -> str:

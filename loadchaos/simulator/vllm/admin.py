@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import orjson
 
 from loadchaos.simulator.engine.client import EngineDiedEarlyError
 from loadchaos.simulator.engine.types import Release
+from loadchaos.simulator.http.api import Route
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal
@@ -33,15 +34,15 @@ class Admin:
         self.sleeping = False
         self.refusing = False
 
-    def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
-        known: tuple[tuple[Release, str, str, Callable[[HttpExchange], Awaitable[None]]], ...] = (
+    def routes(self) -> Mapping[tuple[str, str], Route]:
+        known: tuple[tuple[Release, str, str, Route], ...] = (
             ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
             ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
             ((0, 16, 0), "POST", "/reset_encoder_cache", self._reset_encoder_cache),
             ((0, 8, 0), "GET", "/server_info", self._server_info),
             ((0, 12, 0), "POST", "/pause", self._pause),
             ((0, 12, 0), "POST", "/resume", self._resume),
-            ((0, 12, 0), "GET", "/is_paused", self._is_paused),
+            ((0, 12, 0), "GET", "/is_paused", lambda exchange: exchange.send_json({"is_paused": self.paused})),
             ((0, 8, 0), "POST", "/sleep", self._sleep),
             ((0, 8, 0), "POST", "/wake_up", self._wake_up),
             ((0, 8, 0), "GET", "/is_sleeping", self._is_sleeping),
@@ -96,9 +97,6 @@ class Admin:
         self.paused = self.refusing = False
         self._api.set_holding(self.sleeping)
         exchange.send(200, b'{"status":"resumed"}')
-
-    async def _is_paused(self, exchange: HttpExchange) -> None:
-        exchange.send_json({"is_paused": self.paused})
 
     async def _sleep(self, exchange: HttpExchange) -> None:
         level = int(exchange.query.get("level", ["1"])[-1] or 1)

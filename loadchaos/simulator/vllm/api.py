@@ -15,7 +15,7 @@ from typing import Any
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.types import EngineRequest, MMItem
+from loadchaos.simulator.engine.types import EngineRequest
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
@@ -45,6 +45,7 @@ class VllmApi(Api):
         self.service_tier = options.server.service_tier or None
         self.token_details = options.server.enable_prompt_tokens_details
         self.metrics = VllmMetrics(options)
+        engine.on_step = self.metrics.step_tokens.observe
         self.seen_images: OrderedDict[str, DecodedImage] = OrderedDict()
         """The images that the engine has, by hash."""
         self._admin = Admin(self)
@@ -90,10 +91,6 @@ class VllmApi(Api):
 
     async def idle(self) -> None:
         await self._all_answered.wait()
-
-    def _record_step(self, tokens: int) -> None:
-        if tokens:
-            self.metrics.step_tokens.observe(tokens)
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
         errors.send(exchange, refusal, self.release)
@@ -283,20 +280,25 @@ class VllmApi(Api):
             self.metrics.rejected += 1
             generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))
             return
-        prefix = self._prefix(checked)
+        marks = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
+        names = filter(None, (checked.adapter, checked.cache_salt))
+        prefix = self._prefix(ids, [*marks, *((0, len(ids), zlib.crc32(name.encode())) for name in names)])
         self._all_answered.clear()
         for choice in generation.choices:
             self._generations[choice.id] = generation
         for choice in generation.choices:
-            # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
-            items = [MMItem(p.hash, p.tokens, offset, not self.sender.look_up(p.hash)) for offset, p in checked.images]
-            max_tokens, min_tokens = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
-            if checked.guided is not None:  # the grammar allows nothing behind its end
-                min_tokens = min(min_tokens, choice.stop_after)
-            seed = choice.answer.seed
-            stop, guided = choice.stop_after, checked.guided is not None
+            guided, min_tokens = checked.guided is not None, checked.sampling.min_tokens
             request = EngineRequest(
-                choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, stop, checked.adapter, guided
+                choice.id,
+                len(ids),
+                checked.sampling.max_tokens or 1,
+                min(min_tokens, choice.stop_after) if guided else min_tokens,  # a grammar allows nothing behind its end
+                self._items(checked.images),
+                prefix,
+                choice.answer.seed,
+                choice.stop_after,
+                checked.adapter,
+                guided,
             )
             self.engine.add(request, choice)
 
@@ -315,12 +317,3 @@ class VllmApi(Api):
     def _full(self) -> bool:
         limit = self.options.server.max_num_queued_reqs
         return bool(limit) and self.engine.in_flight - self.options.engine.max_num_seqs >= limit
-
-    def _prefix(self, checked: CheckedRequest) -> Sequence[int]:
-        engine = self.options.engine
-        if not engine.enable_prefix_caching:
-            return ()
-        images = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
-        names = filter(None, (checked.adapter, checked.cache_salt))
-        whole = [(0, len(checked.ids), zlib.crc32(name.encode())) for name in names]
-        return tokenizer.block_hashes(checked.ids, engine.block_size, [*images, *whole])

@@ -4,8 +4,6 @@ in their sources.
 
 from __future__ import annotations
 
-import orjson
-
 from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.api import Refusal
 from loadchaos.simulator.http.server import HttpExchange, error_event
@@ -28,12 +26,6 @@ class VllmRefusal(Refusal):
     @property
     def error(self) -> dict[str, object]:
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
-
-
-def body(refusal: Refusal, release: Release) -> bytes:
-    if release < (0, 9, 0):
-        return orjson.dumps({"object": "error", **refusal.error})
-    return orjson.dumps({"error": refusal.error})
 
 
 def stream_event(refusal: Refusal, release: Release) -> bytes:
@@ -65,11 +57,12 @@ def send(exchange: HttpExchange, refusal: Refusal, release: Release) -> None:
     """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if exchange.path.startswith("/v1/messages"):
         error = {"type": refusal.kind, "message": refusal.message}
-        exchange.send(refusal.status, orjson.dumps({"type": "error", "error": error}))
+        exchange.send_json({"type": "error", "error": error}, refusal.status)
     elif refusal.message == ENGINE_DEAD and release < (0, 11, 0):
         exchange.send(500, b"", None)
     else:
-        exchange.send(refusal.status, body(refusal, release))
+        flat = release < (0, 9, 0)
+        exchange.send_json({"object": "error", **refusal.error} if flat else {"error": refusal.error}, refusal.status)
 
 
 def bad_parameter(message: str, name: str, value: object = None) -> VllmRefusal:

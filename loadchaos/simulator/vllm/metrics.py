@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.simulator.engine.types import EngineStats
+from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineStats
 from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
 from loadchaos.simulator.options import Options
 
@@ -91,20 +91,16 @@ class VllmMetrics:
             page.family(f"vllm:{name}_total", "counter", text, [(labels, float(value))])
 
         old = "gpu_" if self._release < (0, 9, 2) else ""
-        queries, hits = engine.get("prefix_cache_queries", 0), engine.get("prefix_cache_hits", 0)
-        counter(f"{old}prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", queries)
-        counter(f"{old}prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", hits)
+        for name, seen in (("queries", "queried"), ("hits", "cached")):
+            text = f"Prefix cache {name}, in terms of number of {seen} tokens."
+            counter(f"{old}prefix_cache_{name}", text, engine.get(f"prefix_cache_{name}", 0))
         if self._release >= (0, 11, 2):
-            counter(
-                "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", self.mm_queries
-            )
-            counter("mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", self.mm_hits)
+            for name, seen, value in (("queries", "queried", self.mm_queries), ("hits", "cached", self.mm_hits)):
+                counter(f"mm_cache_{name}", f"Multi-modal cache {name}, in terms of number of {seen} items.", value)
         if self._options.engine.num_speculative_tokens:
-            drafts, proposed = engine.get("spec_drafts", 0), engine.get("spec_draft_tokens", 0)
-            counter("spec_decode_num_drafts", "Number of spec decoding drafts.", drafts)
-            counter("spec_decode_num_draft_tokens", "Number of draft tokens.", proposed)
-            accepted = engine.get("spec_accepted_tokens", 0)
-            counter("spec_decode_num_accepted_tokens", "Number of accepted tokens.", accepted)
+            texts = ("spec decoding drafts", "draft tokens", "accepted tokens")
+            for name, text in zip(SPEC_COUNTERS, texts, strict=True):
+                counter(f"spec_decode_num_{name}", f"Number of {text}.", engine.get(f"spec_{name}", 0))
         counter("num_preemptions", "Cumulative number of preemption from the engine.", engine.get("preemptions", 0))
         counter("prompt_tokens", "Number of prefill tokens processed.", self.prompt_tokens)
         counter("generation_tokens", "Number of generation tokens processed.", self.generation_tokens)

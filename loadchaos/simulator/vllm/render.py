@@ -16,6 +16,7 @@ PATHS = {"/v1/chat/completions/render": True, "/v1/completions/render": False}
 """Path, and True where it renders a chat."""
 SINCE = (0, 18, 0)
 GATED_SINCE = (0, 30, 0)
+_SAMPLING = ("temperature", "seed", "stop", "ignore_eos", "max_tokens", "min_tokens")
 _OFF = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
@@ -32,14 +33,7 @@ def rendered(checked: CheckedRequest, data: Mapping[str, Any], model: str) -> di
         "request_id": checked.request_id,
         "token_ids": checked.ids,
         "features": _features(checked.images),
-        "sampling_params": {
-            "temperature": sampling.temperature,
-            "seed": sampling.seed,
-            "stop": sampling.stop,
-            "ignore_eos": sampling.ignore_eos,
-            "max_tokens": sampling.max_tokens,
-            "min_tokens": sampling.min_tokens,
-        },
+        "sampling_params": {name: getattr(sampling, name) for name in _SAMPLING},
         "model": data.get("model") or model,
         "stream": sampling.stream,
         "stream_options": data.get("stream_options"),

@@ -115,15 +115,11 @@ def _integer(data: Mapping[str, Any], name: str) -> int | None:
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        try:
-            return int(str(value))
-        except ValueError:
-            text = "Input should be a valid integer, unable to parse string as an integer"
-            raise validation("int_parsing", f"body.{name}", text, value) from None
-    return value
+    try:
+        return int(value) if isinstance(value, float) and value.is_integer() else int(str(value))
+    except ValueError:
+        text = "Input should be a valid integer, unable to parse string as an integer"
+        raise validation("int_parsing", f"body.{name}", text, value) from None
 
 
 def _number(data: Mapping[str, Any], name: str, default: float) -> float:

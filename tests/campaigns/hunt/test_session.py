@@ -33,7 +33,7 @@ class RuleRunner(SlotProcess):
 
     async def probe(self) -> ProbedSlot:
         self._answer(0)
-        return ProbedSlot(facts=FACTS.to_json(), models=("a",), asked={"reads": 20, "generations": 3})
+        return ProbedSlot(facts=FACTS, models=("a",), asked={"reads": 20, "generations": 3})
 
     async def run(self, order: WorkloadOrder) -> WorkloadResult:
         self.orders.append(order)

@@ -11,6 +11,7 @@ from loadchaos.campaigns.replay.expected import choose, guilty_frame
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.campaigns.replay.servers import of_source
 from loadchaos.campaigns.replay.sources import read_source, without_later
+from loadchaos.core import typed_json
 from loadchaos.core.body_hash import body_hash, store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -44,11 +45,11 @@ class Recorded:
         path.mkdir()
         self.folder = RunFolder(path)
         self.folder.plan.write_text(json.dumps({"profile": PROFILE, "seed": 3}))
-        self.folder.facts.write_text(json.dumps(FACTS.to_json()))
+        self.folder.facts.write_text(json.dumps(typed_json.to_json(FACTS)))
         self.events, self.rows = Writer(self.folder.events, "run"), Writer(self.folder.requests(0), "worker")
         self.steps = {s.index: s for s in steps(from_mapping(PROFILE, traffic_registry()), 3)}
         self.zero_ns = 1_000 * MS
-        self.events.write({"row": "facts", "at_ns": 1, "facts": FACTS.to_json()})
+        self.events.write({"row": "facts", "at_ns": 1, "facts": typed_json.to_json(FACTS)})
         self.rows.write({"row": "load", "at_ns": self.zero_ns, "what": "begin"})
 
     def request(self, index: int, begin_ms: float, end_ms: float | None, **end: Any) -> Request:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from loadchaos.core import typed_json
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import Range
 from loadchaos.load.payloads import build, conversation, sampling, structured, text, tools
@@ -106,7 +107,7 @@ def test_text_mixed_draws_a_script_per_prompt(knowing: Facts, step: Steps) -> No
 
 
 def test_facts_with_scripts_are_read_back(knowing: Facts) -> None:
-    assert Facts.from_json(json.loads(json.dumps(knowing.to_json()))) == knowing
+    assert typed_json.from_json(Facts, json.loads(json.dumps(typed_json.to_json(knowing)))) == knowing
 
 
 # --- fields of the body -----------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def test_sampling_draws_adapters_that_the_server_lists(facts: Facts, step: Steps
     assert set(sent) == {facts.model, "a", "b"}
     assert 150 < sent.count(facts.model) < 250
     assert body(step({"sampling": options}), facts)["model"] == facts.model
-    assert Facts.from_json(json.loads(json.dumps(loras.to_json()))) == loras
+    assert typed_json.from_json(Facts, json.loads(json.dumps(typed_json.to_json(loras)))) == loras
 
 
 @pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice", {"type": "integer"}])

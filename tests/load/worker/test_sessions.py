@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from loadchaos.core import typed_json
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
@@ -128,7 +129,7 @@ def test_session_sends_answers_back_loops_over_tools_and_branches(child: Child, 
     plan = json.loads((child.folder / "plan.json").read_text())
     profile = from_mapping(plan["profile"], traffic_registry())
     steps = {s.index: s for s in of_phase(profile, plan["seed"], 0)}
-    facts = Facts.from_json(json.loads((child.folder / "facts.json").read_text()))
+    facts = typed_json.from_json(Facts, json.loads((child.folder / "facts.json").read_text()))
     answers = rebuild.answers_of(RunFolder(child.folder), sent)
     for name, row in sent.items():
         step = rebuild.sent_step(steps[row["step"]], facts, name, answers)

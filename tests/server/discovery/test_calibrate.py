@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from loadchaos.core import typed_json
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.run.asker import HttpAsker
@@ -50,7 +51,7 @@ def test_calibrate_remembers_images_that_are_longer_than_the_context(
     assert facts.image_tokens == {"448x448": 198}
     assert facts.long_images == ("1024x1024",)
     assert "maximum model length of 1024" in facts.sources["long_images"]
-    assert Facts.from_json(facts.to_json()) == facts
+    assert typed_json.from_json(Facts, typed_json.to_json(facts)) == facts
 
 
 @pytest.mark.parametrize("embedded", [[]], indirect=True)
@@ -109,7 +110,7 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
     assert (facts.dialect, facts.model, facts.max_model_len) == ("vllm", name, length)
 
 
-@pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
+@pytest.mark.parametrize("embedded", [["--flag", "images=false"]], indirect=True)
 def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
     facts, _ = learn(embedded, CalibrationRequest(((448, 448),), images_per_request=1))
     assert facts.images is False
