@@ -1,7 +1,5 @@
-"""Admin attacks: calls to the server's own admin endpoints, whose answer is recorded unchanged.
-
-The operations of each server (reset caches, pause, sleep, abort requests, load an adapter) are the table of its dialect
-(server/dialects/).
+"""Admin attacks: calls to the server's own admin endpoints, whose answer is recorded unchanged. The operations of each
+server (reset caches, pause, sleep, abort requests, load an adapter) are the table of its dialect (server/dialects/).
 """
 
 from __future__ import annotations

@@ -56,10 +56,8 @@ NOTHING_TO_UNDO = ActResult(ok=True, text="nothing to undo")
 
 
 class Attack:
-    """One operation on a server: `begin` does it, `undo` takes it back.
-
-    No method raises for what a server does. `undo` may be called without need and after a failed `begin`; it must then
-    do no harm.
+    """One operation on a server: `begin` does it, `undo` takes it back. No method raises for what a server does. `undo`
+    may be called without need and after a failed `begin`; it must then do no harm.
     """
 
     name: str
@@ -72,9 +70,8 @@ class Attack:
     """The name of the operation that takes it back, such as wake_up."""
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - most need no replica
-        """Return the ledger fields of this kind of attack.
-
-        Called once before each `begin`: a process attack chooses its process here.
+        """Return the ledger fields of this kind of attack. Called once before each `begin`: a process attack chooses
+        its process here.
         """
         return {}
 
@@ -106,9 +103,8 @@ It raises OptionError where they are not valid."""
 
 
 def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos.
-
-    The arguments are $1, $2, ... in the shell text.
+    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos. The
+    arguments are $1, $2, ... in the shell text.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read -r _; {undo}", "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True

@@ -1,6 +1,5 @@
-"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm.
-
-The plugin (plugins/vllm) implements the modes. Its trigger file arms them; removing the file disarms them.
+"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm. The plugin (plugins/vllm) implements the modes.
+Its trigger file arms them; removing the file disarms them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Load on the server's machine beside the server.
-
-A new kind is a function that makes its Attack from its params, its entry in HOST_LOADS, and its name in
-core/attack_names.py.
+"""Load on the server's machine beside the server. A new kind is a function that makes its Attack from its params, its
+entry in HOST_LOADS, and its name in core/attack_names.py.
 """
 
 from __future__ import annotations

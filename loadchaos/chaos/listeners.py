@@ -72,10 +72,9 @@ class Listener:
 
     @property
     def engine(self) -> bool:
-        """True for a process that is named as an engine and can run a model.
-
-        The name is that of the program, the script, the `-m` module or the title that it set itself. Other arguments
-        prove nothing: `litellm --model openai/vllm` forwards.
+        """True for a process that is named as an engine and can run a model. The name is that of the program, the
+        script, the `-m` module or the title that it set itself. Other arguments prove nothing: `litellm --model
+        openai/vllm` forwards.
         """
         return self.named_as_engine and (self.runs_models or self._is_compiled or _start(self.argv)[1] == _EMBEDDED)
 
@@ -96,9 +95,8 @@ class Listener:
 
 
 def listeners(host: str | None, port: int) -> list[Listener]:
-    """Find the processes that listen on a port of this machine; those of another user or namespace have no pid.
-
-    `host` is the loopback address or `localhost` at which they must answer; None for any address of this machine.
+    """Find the processes that listen on a port of this machine; those of another user or namespace have no pid. `host`
+    is the loopback address or `localhost` at which they must answer; None for any address of this machine.
     """
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -135,9 +133,8 @@ def is_engine(argv: Sequence[str]) -> bool:
 
 
 def _start(argv: Sequence[str]) -> tuple[str, str, Sequence[str]]:
-    """Return (kind, what, arguments) of what a command line starts.
-
-    The kind is `module` for `python -m MODULE`, `code` for `python -c CODE`, else `program`, also for a script.
+    """Return (kind, what, arguments) of what a command line starts. The kind is `module` for `python -m MODULE`, `code`
+    for `python -c CODE`, else `program`, also for a script.
     """
     if not argv:
         return "program", "", ()

@@ -16,10 +16,8 @@ _PREFERRED_ROLE = "engine_core"
 
 @dataclass(frozen=True)
 class Offer:
-    """One button of the web UI.
-
-    `kind`, `name` and `params` are the arguments of AttackInjector.fire. `title` is the name in the ledger, `about` a
-    description, and `needs` the server option that turns it on.
+    """One button of the web UI. `kind`, `name` and `params` are the arguments of AttackInjector.fire. `title` is the
+    name in the ledger, `about` a description, and `needs` the server option that turns it on.
     """
 
     kind: str

@@ -30,10 +30,9 @@ _NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and 
 
 
 async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """Measure the delay that a proxy adds to a request for `path` of the server at `target`.
-
-    Returns the difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not
-    answered in time; None where none was answered.
+    """Measure the delay that a proxy adds to a request for `path` of the server at `target`. Returns the difference of
+    the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
+    none was answered.
     """
     parts = urlsplit(target)
     proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
@@ -53,10 +52,8 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
 
 
 class LocalProxy:
-    """Our own proxy (proxy.py) as a child process, a TrafficProxy.
-
-    A run opens it before the load and closes it at the end. Clients connect to `address` instead of the server's, and
-    still name the server in Host and in TLS.
+    """Our own proxy (proxy.py) as a child process, a TrafficProxy. A run opens it before the load and closes it at the
+    end. Clients connect to `address` instead of the server's, and still name the server in Host and in TLS.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,7 +1,5 @@
-"""Send what taps read to the process that writes it.
-
-The channel never waits. Where the writer falls behind, bodies are lost first, then rows; both are counted. A writer
-that has ended is started again.
+"""Send what taps read to the process that writes it. The channel never waits. Where the writer falls behind, bodies are
+lost first, then rows; both are counted. A writer that has ended is started again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Messages from the proxy to the process that writes the recording.
-
-A frame is its length, its kind, the number of an exchange, then its data: JSON, or bytes of a body.
+"""Messages from the proxy to the process that writes the recording. A frame is its length, its kind, the number of an
+exchange, then its data: JSON, or bytes of a body.
 """
 
 from __future__ import annotations

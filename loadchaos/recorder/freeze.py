@@ -30,10 +30,8 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 
 
 class FreezeWatch:
-    """Folds the ends of exchanges.
-
-    The server has to answer a POST request before its death counts, and again before the next one. `suspect` is True
-    after an answer was cut: then the server has to be asked.
+    """Folds the ends of exchanges. The server has to answer a POST request before its death counts, and again before
+    the next one. `suspect` is True after an answer was cut: then the server has to be asked.
     """
 
     def __init__(self, most_failed: float | None) -> None:

@@ -1,7 +1,5 @@
-"""Make a trace of a recording.
-
-Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request
-whose messages continue those of an earlier one waits for its answer, as its client did.
+"""Make a trace of a recording. Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests
+have their times. A request whose messages continue those of an earlier one waits for its answer, as its client did.
 """
 
 from __future__ import annotations
@@ -67,9 +65,8 @@ def recording_of(path: Path) -> Path | None:
 
 
 def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
-    """Make the trace of a recording; its bodies are stored under `scratch`.
-
-    Raises OptionError where no request can be sent again.
+    """Make the trace of a recording; its bodies are stored under `scratch`. Raises OptionError where no request can be
+    sent again.
     """
     server: dict[str, Any] = {}
     requests = sorted(_requests(path, server).values(), key=lambda r: r.at_ns)

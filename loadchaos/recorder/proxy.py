@@ -1,8 +1,6 @@
-"""Pass bytes between clients and the upstream server, unchanged.
-
-Each client connection has an upstream connection of its own. So HTTP pipelining, upgrades, trailers and half-closed
-connections work as without the proxy, and nothing is parsed before it is passed on. A reset on one side becomes a
-reset on the other.
+"""Pass bytes between clients and the upstream server, unchanged. Each client connection has an upstream connection of
+its own. So HTTP pipelining, upgrades, trailers and half-closed connections work as without the proxy, and nothing is
+parsed before it is passed on. A reset on one side becomes a reset on the other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Make a body of a shape: equal hashes become equal texts and images.
-
-Texts have the recorded numbers of characters and, nearly, of bytes. Images have the recorded size and format.
+"""Make a body of a shape: equal hashes become equal texts and images. Texts have the recorded numbers of characters
+and, nearly, of bytes. Images have the recorded size and format.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes.
-
-A tap copies nothing but the bodies of requests, in the pieces in which they arrive. Requests may be pipelined: answers
-come in the order of the requests. A piece of a stream that is one whole chunk is counted without the parser. Only the
-last three pieces are kept.
+"""Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes. A tap copies nothing but the bodies of requests,
+in the pieces in which they arrive. Requests may be pipelined: answers come in the order of the requests. A piece of a
+stream that is one whole chunk is counted without the parser. Only the last three pieces are kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Process that writes a recording: `python -m loadchaos.recorder.writer FD`.
-
-It reads frames from a socket, makes rows of them and appends them to the ring. Its first frame has the key of the
-hashes, which it never writes. When the socket ends, it writes what it has and ends. A disk that is full stops the
-recording for a while; the frames that come meanwhile are dropped.
+"""Process that writes a recording: `python -m loadchaos.recorder.writer FD`. It reads frames from a socket, makes rows
+of them and appends them to the ring. Its first frame has the key of the hashes, which it never writes. When the socket
+ends, it writes what it has and ends. A disk that is full stops the recording for a while; the frames that come
+meanwhile are dropped.
 """
 
 from __future__ import annotations

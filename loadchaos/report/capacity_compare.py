@@ -1,7 +1,6 @@
-"""Compare the answers of two capacity searches, for the terminal.
-
-Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no
-load to fail, is open. Answers to different goals, or in different units, are not compared.
+"""Compare the answers of two capacity searches, for the terminal. Two capacities differ if their intervals do not
+overlap. An interval without an upper end, of a search that proved no load to fail, is open. Answers to different goals,
+or in different units, are not compared.
 """
 
 from __future__ import annotations

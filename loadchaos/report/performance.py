@@ -40,9 +40,8 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
 
 
 def endpoint_rows(verdict: Verdict) -> list[list[str]]:
-    """Rows of the table of endpoints; empty unless there are several.
-
-    Endpoint, its traffic, requests, ok, the latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
+    """Rows of the table of endpoints; empty unless there are several. Endpoint, its traffic, requests, ok, the
+    latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
     """
     rows = []
     for endpoint, figures in verdict.by_endpoint.items():

@@ -1,7 +1,5 @@
-"""Display text of checks, states, outcomes, causes and sections, for every report.
-
-The ids in verdict.json (`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in
-a table below.
+"""Display text of checks, states, outcomes, causes and sections, for every report. The ids in verdict.json
+(`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in a table below.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Export a run as OpenMetrics text, or its rows as CSV or Parquet, from the run folder alone.
-
-OpenMetrics replays the ledger through the fold of the exporter, a page every `step_s`, so a backfilled run looks like a
-scraped one.
+"""Export a run as OpenMetrics text, or its rows as CSV or Parquet, from the run folder alone. OpenMetrics replays the
+ledger through the fold of the exporter, a page every `step_s`, so a backfilled run looks like a scraped one.
 """
 
 from __future__ import annotations
@@ -94,9 +92,8 @@ def _series(name: str, labels: tuple[Label, ...], le: str) -> str:
 
 
 def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progress.Say | None = None) -> int:
-    """Write the run as OpenMetrics, one point per `step_s`, in its UTC times. Returns the number of samples.
-
-    Raises OptionError where the run has no header with its time.
+    """Write the run as OpenMetrics, one point per `step_s`, in its UTC times. Returns the number of samples. Raises
+    OptionError where the run has no header with its time.
     """
     live, samples, run = LiveFigures(), _Samples(), folder.path.resolve().name
     clock, step_ns, tick = RunClock.of(folder), int(step_s * NS_PER_S), 0

@@ -1,7 +1,6 @@
-"""Write a verdict for GitHub Actions: annotations and a summary page.
-
-Workflow commands and their escapes: docs.github.com, "Workflow commands for GitHub Actions". Foreign text is never a
-command: `fenced` switches commands off around it.
+"""Write a verdict for GitHub Actions: annotations and a summary page. Workflow commands and their escapes:
+docs.github.com, "Workflow commands for GitHub Actions". Foreign text is never a command: `fenced` switches commands off
+around it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Send notifications: JSON to an http URL, else through apprise.
-
-The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON,
-and needs no extra package. A failed notification is reported and does not change the verdict. An address is often a
-secret (its URL is enough to write to a webhook), so it is never recorded and never printed.
+"""Send notifications: JSON to an http URL, else through apprise. The webhook is ours because apprise's `json://` sends
+a title and a text only: a webhook here gets the facts as JSON, and needs no extra package. A failed notification is
+reported and does not change the verdict. An address is often a secret (its URL is enough to write to a webhook), so it
+is never recorded and never printed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Export the requests of a run as OpenTelemetry spans, over OTLP/HTTP.
-
-The spans are made from the ledger of a finished run, so that the load does no work for them. Their ids are those of
-`traceparent`. They hold no prompt, no answer and no error text. A failed export is reported and does not change the
-verdict. Attributes: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""Export the requests of a run as OpenTelemetry spans, over OTLP/HTTP. The spans are made from the ledger of a finished
+run, so that the load does no work for them. Their ids are those of `traceparent`. They hold no prompt, no answer and no
+error text. A failed export is reported and does not change the verdict. Attributes:
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Result of a run with the keys of `vllm bench serve --save-result`.
-
-Latencies are those of the verdict: they count from the time a request was due. Only answers with the outcome `ok` are
-completed; tokens are those of usage.
+"""Result of a run with the keys of `vllm bench serve --save-result`. Latencies are those of the verdict: they count
+from the time a request was due. Only answers with the outcome `ok` are completed; tokens are those of usage.
 """
 
 from __future__ import annotations
@@ -177,9 +175,8 @@ def _totals(verdict: Verdict, run: RunFigures) -> dict[str, Any]:
 
 
 def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %).
-
-    Requests that timed out are lower bounds. An answer that was not streamed has its first token at its end.
+    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %). Requests
+    that timed out are lower bounds. An answer that was not streamed has its first token at its end.
     """
     latency = run.answers.all_latency()
     whole = not latency.ttft.n and any(traffic.completion_tokens for traffic in run.requests.traffic.values())

@@ -1,7 +1,6 @@
-"""Draw charts as static SVG paths on a plane of 1000 x 100, which the page stretches; ticks are in per cent.
-
-The labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too. plots.py says why
-report.html has this renderer and an interactive one.
+"""Draw charts as static SVG paths on a plane of 1000 x 100, which the page stretches; ticks are in per cent. The labels
+are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too. plots.py says why report.html has
+this renderer and an interactive one.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart on the common time axis.
-
-    `empty` says why there is nothing to draw, `text` is for screen readers, `transform` leads from the plane of the
-    paths to this one.
+    """One chart on the common time axis. `empty` says why there is nothing to draw, `text` is for screen readers,
+    `transform` leads from the plane of the paths to this one.
     """
 
     title: str
@@ -85,10 +82,8 @@ class Shade:
 
 @dataclass(frozen=True)
 class ChartSet:
-    """All drawings of a run, with the numbers behind the charts (`plots`).
-
-    `starts`: second at which each point begins; `width_s`: seconds that one covers; `note`: why there is nothing to
-    draw.
+    """All drawings of a run, with the numbers behind the charts (`plots`). `starts`: second at which each point begins;
+    `width_s`: seconds that one covers; `note`: why there is nothing to draw.
     """
 
     lanes: tuple[Lane, ...] = ()

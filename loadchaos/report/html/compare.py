@@ -1,8 +1,7 @@
-"""Compare latency and failure rates of two runs, with intervals.
-
-Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same
-text), shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both
-assume independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
+"""Compare latency and failure rates of two runs, with intervals. Latency quantiles are compared by a bootstrap over the
+runs' histograms (fixed seed, so the same runs give the same text), shares by Newcombe's interval for a difference of
+two proportions (Newcombe 1998, method 10, from Wilson's). Both assume independent answers: a run in which one stall
+hits hundreds of requests varies more than its interval shows.
 """
 
 from __future__ import annotations

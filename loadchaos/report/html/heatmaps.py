@@ -1,6 +1,5 @@
-"""Draw latency heatmaps: time by latency, coloured by sample count.
-
-Quantiles hide that some answers were slow while most were not. A heatmap shows a second band, a step and an outlier.
+"""Draw latency heatmaps: time by latency, coloured by sample count. Quantiles hide that some answers were slow while
+most were not. A heatmap shows a second band, a step and an outlier.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Write report.html: one file, readable offline and without scripts.
-
-The template engine escapes all foreign text. The page's Content-Security-Policy forbids requests and every script but
-its own, by its hash (uplot_data.py: interactive charts instead of the static ones).
+"""Write report.html: one file, readable offline and without scripts. The template engine escapes all foreign text. The
+page's Content-Security-Policy forbids requests and every script but its own, by its hash (uplot_data.py: interactive
+charts instead of the static ones).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Compare each run of a soak with the last seven good ones.
-
-A latency is unusual outside `median ± max(5 x 1.4826 x MAD, 15 % of the median)`. Seven runs are a small sample, so the
-MAD is the larger of theirs and that of the last 28 good runs, and it is widened while there are fewer than seven.
-Healthy runs that vary by 5 % raise 1 alarm in 8,000, by 10 % 1 in 260 (simulated). A rate is unusual if its 95 %
-interval lies above that of the runs before. Intervals are exact and one-sided at zero, Wilson's above. A change of the
-server is a mark: the runs before it may not be comparable with those after it.
+"""Compare each run of a soak with the last seven good ones. A latency is unusual outside `median ± max(5 x 1.4826 x
+MAD, 15 % of the median)`. Seven runs are a small sample, so the MAD is the larger of theirs and that of the last 28
+good runs, and it is widened while there are fewer than seven. Healthy runs that vary by 5 % raise 1 alarm in 8,000, by
+10 % 1 in 260 (simulated). A rate is unusual if its 95 % interval lies above that of the runs before. Intervals are
+exact and one-sided at zero, Wilson's above. A change of the server is a mark: the runs before it may not be comparable
+with those after it.
 """
 
 from __future__ import annotations

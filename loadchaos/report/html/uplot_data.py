@@ -1,5 +1,4 @@
 """Provide the interactive charts of report.html: uPlot 1.6.32 (MIT, in uplot/), which report.js drives, and its data.
-
 The numbers are one block of JSON, which no browser executes; the page allows only this one script, by its hash.
 plots.py says why report.html has this renderer and a static one.
 """

@@ -1,6 +1,5 @@
-"""Write the pages of the web UI's tabs, once a second.
-
-They are files in the run folder (cockpit/), each written whole; the web process only serves them.
+"""Write the pages of the web UI's tabs, once a second. They are files in the run folder (cockpit/), each written whole;
+the web process only serves them.
 """
 
 from __future__ import annotations
@@ -171,9 +170,8 @@ def _result(act: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
-    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in full.
-
-    `folder` is where searches are looked for, `command` starts one, for a folder without any.
+    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in
+    full. `folder` is where searches are looked for, `command` starts one, for a folder without any.
     """
     of_server = [name for name, data in searches.items() if _same_server(data, target)]
     shown = of_server[-1] if of_server else ""

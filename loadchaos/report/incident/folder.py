@@ -1,5 +1,4 @@
 """Write incidents/NNN-<id>/: the evidence of one incident, with a page (incident.md) to paste into an upstream issue.
-
 All content comes from the ledger, which is redacted. Writing an incident again gives the same folder. An incident whose
 id became known later moves to the folder of that id.
 """

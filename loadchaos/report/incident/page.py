@@ -1,6 +1,5 @@
-"""Render incident.md, ready to paste into an upstream issue.
-
-Foreign text (from the server or its log) is escaped, or in code spans and fences that it cannot leave.
+"""Render incident.md, ready to paste into an upstream issue. Foreign text (from the server or its log) is escaped, or
+in code spans and fences that it cannot leave.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ _OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify",
 
 @dataclass(frozen=True)
 class IncidentView:
-    """Text that the run folder adds to an incident.
-
-    `log` has the decisive lines, or the text of evidence that is not from a log; `batch` what a dying engine dumped;
-    `earlier` the folders of earlier incidents with the same id.
+    """Text that the run folder adds to an incident. `log` has the decisive lines, or the text of evidence that is not
+    from a log; `batch` what a dying engine dumped; `earlier` the folders of earlier incidents with the same id.
     """
 
     log: Sequence[str] = ()

@@ -1,7 +1,6 @@
-"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger.
-
-metric_table.py has the names, labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one
-name for all dialects and versions.
+"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger. metric_table.py has the names,
+labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one name for all dialects and
+versions.
 """
 
 from __future__ import annotations
@@ -104,9 +103,8 @@ class _PageBody:
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port`; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one.
-
-    Raises OptionError where the port is in use.
+    """Serves /metrics on `address`:`port`; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one. Raises
+    OptionError where the port is in use.
     """
 
     def __init__(self, collector: PageCollector, port: int | Literal["default"], address: str = "127.0.0.1") -> None:

@@ -1,7 +1,6 @@
-"""Table of every metric of /metrics: name, type, labels and help text.
-
-The exporter uses it, and `python -m loadchaos.report.metrics.metric_table` prints docs/metrics.md from it. Labels are
-ids and names from bounded sets, never free text.
+"""Table of every metric of /metrics: name, type, labels and help text. The exporter uses it, and `python -m
+loadchaos.report.metrics.metric_table` prints docs/metrics.md from it. Labels are ids and names from bounded sets, never
+free text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Show a run live in the terminal, or as one plain line every ten seconds.
-
-Only the follower draws, so that a stalled terminal stops neither the load nor the watching.
+"""Show a run live in the terminal, or as one plain line every ten seconds. Only the follower draws, so that a stalled
+terminal stops neither the load nor the watching.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb.
-
-    `head` are lines printed once, before anything else.
+    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb. `head` are lines
+    printed once, before anything else.
     """
 
     def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None, head: Sequence[str] = ()) -> None:

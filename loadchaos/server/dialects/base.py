@@ -183,9 +183,8 @@ class Dialect:
     health_hung: Sequence[re.Pattern[str]] = ()
     """Texts of a failing /health that say the engine makes no progress."""
     log_dead: Sequence[re.Pattern[str]] = ()
-    """Texts that only the log has for an engine that is gone, beside `engine_dead`: the alarm within a second.
-
-    The name of the death comes from a signature (loadchaos/analysis/signatures/): add the text there too.
+    """Texts that only the log has for an engine that is gone, beside `engine_dead`: the alarm within a second. The name
+    of the death comes from a signature (loadchaos/analysis/signatures/): add the text there too.
     """
     log_shutdown: Sequence[re.Pattern[str]] = ()
     """Texts of the log for a shutdown on request."""
