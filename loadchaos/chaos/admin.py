@@ -15,7 +15,7 @@ from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackConte
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.base import AdminOperation, version_key
+from loadchaos.server.dialects.base import AdminOperation
 
 _TEXT_CHARS = 300
 _PREFLIGHT_S = 5.0
@@ -91,8 +91,7 @@ class AdminAttack(Attack):
         return ActResult(ok=True, status=result.status, text=f"{operation.path} exists")
 
     def _missing(self) -> str:
-        since, version = version_key(self._operation.since), version_key(self._context.version)
-        if since is not None and version is not None and version < since:
+        if self._operation.is_newer_than(self._context.version):
             return f"it exists from version {self._operation.since}, this server is {self._context.version}"
         return self._operation.gate or "loadchaos does not know which option enables it"
 

@@ -66,6 +66,8 @@ class Attack:
     """Failure ids and outcomes that the attack may cause by itself."""
     holds: bool = True
     """The server stays changed until `undo`: a pause, a sleep or a stopped process holds, a cache reset does not."""
+    fields: AttackDetail = {}  # noqa: RUF012 - never changed
+    """Ledger fields of this kind of attack."""
     undone_by: str | None = None
     """The name of the operation that takes it back, such as wake_up."""
 
@@ -73,7 +75,7 @@ class Attack:
         """Return the ledger fields of this kind of attack. Called once before each `begin`: a process attack chooses
         its process here.
         """
-        return {}
+        return self.fields
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         raise NotImplementedError

@@ -15,7 +15,6 @@ import psutil
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackDetail
 
 TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
@@ -38,10 +37,8 @@ class EngineAttack(Attack):
         self.name = f"engine_{mode}"
         self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
+        self.fields = {"order": self._order}
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"order": self._order}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         trigger = _trigger_of(replica)

@@ -14,7 +14,6 @@ from typing import Any
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core.attack_names import STALLS
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackDetail
 
 _MAX_PROCESSES = 1024
 # A busy process checks a few hundred times a second whether its parent is still the one that started it.
@@ -47,10 +46,8 @@ class CpuHog(Attack):
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
+        self.fields = {"processes": processes}
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"processes": self._processes}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         """Start the processes; end all of them again where one cannot be started."""

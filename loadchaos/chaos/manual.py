@@ -9,7 +9,6 @@ from typing import Any
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.base import version_key
 
 _PREFERRED_ROLE = "engine_core"
 
@@ -33,14 +32,9 @@ def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str |
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
         for o in dialect.admin.values()
-        if o.destructive and not _newer(o.since, version)
+        if o.destructive and not o.is_newer_than(version)
     ]
     return [*found, *_signals(dialect, replicas)]
-
-
-def _newer(since: str, version: str | None) -> bool:
-    needed, present = version_key(since), version_key(version)
-    return needed is not None and present is not None and present < needed
 
 
 def _signals(dialect: Dialect, replicas: Sequence[AttackedReplica]) -> Iterator[Offer]:

@@ -21,7 +21,6 @@ from loadchaos.chaos.listeners import host_and_port, host_port
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.core.ledger.rows import AttackDetail
 
 _START_S = 10.0
 _ORDER_S = 5.0
@@ -135,9 +134,7 @@ class NetworkAttack(Attack):
     def __init__(self, toxic: Toxic) -> None:
         self._toxic = toxic
         self.name, self.effects = toxic.name, TOXICS[toxic.type].effects
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"toxic": asdict(self._toxic)}
+        self.fields = {"toxic": asdict(toxic)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

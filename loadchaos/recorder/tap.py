@@ -5,6 +5,7 @@ stream that is one whole chunk is counted without the parser. Only the last thre
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import deque
@@ -139,10 +140,8 @@ class ConnectionTap:
 
     def feed_request(self, data: bytes) -> None:
         if not self._upgraded:
-            try:
+            with contextlib.suppress(httptools.HttpParserUpgrade):  # the answer decides
                 self._requests.parser.feed_data(data)
-            except httptools.HttpParserUpgrade:
-                self._requests.wants_upgrade = True
 
     def feed_answer(self, data: bytes) -> None:
         if self._upgraded:
@@ -193,7 +192,6 @@ class _RequestReader:
     def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
         self._sink, self._open = sink, waiting
         self.parser = httptools.HttpRequestParser(self)
-        self.wants_upgrade = False
         self._url = b""
         self._secrets: list[bytes] = []
         self._at_ns = 0

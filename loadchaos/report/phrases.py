@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
-from loadchaos.core.model import Attribution, Severity
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
@@ -333,19 +333,7 @@ def state_text(state: object) -> str:
     return STATES.get(str(state), clean(state, 20))
 
 
-class Blamed(Protocol):
-    """A failure of a verdict, or an incident: what it is and who caused it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def severity(self) -> Severity: ...
-    @property
-    def attribution(self) -> Attribution: ...
-    @property
-    def layer(self) -> str: ...
-    @property
-    def before_load(self) -> bool: ...
+Blamed = FailureResult | IncidentRecord
 
 
 def severity_text(failure: Blamed) -> str:

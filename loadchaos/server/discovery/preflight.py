@@ -16,7 +16,6 @@ from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.dialects.base import version_key
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach
 
 _POLL_S = 0.2
@@ -133,9 +132,7 @@ def lacks_operation(name: str, dialect: Dialect, facts: Facts) -> str:
     operation = dialect.admin.get(name)
     if operation is None:
         return f"{dialect.title} does not have it"
-    since, version = version_key(operation.since), version_key(facts.version)
-    # A range found by its paths (`0.9 to 0.15`) is no version that could be too old.
-    if since is not None and version is not None and " " not in (facts.version or "") and version < since:
+    if operation.is_newer_than(facts.version):
         return f"needs version {operation.since} or later; this server is {facts.version}"
     gate = dialect.development_gate
     if gate and operation.gate.startswith(gate) and facts.development_endpoints is False:
