@@ -100,7 +100,7 @@ class AdminAttack(Attack):
         operation: AdminOperation,
         replica: AttackedReplica,
         params: Mapping[str, str],
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, object] | None,
     ) -> ActResult:
         result = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
         if result.status == 404 and operation.gate and _NO_SUCH_PATH in result.text:
@@ -115,7 +115,7 @@ class AdminAttack(Attack):
         replica: AttackedReplica,
         limit_s: float,
         params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
     ) -> ActResult:
         begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path

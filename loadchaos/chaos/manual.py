@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.signals import SIGNALS
@@ -24,7 +23,7 @@ class Offer:
     title: str
     about: str
     needs: str = ""
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
 
 
 def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:

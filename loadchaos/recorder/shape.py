@@ -132,7 +132,7 @@ class BodyShaper:
             return value
         return {"$number": len(repr(value))}
 
-    def _object(self, value: dict[str, Any], key: str, depth: int) -> dict[str, Any]:
+    def _object(self, value: dict[str, object], key: str, depth: int) -> dict[str, object]:
         if key in _NAME_MAPS:
             return {self._name(k): self._value(v, "", depth) for k, v in value.items()}
         return {

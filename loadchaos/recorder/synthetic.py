@@ -31,7 +31,7 @@ _DROPPED = {"grammar", "guided_grammar", "ebnf", "chat_template", "structural_ta
 """Settings whose text cannot be made up: with a made-up text the server would refuse the request."""
 
 
-def body_of(shape: Any, settings: Mapping[str, Any]) -> bytes:
+def body_of(shape: Any, settings: Mapping[str, object]) -> bytes:
     """Make the body of a shape; `settings` replace keys of the body."""
     value = _value(shape, "")
     if isinstance(value, dict):

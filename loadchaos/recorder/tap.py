@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 import httptools
 
@@ -179,8 +179,8 @@ def secret_words(values: list[bytes]) -> list[str]:
     return [*texts, *(word for text in texts for word in text.split())]
 
 
-def end_row(exchange: TappedExchange) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def end_row(exchange: TappedExchange) -> dict[str, object]:
+    row: dict[str, object] = {
         "at_ns": exchange.last_ns or time.monotonic_ns(), "outcome": exchange.outcome, "status": exchange.status,
         "first_ns": exchange.first_ns, "tokens": exchange.tokens, "bytes": exchange.got_bytes,
         "gap_ns": exchange.gap_ns, "finish": exchange.finish(), "usage": exchange.usage(),

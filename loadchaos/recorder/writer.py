@@ -30,7 +30,7 @@ class RecordingWriter:
     """Makes rows of frames. `notices` collects what the proxy has to tell its user."""
 
     def __init__(self) -> None:
-        self.notices: list[dict[str, Any]] = []
+        self.notices: list[dict[str, object]] = []
         self._setup: dict[str, Any] = {}
         self._shaper = BodyShaper(b"")
         self._ring: SegmentRing | None = None
@@ -99,7 +99,7 @@ class RecordingWriter:
         clocks = {"at_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
         return _line({"row": "recording", "version": VERSION, "block_chars": BLOCK_CHARS, **clocks, **self._setup})
 
-    def _row(self, row: dict[str, Any]) -> None:
+    def _row(self, row: dict[str, object]) -> None:
         self._rows.append(_line(row))
 
     def _content(self, number: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class RecordingWriter:
             self.notices.append({"what": "not_frozen", "reason": reason, "why": why})
 
 
-def _line(row: dict[str, Any]) -> bytes:
+def _line(row: dict[str, object]) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 

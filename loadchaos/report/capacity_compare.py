@@ -6,7 +6,7 @@ or in different units, are not compared.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core import typed_json
@@ -44,7 +44,7 @@ def caveats(a: CapacityResult, b: CapacityResult) -> list[str]:
     return [f"{what} differs: {x} and {y}" for what, x, y in parts if x != y]
 
 
-def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, Any]:
+def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, object]:
     """Mapping for `--json`: both answers and the judgement."""
     kept = ("target", "server", "by", "goal", "slo_s", "answer", "knee", "saturation", "limit")
     whole = {"a": typed_json.to_json(a), "b": typed_json.to_json(b)}

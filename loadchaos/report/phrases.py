@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
@@ -363,7 +362,7 @@ def worst_first(failure: Blamed) -> tuple[int, int]:
     return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, rank
 
 
-def live_failures(shown: Iterable[Mapping[str, Any]]) -> list[FailureResult]:
+def live_failures(shown: Iterable[Mapping[str, object]]) -> list[FailureResult]:
     """Failures of a snapshot; an open incident is one of them."""
     return [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
 

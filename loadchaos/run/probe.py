@@ -56,7 +56,7 @@ class ProbeResult:
     trouble: str | None = None
     models: Sequence[str] = field(default_factory=tuple)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         facts = self.facts.to_json()
         return {
             "schema": 1,

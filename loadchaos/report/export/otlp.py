@@ -273,7 +273,7 @@ def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     return run, {}
 
 
-def _resource(folder: RunFolder, run: Mapping[str, Any]) -> Resource:
+def _resource(folder: RunFolder, run: Mapping[str, object]) -> Resource:
     """Make the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 

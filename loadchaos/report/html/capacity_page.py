@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
@@ -74,7 +73,7 @@ def render(data: CapacityResult) -> str:
     )
 
 
-def shared(data: CapacityResult) -> dict[str, Any]:
+def shared(data: CapacityResult) -> dict[str, object]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
     steps = sorted(capacity_text.longest_steps(data.steps), key=lambda step: step.load)
     loads = [step.load for step in steps]

@@ -107,7 +107,7 @@ class SoakTrend:
     changed: str | None
     others: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         runs = [
             {**asdict(n), "unusual": n.unusual, "rates": {k: _rate_json(r) for k, r in n.rates.items()}}
             for n in self.runs
@@ -122,7 +122,7 @@ class SoakTrend:
         }
 
 
-def _rate_json(rate: Rate) -> dict[str, Any]:
+def _rate_json(rate: Rate) -> dict[str, object]:
     return {**asdict(rate), "text": rate.text()}
 
 

@@ -9,7 +9,6 @@ import hashlib
 from base64 import b64encode
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -44,7 +43,7 @@ def numbers(picture: ChartSet, utc_s: float | None) -> str:
     return orjson.dumps(data).decode().replace("<", "\\u003c")
 
 
-def _chart(plot: Plot) -> dict[str, Any]:
+def _chart(plot: Plot) -> dict[str, object]:
     return {
         "unit": plot.unit,
         "top": plot.top,

@@ -65,7 +65,7 @@ class PanelPages:
         self._next = 0.0
         self._home.mkdir(exist_ok=True)
 
-    def feed(self, row: Mapping[str, Any]) -> None:
+    def feed(self, row: Mapping[str, object]) -> None:
         typed = as_typed(row)
         self._series.fold(typed)
         if typed["row"] == "offers":
@@ -102,7 +102,7 @@ class PanelPages:
             if isinstance(i.get("at_ns"), int)
         ]
 
-    def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, Any]:
+    def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, object]:
         return {
             "s": s,
             "states": [(st, max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)) for st in s.states],
@@ -114,7 +114,7 @@ class PanelPages:
             "excerpt_of": lambda incident: excerpt(self._folder.path / incident),
         }
 
-    def _failure_row(self, f: FailureResult) -> dict[str, Any]:
+    def _failure_row(self, f: FailureResult) -> dict[str, object]:
         """Build a row of Locust's failures table."""
         name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
@@ -132,7 +132,7 @@ class PanelPages:
 
     # -- attacks -------------------------------------------------------------------------------------------------
 
-    def _attacks(self, s: Snapshot) -> dict[str, Any]:
+    def _attacks(self, s: Snapshot) -> dict[str, object]:
         return {
             "refused": clean(self._offers.get("refused") or "", 600),
             "load_over": s.load_over,
@@ -160,7 +160,7 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
-def _result(act: Mapping[str, Any]) -> tuple[str, str]:
+def _result(act: Mapping[str, object]) -> tuple[str, str]:
     """Result of an act, and its colour."""
     if act.get("what") == "skipped":
         return "skipped", "unknown"

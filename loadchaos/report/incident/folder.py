@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -28,7 +27,7 @@ FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "reques
 """Files this module writes. Any other file in such a folder is somebody else's and is never removed."""
 
 
-def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
+def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, object]] | None = None) -> Path:
     """Write or update the folder of an incident. `requests`: where the body of each one in flight is stored."""
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]

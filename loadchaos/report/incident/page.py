@@ -9,7 +9,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.incidents.record import (
     IncidentRecord,
@@ -53,7 +52,7 @@ class IncidentView:
     earlier: Sequence[str] = ()
 
 
-def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
+def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, object]] = ()) -> str:
     """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
     environment = RunEnvironment.from_json(incident.environment)
@@ -324,7 +323,7 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
     return [*rows, "", "</details>"]
 
 
-def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _bodies(requests: Sequence[Mapping[str, object]]) -> list[str]:
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []
