@@ -21,14 +21,9 @@ _LAUNCHED = "is not plainly the one that the launch command started"
 def check(
     url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False
 ) -> None:
-    """Refuse a harmful run against a server that is not authorized.
-
-    `reasons` are the harmful parts of the run, `option` is how the user authorizes, as far as the address. `launched`: a
-    launch command started what listens there.
-
-    Raises:
-        AuthorizationError: where there are reasons and this address is neither authorized nor plainly a local server.
-        OptionError: where an authorized address is no HOST:PORT.
+    """Raise AuthorizationError for a harmful run against a server that is neither authorized nor plainly local, and
+    OptionError where an authorized address is no HOST:PORT. `reasons`: the harmful parts of the run; `option`: how the
+    user authorizes, as far as the address; `launched`: a launch command started what listens there.
     """
     given = {_given(text) for text in authorized}  # a misspelt address is an error even where nothing is harmed
     asked = address(url)

@@ -27,13 +27,8 @@ class TrafficProxy(Protocol):
 
 @dataclass(frozen=True)
 class AttackedReplica:
-    """One server to attack.
-
-    Args:
-        name: its name in the ledger.
-        admin_url: the root of its admin URLs (no /v1).
-        pid: returns the root of its processes now (a restart changes it); None for a server that is not on this machine.
-        proxy: the proxy between our clients and it, where there is one.
+    """One server to attack. `admin_url`: without /v1; `pid`: gives the root of its processes now (a restart changes it),
+    None where it is not on this machine; `proxy`: between our clients and it.
     """
 
     name: str

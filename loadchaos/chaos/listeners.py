@@ -40,16 +40,10 @@ _FORWARDERS = {
 
 @dataclass(frozen=True)
 class Listener:
-    """One process that listens on a port.
-
-    Args:
-        pid: its pid; None for a process of another user or namespace.
-        argv: its command line; empty where it cannot be read.
-        name: its name, which holds a title that the process set itself.
-        program: file name of its program; "" where it cannot be read.
-        remote: addresses of other machines that it has connected to.
-        began_s: when it started, seconds since 1970: a pid alone may be another process by now.
-        runs_models: a library that runs models is loaded in it. A name proves nothing: anybody can give it.
+    """One process that listens on a port. `pid` None: of another user or namespace; `argv`: empty where it cannot be read;
+    `name`: may be a title that the process set itself; `remote`: addresses of other machines that it has connected to;
+    `began_s`: seconds since 1970 (a pid alone may be another process by now); `runs_models`: a library that runs models
+    is loaded in it, as anybody can give a name.
     """
 
     pid: int | None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
@@ -163,118 +163,104 @@ MECHANISMS = {
 
 @dataclass(frozen=True)
 class CheckText:
-    """Display text of one check.
-
-    Attributes:
-        label: Its name; `{}` stands for what follows the first word of its id.
-        passed: Text after the label when it passed and its value holds no figure: `run` + `completed`.
-        advice: Next step for the user when it is `unknown`.
+    """Display text of one check. `{}` of `label` stands for what follows the first word of its id; `passed` follows the
+    label when it passed and its value holds no figure (`run` + `completed`); `advice` is the next step when it is unknown.
     """
 
     label: str
-    passed: str = ""
     advice: str = ""
+    passed: str = ""
 
 
 CHECKS = {
-    "run": CheckText("run", "completed", "run it again, or continue it: loadchaos run --resume RUN"),
-    "requests_sent": CheckText("requests sent", "", "look in the output of the run and in locust.log for the reason"),
+    "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
+    "requests_sent": CheckText("requests sent", "look in the output of the run and in locust.log for the reason"),
     "load_delivered": CheckText(
-        "load delivered", "", "use fewer users or a lower rate, run longer, or use a server that stays up"
+        "load delivered", "use fewer users or a lower rate, run longer, or use a server that stays up"
     ),
     "turns_fit": CheckText(
         "room for the turns of sessions",
-        "",
         "plan fewer turns, shorter questions, tool results or answers, or use a server with a longer context",
     ),
     "tools_called": CheckText(
         "tool calls",
-        "",
         "look at an answer in the ledger (row answer): give calls more room (output: {max: 512}), or see that the server's "
         "tool parser fits the model",
     ),
     "shed": CheckText(
-        "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
+        "requests shed (429, 503)", "use fewer users or a lower rate: the server refuses part of the load"
     ),
     "retries": CheckText(
-        "requests sent again", "", "see which connections the server or a gateway closes while they are idle"
+        "requests sent again", "see which connections the server or a gateway closes while they are idle"
     ),
     "load_process": CheckText(
-        "load process", "ran to the end", "look at the last lines of locust.log in the run folder; run it again"
+        "load process", "look at the last lines of locust.log in the run folder; run it again", "ran to the end"
     ),
     "watching": CheckText(
         "monitoring",
-        "complete",
         "see that /health and the logs can be reached from here, and that this machine is not overloaded",
+        "complete",
     ),
     "server_log": CheckText(
-        "server log", "read", "name the file, container or unit that this server writes to with --server-log"
+        "server log", "name the file, container or unit that this server writes to with --server-log", "read"
     ),
-    "ledger": CheckText("record", "complete", "free disk space, or choose another place with --out, and run it again"),
+    "ledger": CheckText("record", "free disk space, or choose another place with --out, and run it again", "complete"),
     "workers": CheckText(
         "worker machines",
-        "complete",
         "start all workers, or wait longer for them: --wait-workers (docs/how-to/many-machines.md)",
+        "complete",
     ),
-    "exposure": CheckText("exposure", "", "run longer or with more users, until the mechanism was used often enough"),
+    "exposure": CheckText("exposure", "run longer or with more users, until the mechanism was used often enough"),
     "requires": CheckText(
-        "{} in use",
-        "",
-        "start the server with the features of the profile; loadchaos probe URL says which profiles fit it",
+        "{} in use", "start the server with the features of the profile; loadchaos probe URL says which profiles fit it"
     ),
     "preflight": CheckText(
-        "preflight {}", "", "correct this and run again; loadchaos probe URL shows what the server offers"
+        "preflight {}", "correct this and run again; loadchaos probe URL shows what the server offers"
     ),
     "attack": CheckText(
-        "attack {}", "took effect", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs"
+        "attack {}", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs", "took effect"
     ),
     "fitted": CheckText("requests of traffic {} adjusted to the server"),
-    "fit": CheckText(
-        "requests within the server's limits", "", "report this fault of loadchaos, and add the run folder"
-    ),
-    "canary": CheckText("canary answers", "", "run longer: too few answers to learn from"),
+    "fit": CheckText("requests within the server's limits", "report this fault of loadchaos, and add the run folder"),
+    "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(
-        "questions with one right answer", "as right as when idle", "run longer, or use a server that gives logprobs"
+        "questions with one right answer", "run longer, or use a server that gives logprobs", "as right as when idle"
     ),
     "identical_requests": CheckText(
-        "identical requests at once", "equal answers", "use a server that gives logprobs: without them near ties count"
+        "identical requests at once", "use a server that gives logprobs: without them near ties count", "equal answers"
     ),
     "cold_and_warm": CheckText(
-        "answers with a cold and a warm prefix cache", "equal answers", "use a server that gives logprobs"
+        "answers with a cold and a warm prefix cache", "use a server that gives logprobs", "equal answers"
     ),
     "alone_vs_load": CheckText(
-        "answers under load", "answers as when idle", "run longer: too few answers before the load are equal"
+        "answers under load", "run longer: too few answers before the load are equal", "answers as when idle"
     ),
     "image_answers": CheckText(
-        "answers about images", "answers as when idle", "use a server that gives logprobs: without them near ties count"
+        "answers about images", "use a server that gives logprobs: without them near ties count", "answers as when idle"
     ),
     "adapter_answers": CheckText(
         "answers of LoRA adapters",
-        "answers as when idle",
         "use adapters that change answers, and a server with logprobs",
+        "answers as when idle",
     ),
     "exact_prompts": CheckText(
-        "prompts of exact lengths, cold and from the prefix cache", "equal answers", "use a server that gives logprobs"
+        "prompts of exact lengths, cold and from the prefix cache", "use a server that gives logprobs", "equal answers"
     ),
     "streamed_and_whole": CheckText(
-        "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"
+        "streamed and whole answers", "use a server that gives logprobs: without them near ties count", "equal answers"
     ),
     "near_limit": CheckText(
         "prompts near the context limit",
-        "",
         "see which lengths were answered in requests-*.jsonl; a longer first_byte limit may help",
     ),
     "image_dial": CheckText(
-        "image cache hits",
-        "",
-        "run it against a server that no other client uses, without attacks that reset its caches",
+        "image cache hits", "run it against a server that no other client uses, without attacks that reset its caches"
     ),
     "open_restart": CheckText(
-        "restarts at the end", "", "run longer: a server that restarts in the last seconds is not recognised in time"
+        "restarts at the end", "run longer: a server that restarts in the last seconds is not recognised in time"
     ),
     "end_of_load": CheckText(
         "tokens to the end of the load",
-        "",
         "run longer: a server that stops answering in the last seconds is not recognised",
     ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
@@ -282,17 +268,16 @@ CHECKS = {
     "image_usage": CheckText("image tokens in the usage of answers"),
     "substance": CheckText(
         "requests with the payload of the profile",
-        "",
         "use a server that takes what the profile sends, or leave that traffic out with --set traffic.N.weight=0",
     ),
     "exact_outputs": CheckText(
-        "output lengths as planned", "", "use a server that reports usage in its streams (stream_options.include_usage)"
+        "output lengths as planned", "use a server that reports usage in its streams (stream_options.include_usage)"
     ),
     "answer_text": CheckText(
-        "text of the answers", "", "look at one answer with curl: reasoning or text may be removed on the way"
+        "text of the answers", "look at one answer with curl: reasoning or text may be removed on the way"
     ),
     "answer_chunks": CheckText(
-        "chunks of the answers", "", "look at one stream with curl: tokens may be repeated, or usage may be wrong"
+        "chunks of the answers", "look at one stream with curl: tokens may be repeated, or usage may be wrong"
     ),
     "idle after the load": CheckText("server idle after the load"),
     "memory": CheckText("server memory"),
@@ -309,7 +294,7 @@ def check_text(name: str) -> CheckText | None:
     if found is None or not rest:
         return None
     shown = MECHANISMS.get(rest, rest) if first == "requires" else rest
-    return CheckText(found.label.replace("{}", clean(shown, 100)), found.passed, found.advice)
+    return replace(found, label=found.label.replace("{}", clean(shown, 100)))
 
 
 def outcome_order(found: Mapping[str, float]) -> list[str]:

@@ -15,11 +15,8 @@ _MOST_ENTRIES, _MOST_WORKLOADS = 30, 400
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Render the page.
-
-    Args:
-        data: `settings` of hunt.json, `rows` of the workloads, `entries` of the corpus with their energy, `findings` with
-            `text`, `worth` as a sentence, and the number of `features`.
+    """Render `settings` of hunt.json, `rows` of the workloads, `entries` of the corpus with their energy, `findings` with
+    `text`, `worth` as a sentence, and the number of `features`.
     """
     server, rows = data["settings"].get("server") or {}, data["rows"]
     named = " ".join(str(server[k]) for k in ("dialect", "version") if server.get(k))
