@@ -115,19 +115,13 @@ OUTCOMES = {
     "unfinished": "unfinished",
 }
 
-_OUTCOMES_PLURAL = {
-    "http_error": "HTTP errors",
+_WITH_S = (
+    "http_error", "finish_error", "finish_abort", "truncated", "empty", "protocol_error", "wrong_output", "reset",
+    "stalled", "timeout",
+)  # fmt: skip
+_OUTCOMES_PLURAL = {name: f"{OUTCOMES[name]}s" for name in _WITH_S} | {
     "stream_error": "errors in stream",
-    "finish_error": "finish_reason errors",
-    "finish_abort": "finish_reason aborts",
-    "truncated": "truncated streams",
-    "empty": "empty answers",
-    "protocol_error": "protocol errors",
-    "wrong_output": "wrong outputs",
     "connect_error": "failed connections",
-    "reset": "connection resets",
-    "stalled": "stalled streams",
-    "timeout": "timeouts",
 }
 
 MISSED = {
@@ -172,6 +166,8 @@ class CheckText:
     passed: str = ""
 
 
+_LOGPROBS = "use a server that gives logprobs"
+_LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
     "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
     "requests_sent": CheckText("requests sent", "look in the output of the run and in locust.log for the reason"),
@@ -226,29 +222,19 @@ CHECKS = {
     "questions": CheckText(
         "questions with one right answer", "run longer, or use a server that gives logprobs", "as right as when idle"
     ),
-    "identical_requests": CheckText(
-        "identical requests at once", "use a server that gives logprobs: without them near ties count", "equal answers"
-    ),
-    "cold_and_warm": CheckText(
-        "answers with a cold and a warm prefix cache", "use a server that gives logprobs", "equal answers"
-    ),
+    "identical_requests": CheckText("identical requests at once", _LOGPROBS_DECIDE, "equal answers"),
+    "cold_and_warm": CheckText("answers with a cold and a warm prefix cache", _LOGPROBS, "equal answers"),
     "alone_vs_load": CheckText(
         "answers under load", "run longer: too few answers before the load are equal", "answers as when idle"
     ),
-    "image_answers": CheckText(
-        "answers about images", "use a server that gives logprobs: without them near ties count", "answers as when idle"
-    ),
+    "image_answers": CheckText("answers about images", _LOGPROBS_DECIDE, "answers as when idle"),
     "adapter_answers": CheckText(
         "answers of LoRA adapters",
         "use adapters that change answers, and a server with logprobs",
         "answers as when idle",
     ),
-    "exact_prompts": CheckText(
-        "prompts of exact lengths, cold and from the prefix cache", "use a server that gives logprobs", "equal answers"
-    ),
-    "streamed_and_whole": CheckText(
-        "streamed and whole answers", "use a server that gives logprobs: without them near ties count", "equal answers"
-    ),
+    "exact_prompts": CheckText("prompts of exact lengths, cold and from the prefix cache", _LOGPROBS, "equal answers"),
+    "streamed_and_whole": CheckText("streamed and whole answers", _LOGPROBS_DECIDE, "equal answers"),
     "near_limit": CheckText(
         "prompts near the context limit",
         "see which lengths were answered in requests-*.jsonl; a longer first_byte limit may help",
