@@ -35,7 +35,6 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
 
 
 def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> AdminAttack:
-    """Make the attack of `{admin: NAME, params: {...}}`. Raises OptionError."""
     operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
         if name in params and str(params[name]) not in allowed:

@@ -21,8 +21,7 @@ class TrafficProxy(Protocol):
     async def add(self, toxic: Toxic) -> tuple[int, int]:
         """Lay a toxic. Returns how many open connections it hits, of how many."""
 
-    async def remove(self, toxic: Toxic) -> None:
-        """Remove a toxic."""
+    async def remove(self, toxic: Toxic) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ class Attack:
         raise NotImplementedError
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that it can be done on this server, without doing it."""
         raise NotImplementedError
 
 

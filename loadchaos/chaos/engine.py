@@ -21,7 +21,6 @@ _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> EngineAttack:
-    """Make the attack of `{engine: encoder_pop, params: {...}}`. Raises OptionError."""
     if spec not in ENGINE_FAULTS:
         raise OptionError(f"attack engine: one of {', '.join(ENGINE_FAULTS)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]

@@ -21,7 +21,6 @@ _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> Attack:
-    """Make the attack of `{host: cpu, params: {...}}`. Raises OptionError."""
     if spec not in HOST_LOADS:
         raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
     return HOST_LOADS[spec](params)

@@ -109,7 +109,6 @@ class AttackInjector:
         return [p.attack.name for p in self._planned]
 
     def offers(self) -> list[Offer]:
-        """Return the acts that `fire` accepts here."""
         return offers(self._context.dialect, self._replicas, self._context.version)
 
     async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
@@ -123,7 +122,6 @@ class AttackInjector:
         ]
 
     def feed(self, row: Row) -> None:
-        """Fold a row of the ledger: `when` conditions wait for its figures."""
         self._figures.feed(row)
 
     async def start(self, begin_s: float | None = None) -> None:

@@ -111,12 +111,10 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def host_port(host: str, port: int) -> str:
-    """Join `127.0.0.1:80` or `[::1]:80`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_engine(argv: Sequence[str]) -> bool:
-    """Tell whether a command line starts a known engine."""
     kind, what, rest = _start(argv)
     engines = command_words()
     if kind == "module":
@@ -182,7 +180,6 @@ def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
 
 
 def _runs_models(process: psutil.Process) -> bool:
-    """Tell whether a library that runs models is loaded in a process, or in one that it started."""
     try:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:

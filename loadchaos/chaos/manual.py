@@ -27,7 +27,6 @@ class Offer:
 
 
 def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:
-    """Return the attacks for this server, in the dialect's order, without those newer than its version."""
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
         for o in dialect.admin.values()

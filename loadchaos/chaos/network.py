@@ -94,7 +94,6 @@ class LocalProxy:
         await self._obey({"what": "remove", "name": toxic.name})
 
     async def close(self) -> None:
-        """End the child; connections through it end with it."""
         if self._child is None or self._child.returncode is not None:
             return
         self._child.kill()
@@ -124,7 +123,6 @@ class LocalProxy:
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> NetworkAttack:
-    """Make the attack of `{network: latency, params: {latency: 200}}`. Raises OptionError."""
     return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 
 

@@ -95,7 +95,6 @@ def _ending(end: End) -> Outcome:
 
 
 def _decoded(answer: SeenAnswer) -> bytes | None:
-    """Undo the encoding of a body; None where that cannot be done."""
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
     if coding in {"", "identity"}:
         return answer.body

@@ -136,7 +136,6 @@ class RecordingChannel(asyncio.Protocol):
             self._send(FrameKind.PROGRESS, 0, orjson.dumps(row))
 
     def freeze(self, reason: str) -> None:
-        """Ask the writer to keep the ring."""
         self.progress()
         self._send(FrameKind.FREEZE, 0, orjson.dumps({"at_ns": time.monotonic_ns(), "reason": reason}))
 

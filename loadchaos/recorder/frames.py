@@ -43,7 +43,6 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameKind, int, bytes]]:
-        """Yield (kind, number, data) of each complete frame."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _HEAD.size:

@@ -44,7 +44,6 @@ class FreezeWatch:
         self.suspect = False
 
     def feed(self, exchange: TappedExchange) -> str | None:
-        """Fold the end of an exchange; returns the reason to freeze."""
         outcome = exchange.outcome
         if outcome == "ok":
             # /metrics answers beside a dead engine, and answers made before the death come after it.

@@ -137,7 +137,6 @@ def _requests(path: Path, server: dict[str, object]) -> dict[str, RecordedReques
 
 
 def _rows(segment: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a segment; a torn one is left out."""
     try:
         with segment.open("rb") as lines:
             for line in lines:

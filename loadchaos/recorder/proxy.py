@@ -86,11 +86,9 @@ class Link:
 
     @property
     def answer_is_cut(self) -> bool:
-        """True if the end of the upstream connection may cut an answer."""
         return self.observer is None or self.observer.answering
 
     def end(self, reason: str) -> None:
-        """Tell the tap about the end, once."""
         if not self._ended:
             self._ended = True
             if self.observer is not None:
@@ -170,7 +168,6 @@ class _Side(asyncio.Protocol):
             self.reset()
 
     def reset(self) -> None:
-        """Reset the connection, so that the other end sees a failure."""
         if self.transport is None or self.gone:
             return
         handle = self.transport.get_extra_info("socket")

@@ -137,7 +137,6 @@ class RecordingSession:
         self._asking = False
 
     def _freeze(self, reason: str, after_s: float) -> None:
-        """Keep the ring once for all reasons of the same moment."""
         if self._freezing is None:
             self._freezing = asyncio.get_running_loop().call_later(after_s, self._freeze_now, reason)
 

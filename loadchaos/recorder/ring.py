@@ -45,7 +45,6 @@ class SegmentRing:
         return self._folder / RING
 
     def append(self, rows: Sequence[bytes]) -> None:
-        """Write whole lines."""
         data = b"".join(rows)
         now = time.monotonic()
         full = self._size + len(data) > self._limits.max_bytes // SEGMENTS

@@ -104,7 +104,6 @@ class BodyShaper:
         self._key = key
 
     def shape(self, body: bytes) -> Any:
-        """Make the shape of a JSON body. Raises UnreadableBodyError."""
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -32,7 +32,6 @@ _DROPPED = {"grammar", "guided_grammar", "ebnf", "chat_template", "structural_ta
 
 
 def body_of(shape: Any, settings: Mapping[str, object]) -> bytes:
-    """Make the body of a shape; `settings` replace keys of the body."""
     value = _value(shape, "")
     if isinstance(value, dict):
         value.update(settings)
@@ -53,7 +52,6 @@ def _value(shape: Any, key: str) -> Any:
 
 
 def _marked(mark: str, content: Any, key: str) -> Any:
-    """Value of a mark such as $text; None where it is none."""
     if mark == "$text":
         return _SETTING_TEXTS.get(key) or _text(*content)
     if mark == "$ids":

@@ -99,7 +99,6 @@ class TappedExchange:
 
 
 def _tail(tail: tuple[bytes, bytes, bytes], data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Add a piece to the last three pieces of a body; small ones are joined."""
     first, second, last = tail
     if len(data) >= _TAIL_BYTES:
         return (b"", b"", data[-_TAIL_BYTES:])
@@ -111,11 +110,9 @@ class ExchangeSink(Protocol):
 
     def next_id(self) -> int: ...
 
-    def begin(self, exchange: TappedExchange) -> None:
-        """Receive a request whose head is complete."""
+    def begin(self, exchange: TappedExchange) -> None: ...
 
-    def body(self, exchange: TappedExchange, data: bytes) -> None:
-        """Receive a piece of the request's body."""
+    def body(self, exchange: TappedExchange, data: bytes) -> None: ...
 
     def body_end(self, exchange: TappedExchange) -> None: ...
 
@@ -174,7 +171,6 @@ class ConnectionTap:
 
 
 def secret_words(values: list[bytes]) -> list[str]:
-    """Values to hide: headers with credentials, and their words."""
     texts = [value.decode("latin-1") for value in values]
     return [*texts, *(word for text in texts for word in text.split())]
 

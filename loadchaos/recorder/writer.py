@@ -103,7 +103,6 @@ class RecordingWriter:
         self._rows.append(_line(row))
 
     def _content(self, number: int, given: dict[str, Any]) -> dict[str, Any]:
-        """Shape of a body, or the body itself without secrets."""
         pieces, secrets = self._bodies.pop(number, None), self._secrets.pop(number, [])
         if pieces is None or given.get("lost"):
             return {"why": "it did not arrive whole, or was too large to be kept"}
@@ -162,7 +161,6 @@ def _redacted(body: bytes, secrets: list[str]) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Write until the socket ends. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the proxy ends us, after its last answers
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

@@ -17,7 +17,6 @@ Judgement = Literal["higher", "lower", "no clear difference", "not comparable", 
 
 
 def judgement(a: CapacityResult, b: CapacityResult) -> Judgement:
-    """Judge the capacity of `b` against that of `a`."""
     if not a.answer.known or not b.answer.known:
         return "unknown"
     if (goal_text(a), a.by) != (goal_text(b), b.by):
@@ -45,7 +44,6 @@ def caveats(a: CapacityResult, b: CapacityResult) -> list[str]:
 
 
 def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, object]:
-    """Mapping for `--json`: both answers and the judgement."""
     kept = ("target", "server", "by", "goal", "slo_s", "answer", "knee", "saturation", "limit")
     whole = {"a": typed_json.to_json(a), "b": typed_json.to_json(b)}
     sides = {name: {key: data[key] for key in kept} for name, data in whole.items()}

@@ -147,12 +147,10 @@ def short_path(folder: Path, part: str | Path) -> str:
 
 
 def cut(text: str, width: int | None) -> str:
-    """Cut a text to `width` characters, with an ellipsis."""
     return text if width is None or len(text) <= width else text[: width - 1] + "…"
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Format the lines of a table; the columns of `left` are aligned to the left."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     aligned = (
         (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))

@@ -26,7 +26,6 @@ _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
 def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
-    """Rows of the table of latencies: traffic (several kinds together, too), name, statistics, samples."""
     by_traffic = dict(verdict.latency)
     if len(by_traffic) > 1 and verdict.latency_all is not None:
         by_traffic["all"] = verdict.latency_all
@@ -125,7 +124,6 @@ def sessions_text(verdict: Verdict) -> str:
 
 
 def session_rows(verdict: Verdict) -> list[list[str]]:
-    """Rows of the table of sessions: traffic, ends, turns, times."""
     found = verdict.sessions
     if found is None:
         return []

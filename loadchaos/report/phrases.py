@@ -272,7 +272,6 @@ CHECKS = {
 
 
 def check_text(name: str) -> CheckText | None:
-    """Look up the display text of a check; None for an unknown id."""
     if name in CHECKS:
         return CHECKS[name]
     first, _, rest = name.partition(" ")
@@ -474,7 +473,6 @@ def when_text(verdict: Verdict, failure: FailureResult) -> str:
 
 
 def requests_text(n: int | None) -> str:
-    """Format a count: `76 requests`; empty for None."""
     return "" if n is None else plural(n, "request")
 
 
@@ -494,7 +492,6 @@ def incident_paths(failure: FailureResult) -> list[str]:
 
 
 def failure_evidence(failure: FailureResult) -> str:
-    """Format the proving line of a failure; wrong answers are their own."""
     return "" if failure.wrong_answers else evidence_text(failure.evidence)
 
 
@@ -507,7 +504,6 @@ def evidence_text(evidence: Evidence | CandidateLine) -> str:
 
 
 def wrong_answer_texts(failure: FailureResult) -> list[str]:
-    """Format the first wrong answers of a failure: expected, got, and why."""
     found = []
     for wrong in (failure.wrong_answers or ())[:_MOST_WRONG]:
         at = wrong.first_difference

@@ -71,7 +71,6 @@ class _Samples:
                 self.times.setdefault((family.name, labels), array("d")).append(at_s)
 
     def write(self, out: TextIO) -> int:
-        """Write all samples as text; returns their number."""
         n = 0
         for family, (kind, text) in self.heads.items():
             out.write(f"# HELP {family} {text}\n# TYPE {family} {kind}\n")

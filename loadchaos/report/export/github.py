@@ -56,7 +56,6 @@ def _property(text: str) -> str:
 
 
 def summarise(verdict: Verdict, folder: Path) -> bool:
-    """Append the summary to $GITHUB_STEP_SUMMARY; False if it is not set."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False

@@ -163,7 +163,6 @@ class _Answers:
 
 
 def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[ReadableSpan]:
-    """Make a span of each request of a run, in the order of their ends."""
     maker = _SpanMaker(folder)
     for path in folder.request_files():
         begun: dict[str, dict[str, Any]] = {}
@@ -263,7 +262,6 @@ def _is_live(conversation: object) -> bool:
 
 
 def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first row of a run, and what it learned of the server."""
     run: dict[str, Any] = {}
     for row in Tail(folder.events).rows():
         if row.get("row") == "run" and row.get("what") == "begin":
@@ -287,7 +285,6 @@ def _with_path(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -310,7 +307,6 @@ def _reason(said: Sequence[str], given: str) -> str:
 
 @contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """Collect what the SDK logs, in place of printing it."""
     said: list[str] = []
 
     class _Collector(logging.Handler):

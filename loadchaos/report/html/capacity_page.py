@@ -135,7 +135,6 @@ class _Drawing:
     def _curves(
         self, y: AxisScale, *series: tuple[str, str, str], bars: str = "", known: Steps | None = None
     ) -> list[CapacityCurve]:
-        """Curves of (label, class of the colour, figure of a step)."""
         found = []
         for label, css, key in series:
             shown = known if known is not None else [s for s in self._steps if s.figure(key)]
@@ -165,7 +164,6 @@ def _decades(scale: AxisScale) -> list[float]:
 
 
 def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, str]]:
-    """Ticks at the marked loads, and at round ones that are not near them."""
     if not scale.log:
         return []
     places = [scale.at(load) for load in marked]

@@ -190,7 +190,6 @@ def _named(span: Span, n: int) -> tuple[str, str, float, float]:
 
 
 def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
-    """Shades of states other than healthy, then of attacks. Overlapping spans become one."""
     kinds: dict[str, list[tuple[float, float]]] = {}
     for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
         if span.lane.startswith("attack:"):
@@ -271,7 +270,6 @@ def _stacked(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, labe
 def _columns(
     axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
 ) -> str:
-    """Path of a filled band of steps; parts without height are left out."""
     parts: list[str] = []
     run: list[int] = []
     for i in range(len(starts) + 1):
@@ -313,7 +311,6 @@ def _y(value: float, top: float) -> str:
 
 
 def _scale(highest: float, label: Callable[[float], str]) -> tuple[float, tuple[Tick, ...]]:
-    """Choose a round top at or above the highest value, and its ticks."""
     if highest <= 0:
         return 1.0, (Tick(100, label(1.0)),)
     power = 10.0 ** math.floor(math.log10(highest))

@@ -38,7 +38,6 @@ def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
 
 
 def _columns(points: Points, kind: str, step: int) -> list[Counter[int]]:
-    """Count the latencies of each column by histogram bucket."""
     columns = [Counter[int]() for _ in range(math.ceil(len(points) / step))]
     for i, (_, bucket) in enumerate(points):
         if bucket is not None:

@@ -92,7 +92,6 @@ class TrendRun:
 
     @property
     def unusual(self) -> list[str]:
-        """Names of the figures and rates that are higher than before."""
         slower = [n for n, f in self.figures.items() if f.says == "higher"]
         return slower + [n for n, r in self.rates.items() if r.says == "higher"]
 
@@ -159,7 +158,6 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 
 
 def remember(home: Path, folder: str) -> None:
-    """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
     if (verdict := Verdict.read(run)) is not None:
         line = {"profile": verdict.profile, "night": asdict(_trend_run(run, verdict))}
@@ -173,7 +171,6 @@ def remember(home: Path, folder: str) -> None:
 
 
 def _past(home: Path) -> list[tuple[str, TrendRun]]:
-    """(profile, run) of deleted runs; a line that cannot be read is skipped."""
     try:
         lines = (home / PAST).read_bytes().splitlines()
     except OSError:

@@ -54,7 +54,6 @@ def _chart(plot: Plot) -> dict[str, object]:
 
 
 def _digits(value: Value) -> Value:
-    """Round to four digits, more than a chart shows."""
     return None if value is None else _whole(float(f"{value:.4g}"))
 
 

@@ -76,7 +76,6 @@ class PanelPages:
             self._done.append(typed)
 
     def write(self, s: Snapshot, *, now: bool = False) -> None:
-        """Write the pages of a snapshot; `now`: even if a second has not passed."""
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
@@ -115,7 +114,6 @@ class PanelPages:
         }
 
     def _failure_row(self, f: FailureResult) -> dict[str, object]:
-        """Build a row of Locust's failures table."""
         name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
@@ -161,7 +159,6 @@ class PanelPages:
 
 
 def _result(act: Mapping[str, object]) -> tuple[str, str]:
-    """Result of an act, and its colour."""
     if act.get("what") == "skipped":
         return "skipped", "unknown"
     if act.get("ok") is None:
@@ -198,7 +195,6 @@ def _page_of(search: str) -> str:
 
 
 def _goodput(s: Snapshot) -> list[tuple[str, int, int]]:
-    """Good requests of those due: all traffic, the last ten seconds, each traffic."""
     if not s.slo_s:
         return []
     whole = sum(good for good, _ in s.goodput.values()), sum(due for _, due in s.goodput.values())

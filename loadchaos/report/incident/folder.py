@@ -53,7 +53,6 @@ def _profile(folder: RunFolder) -> list[str]:
 
 
 def _earlier(folder: RunFolder, home: Path, incident: IncidentRecord) -> list[str]:
-    """Folders of earlier incidents of this run with the same id."""
     same = sorted(p.name for p in folder.incidents.glob(f"*-{home.name.split('-', 1)[1]}") if p.is_dir())
     return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < incident.n]
 

@@ -290,7 +290,6 @@ def _at(at_s: float | None) -> str:
 
 
 def _attacks(incident: IncidentRecord) -> list[str]:
-    """One line per attack, however often it ran."""
     by_name: dict[str, list[NearAttack]] = {}
     for a in incident.attacks:
         by_name.setdefault(a.attack, []).append(a)

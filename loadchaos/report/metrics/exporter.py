@@ -255,7 +255,6 @@ def _findings(page: SamplePage, live: LiveFigures) -> None:
 
 
 def _issue(incident: Mapping[str, Any]) -> str:
-    """Path of the first known issue on github.com; empty without one."""
     known = next(iter(incident.get("known") or ()), "")
     text = str(known.get("issue") if isinstance(known, Mapping) else known)
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)

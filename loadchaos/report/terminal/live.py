@@ -130,7 +130,6 @@ class Screen:
 
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:
-    """Lines for state changes, failures and incidents, each with its key. The plain log prints each key once."""
     lines: list[tuple[object, str]] = []
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
@@ -224,7 +223,6 @@ def _totals(s: Snapshot) -> dict[str, int]:
 
 
 def draw(s: Snapshot) -> RenderableType:
-    """Build the live view. It fits 80 columns and 24 lines for a few kinds of traffic."""
     parts: list[RenderableType] = [_title(s), _server(s)]
     if s.load_s is None and s.preflight:
         parts.append(_preflight(s))

@@ -128,7 +128,7 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
 
 
 def lacks_operation(name: str, dialect: Dialect, facts: Facts) -> str:
-    """Why the server lacks an admin operation; "" if it has it, or if that is not known."""
+    """The reason why the server lacks an admin operation; "" if it has it, or if that is not known."""
     operation = dialect.admin.get(name)
     if operation is None:
         return f"{dialect.title} does not have it"
