@@ -21,7 +21,7 @@ NEXT = re.compile(
 )
 MAKES_ITS_OWN = {
     "next_step", "how_to_read", "_hint", "hint", "how_to_reach", "found", "reason", "mistakes", "lines", "_BRING",
-    "way_out",
+    "way_out", "READ_THE_LOG",
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {

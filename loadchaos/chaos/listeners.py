@@ -202,18 +202,13 @@ def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:
     """Return the addresses of other machines that a process connected to; those of its clients do not count."""
     own = [c for c in connections if c.pid == pid]
     ports = {c.laddr.port for c in own if c.status == psutil.CONN_LISTEN and c.laddr}
-    here = _addresses_of_this_machine()
+    here = {str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic}
     return tuple(
         host_port(c.raddr.ip, c.raddr.port)
         for c in own
         if c.status == psutil.CONN_ESTABLISHED and c.raddr and c.laddr.port not in ports
         if not _is_here(c.raddr.ip, here)
     )
-
-
-def _addresses_of_this_machine() -> set[str]:
-    found = (str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic)
-    return set(found)
 
 
 def _is_here(ip: str, here: set[str]) -> bool:

@@ -82,17 +82,7 @@ TARGET = {
 }
 """Text of `target.kind`."""
 
-STATES = {
-    "starting": "starting",
-    "healthy": "healthy",
-    "degraded": "degraded",
-    "hung": "hung",
-    "dying": "failing",
-    "dead": "dead",
-    "restarting": "restarting",
-    "unreachable": "unreachable",
-    "terminated": "stopped",
-}
+STATES: dict[str, str] = {state: state for state in model.STATES} | {"dying": "failing", "terminated": "stopped"}
 
 OUTCOMES = {
     "ok": "ok",

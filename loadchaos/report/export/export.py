@@ -10,6 +10,7 @@ import math
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -164,20 +165,17 @@ def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> l
     to.mkdir(parents=True, exist_ok=True)
     clock = RunClock.of(folder)
     paths = [to / f"{table.name}.csv" for table in TABLES]
-    files = [path.open("w", newline="", encoding="utf-8") for path in paths]
-    try:
-        writers = [csv.writer(f) for f in files]
-        tables = [table.rows(clock) for table in TABLES]
-        for table, writer in zip(TABLES, writers, strict=True):
+    with ExitStack() as files:
+        open_tables = []
+        for table, path in zip(TABLES, paths, strict=True):
+            writer = csv.writer(files.enter_context(path.open("w", newline="", encoding="utf-8")))
             writer.writerow(table.columns)
+            open_tables.append((table.rows(clock), writer))
         for row in rows_of(folder, "tables", say):
-            for table_rows, writer in zip(tables, writers, strict=True):
-                writer.writerows(table_rows.feed(row))
-        for table_rows, writer in zip(tables, writers, strict=True):
-            writer.writerows(table_rows.rest())
-    finally:
-        for f in files:
-            f.close()
+            for rows, writer in open_tables:
+                writer.writerows(rows.feed(row))
+        for rows, writer in open_tables:
+            writer.writerows(rows.rest())
     return paths
 
 

@@ -176,14 +176,10 @@ def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
     bars = []
     for i in range(0, len(spans), step):
         group = spans[i : i + step]
-        first = group[0]
-        whole = Span(first.lane, first.name, first.from_s, max(s.to_s for s in group), first.text)
-        bars.append(_bar(axis, whole if step == 1 else Span(*_named(whole, len(group))), css))
+        first, last_s = group[0], max(s.to_s for s in group)
+        name, text = (first.name, first.text) if step == 1 else (f"{len(group)} x {first.name}", "")
+        bars.append(_bar(axis, Span(first.lane, name, first.from_s, last_s, text), css))
     return tuple(bars)
-
-
-def _named(span: Span, n: int) -> tuple[str, str, float, float]:
-    return span.lane, f"{n} x {span.name}", span.from_s, span.to_s
 
 
 # -- shades behind the charts ----------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[st
         if run.good:
             good.append(run)
     pooled = {
-        n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since])
+        n: _pool([x.rates.get(n) or rate(0, x.requests if n.endswith(" by requests") else 0) for x in since])
         for n in dict.fromkeys(n for x in since for n in x.rates)
     }
     return SoakTrend(profile, tuple(runs), pooled, changed, tuple(sorted(others)))
@@ -303,10 +303,6 @@ def _compare_rate(newest: Rate, before: Sequence[Rate], baseline: Sequence[Trend
 
 def _pool(rates: Sequence[Rate]) -> Rate:
     return rate(sum(r.count for r in rates), sum(r.of for r in rates))
-
-
-def _zero_rate(name: str, run: TrendRun) -> Rate:
-    return rate(0, run.requests if name.endswith(" by requests") else 0)
 
 
 def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -22,6 +22,7 @@ from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClien
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
 
+_CHECK_ADDRESS = "check that the server runs and that this is its address"
 _FIRST_READ_S = 30.0  # the first read of a server that has just started on a busy machine is slow
 
 
@@ -103,8 +104,7 @@ def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
 def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, request: CalibrationRequest) -> None:
     url = client.base_url
     if models.status == 0:
-        advice = how_to_reach(models.text) or "check that the server runs and that this is its address"
-        raise TargetError(f"{url}: {models.text}; {advice}")
+        raise TargetError(f"{url}: {models.text}; {how_to_reach(models.text) or _CHECK_ADDRESS}")
     if models.status in (401, 403):
         variable = request.api_key_env or "OPENAI_API_KEY"
         state = "its key was refused" if request.api_key_env else "no key was given"

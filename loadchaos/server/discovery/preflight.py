@@ -118,7 +118,7 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
     for name in attacks:
         if why := lacks_operation(name, dialect, facts):
             others = "" if name in dialect.admin else f" (it has {', '.join(sorted(dialect.admin)) or 'none'})"
-            raise TargetError(f"attack {name}: {why}{others}: remove it from the profile")
+            raise TargetError(f"attack {name}: {why}{others}: leave it out of the profile")
     notes = []
     if "speculative_decoding" in requires and facts.speculative_decoding is False:
         notes.append("the server runs without speculative decoding, which this profile tests: a pass will be unknown")
