@@ -21,7 +21,7 @@ NEXT = re.compile(
     r"\b(give|names?|choose|take|export|run|end|move|leave|load|write|set|add|see|look|start|free|needs?|says?|say|let|belongs)\b"
 )
 MAKES_ITS_OWN = {
-    "next_step", "how_to_read", "_hint", "hint", "_why_unreachable", "found", "reason", "mistakes", "lines", "_BRING",
+    "next_step", "how_to_read", "_hint", "hint", "how_to_reach", "found", "reason", "mistakes", "lines", "_BRING",
     "way_out", "instead", "READ_THE_LOG",
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""

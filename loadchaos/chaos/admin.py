@@ -1,7 +1,5 @@
-"""Admin attacks: calls to the server's own admin endpoints, whose answer is recorded unchanged.
-
-The operations of each server (reset caches, pause, sleep, abort requests, load an adapter) are the table of its dialect
-(server/dialects/).
+"""Admin attacks: calls to the server's own admin endpoints, whose answer is recorded unchanged. The operations of each
+server (reset caches, pause, sleep, abort requests, load an adapter) are the table of its dialect (server/dialects/).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackConte
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.base import AdminOperation, version_key
+from loadchaos.server.dialects.base import AdminOperation
 
 _TEXT_CHARS = 300
 _PREFLIGHT_S = 5.0
@@ -37,7 +35,6 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
 
 
 def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> AdminAttack:
-    """Make the attack of `{admin: NAME, params: {...}}`. Raises OptionError."""
     operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
         if name in params and str(params[name]) not in allowed:
@@ -93,8 +90,7 @@ class AdminAttack(Attack):
         return ActResult(ok=True, status=result.status, text=f"{operation.path} exists")
 
     def _missing(self) -> str:
-        since, version = version_key(self._operation.since), version_key(self._context.version)
-        if since is not None and version is not None and version < since:
+        if self._operation.is_newer_than(self._context.version):
             return f"it exists from version {self._operation.since}, this server is {self._context.version}"
         return self._operation.gate or "loadchaos does not know which option enables it"
 
@@ -103,7 +99,7 @@ class AdminAttack(Attack):
         operation: AdminOperation,
         replica: AttackedReplica,
         params: Mapping[str, str],
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, object] | None,
     ) -> ActResult:
         result = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
         if result.status == 404 and operation.gate and _NO_SUCH_PATH in result.text:
@@ -118,7 +114,7 @@ class AdminAttack(Attack):
         replica: AttackedReplica,
         limit_s: float,
         params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
     ) -> ActResult:
         begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path

@@ -1,8 +1,7 @@
-"""Authorization to harm a server that loadchaos did not start.
-
-A production server looks local through a port-forward, so a loopback address proves nothing: the listener must be a
-process on this machine that is recognised as a serving engine. A list of forwarders would always lack one (any proxy in
-any language), so every listener that is not recognised as a server needs authorization.
+"""Authorization to harm a server that loadchaos did not start. A production server looks local through a port-forward,
+so a loopback address proves nothing: the listener must be a process on this machine that is recognised as a serving
+engine. A list of forwarders would always lack one (any proxy in any language), so every listener that is not recognised
+as a server needs authorization.
 """
 
 from __future__ import annotations
@@ -23,14 +22,9 @@ _LAUNCHED = "is not plainly the one that the launch command started"
 def check(
     url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False
 ) -> None:
-    """Refuse a harmful run against a server that is not authorized.
-
-    `reasons` are the harmful parts of the run, `option` is how the user authorizes, as far as the address. `launched`: a
-    launch command started what listens there.
-
-    Raises:
-        AuthorizationError: where there are reasons and this address is neither authorized nor plainly a local server.
-        OptionError: where an authorized address is no HOST:PORT.
+    """Raise AuthorizationError for a harmful run against a server that is neither authorized nor plainly local, and
+    OptionError where an authorized address is no HOST:PORT. `reasons`: the harmful parts of the run; `option`: how the
+    user authorizes, as far as the address; `launched`: a launch command started what listens there.
     """
     given = {_given(text) for text in authorized}  # a misspelt address is an error even where nothing is harmed
     asked = address(url)
@@ -47,10 +41,9 @@ def check(
 
 
 class Leave:
-    """Leave to harm the servers of one run: it belongs to an address and to the processes that listened when it was checked.
-
-    A server that loadchaos started needs it, too: a launch command may be a tunnel. `reasons` and `authorized` are those
-    of `check`.
+    """Leave to harm the servers of one run: it belongs to an address and to the processes that listened when it was
+    checked. A server that loadchaos started needs it, too: a launch command may be a tunnel. `reasons` and `authorized`
+    are those of `check`.
     """
 
     def __init__(self, reasons: Sequence[str], authorized: Sequence[str], *, launched: bool = False) -> None:
@@ -63,9 +56,8 @@ class Leave:
         self._checked[url] = _listening(url)
 
     def refusal(self, url: str) -> str | None:
-        """Return why an attack on this address may not begin now; None where it may.
-
-        Where other processes listen than those that were checked, all is checked again.
+        """Return why an attack on this address may not begin now; None where it may. Where other processes listen than
+        those that were checked, all is checked again.
         """
         if self._checked.get(url) == _listening(url):
             return None

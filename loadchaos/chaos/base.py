@@ -21,19 +21,13 @@ class TrafficProxy(Protocol):
     async def add(self, toxic: Toxic) -> tuple[int, int]:
         """Lay a toxic. Returns how many open connections it hits, of how many."""
 
-    async def remove(self, toxic: Toxic) -> None:
-        """Remove a toxic."""
+    async def remove(self, toxic: Toxic) -> None: ...
 
 
 @dataclass(frozen=True)
 class AttackedReplica:
-    """One server to attack.
-
-    Args:
-        name: its name in the ledger.
-        admin_url: the root of its admin URLs (no /v1).
-        pid: returns the root of its processes now (a restart changes it); None for a server that is not on this machine.
-        proxy: the proxy between our clients and it, where there is one.
+    """One server to attack. `admin_url`: without /v1; `pid`: gives the root of its processes now (a restart changes it),
+    None where it is not on this machine; `proxy`: between our clients and it.
     """
 
     name: str
@@ -56,10 +50,8 @@ NOTHING_TO_UNDO = ActResult(ok=True, text="nothing to undo")
 
 
 class Attack:
-    """One operation on a server: `begin` does it, `undo` takes it back.
-
-    No method raises for what a server does. `undo` may be called without need and after a failed `begin`; it must then
-    do no harm.
+    """One operation on a server: `begin` does it, `undo` takes it back. No method raises for what a server does. `undo`
+    may be called without need and after a failed `begin`; it must then do no harm.
     """
 
     name: str
@@ -68,15 +60,16 @@ class Attack:
     """Failure ids and outcomes that the attack may cause by itself."""
     holds: bool = True
     """The server stays changed until `undo`: a pause, a sleep or a stopped process holds, a cache reset does not."""
+    fields: AttackDetail = {}  # noqa: RUF012 - never changed
+    """Ledger fields of this kind of attack."""
     undone_by: str | None = None
     """The name of the operation that takes it back, such as wake_up."""
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - most need no replica
-        """Return the ledger fields of this kind of attack.
-
-        Called once before each `begin`: a process attack chooses its process here.
+        """Return the ledger fields of this kind of attack. Called once before each `begin`: a process attack chooses
+        its process here.
         """
-        return {}
+        return self.fields
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         raise NotImplementedError
@@ -85,7 +78,6 @@ class Attack:
         raise NotImplementedError
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that it can be done on this server, without doing it."""
         raise NotImplementedError
 
 
@@ -106,9 +98,8 @@ It raises OptionError where they are not valid."""
 
 
 def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos.
-
-    The arguments are $1, $2, ... in the shell text.
+    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos. The
+    arguments are $1, $2, ... in the shell text.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read -r _; {undo}", "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True

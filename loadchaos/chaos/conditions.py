@@ -26,9 +26,8 @@ Condition = tuple[str, Callable[[float, float], bool], float]
 
 
 def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Condition]:
-    """Parse a `when` mapping into (figure, operation, bound).
-
-    Raises OptionError for a figure that the dialect does not have, or a text that is no comparison.
+    """Parse a `when` mapping into (figure, operation, bound). Raises OptionError for a figure that the dialect does not
+    have, or a text that is no comparison.
     """
     known = {*WORKER_FIGURES, *(metric.ours for metric in dialect.metrics)}
     found = []
@@ -43,9 +42,8 @@ def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Conditio
 
 
 class ServerFigures:
-    """Newest figures of `metrics` and `heartbeat` rows; other rows are ignored.
-
-    A replica's figure is the sum over its engines, or the largest where it is a ratio.
+    """Newest figures of `metrics` and `heartbeat` rows; other rows are ignored. A replica's figure is the sum over its
+    engines, or the largest where it is a ratio.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,5 @@
-"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm.
-
-The plugin (plugins/vllm) implements the modes. Its trigger file arms them; removing the file disarms them.
+"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm. The plugin (plugins/vllm) implements the modes.
+Its trigger file arms them; removing the file disarms them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import psutil
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackDetail
 
 TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> EngineAttack:
-    """Make the attack of `{engine: encoder_pop, params: {...}}`. Raises OptionError."""
     if spec not in ENGINE_FAULTS:
         raise OptionError(f"attack engine: one of {', '.join(ENGINE_FAULTS)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]
@@ -39,10 +36,8 @@ class EngineAttack(Attack):
         self.name = f"engine_{mode}"
         self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
+        self.fields = {"order": self._order}
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"order": self._order}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         trigger = _trigger_of(replica)

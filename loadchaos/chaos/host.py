@@ -1,7 +1,5 @@
-"""Load on the server's machine beside the server.
-
-A new kind is a function that makes its Attack from its params, its entry in HOST_LOADS, and its name in
-core/attack_names.py.
+"""Load on the server's machine beside the server. A new kind is a function that makes its Attack from its params, its
+entry in HOST_LOADS, and its name in core/attack_names.py.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import Any
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core.attack_names import STALLS
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackDetail
 
 _MAX_PROCESSES = 1024
 # A busy process checks a few hundred times a second whether its parent is still the one that started it.
@@ -24,7 +21,6 @@ _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> Attack:
-    """Make the attack of `{host: cpu, params: {...}}`. Raises OptionError."""
     if spec not in HOST_LOADS:
         raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
     return HOST_LOADS[spec](params)
@@ -49,10 +45,8 @@ class CpuHog(Attack):
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
+        self.fields = {"processes": processes}
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"processes": self._processes}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         """Start the processes; end all of them again where one cannot be started."""

@@ -30,9 +30,8 @@ _SKIPPED_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """The server to attack; `version` where it is known, `verify` as httpx takes it.
-
-    `refusal` gives why an address may not be attacked now, None where it may.
+    """The server to attack; `version` where it is known, `verify` as httpx takes it. `refusal` gives why an address may
+    not be attacked now, None where it may.
     """
 
     dialect: Dialect
@@ -59,12 +58,9 @@ class _Planned:
 
 
 class AttackInjector:
-    """Run the attacks of a profile, `specs` as AttackPlan.spec gives them.
-
-    An act writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep,
-    pause) writes `undo` before `end`, so that from begin to end its effects are ours.
-
-    Raises OptionError for a spec that the dialect or the replicas do not have.
+    """Run the attacks of a profile, `specs` as AttackPlan.spec gives them. An act writes the row `begin`, and at its
+    end the row `end` with the server's answer. An act that holds (sleep, pause) writes `undo` before `end`, so that
+    from begin to end its effects are ours. Raises OptionError for a spec that the dialect or the replicas do not have.
     """
 
     def __init__(
@@ -113,7 +109,6 @@ class AttackInjector:
         return [p.attack.name for p in self._planned]
 
     def offers(self) -> list[Offer]:
-        """Return the acts that `fire` accepts here."""
         return offers(self._context.dialect, self._replicas, self._context.version)
 
     async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
@@ -127,7 +122,6 @@ class AttackInjector:
         ]
 
     def feed(self, row: Row) -> None:
-        """Fold a row of the ledger: `when` conditions wait for its figures."""
         self._figures.feed(row)
 
     async def start(self, begin_s: float | None = None) -> None:
@@ -136,9 +130,8 @@ class AttackInjector:
         self._tasks = [asyncio.create_task(self._run(p, begin)) for p in self._planned]
 
     def fire(self, kind: str, name: str, params: Mapping[str, object]) -> None:
-        """Do one act now on each replica, by hand; while paused it is recorded as skipped, like a planned act.
-
-        Its `n` is negative, unlike those of planned acts. OptionError for an act that the dialect does not have.
+        """Do one act now on each replica, by hand; while paused it is recorded as skipped, like a planned act. Its `n`
+        is negative, unlike those of planned acts. OptionError for an act that the dialect does not have.
         """
         key = kind, name, repr(sorted(params.items()))
         if key not in self._fired:

@@ -39,16 +39,10 @@ _FORWARDERS = {
 
 @dataclass(frozen=True)
 class Listener:
-    """One process that listens on a port.
-
-    Args:
-        pid: its pid; None for a process of another user or namespace.
-        argv: its command line; empty where it cannot be read.
-        name: its name, which holds a title that the process set itself.
-        program: file name of its program; "" where it cannot be read.
-        remote: addresses of other machines that it has connected to.
-        began_s: when it started, seconds since 1970: a pid alone may be another process by now.
-        runs_models: a library that runs models is loaded in it. A name proves nothing: anybody can give it.
+    """One process that listens on a port. `pid` None: of another user or namespace; `argv`: empty where it cannot be read;
+    `name`: may be a title that the process set itself; `remote`: addresses of other machines that it has connected to;
+    `began_s`: seconds since 1970 (a pid alone may be another process by now); `runs_models`: a library that runs models
+    is loaded in it, as anybody can give a name.
     """
 
     pid: int | None
@@ -71,10 +65,9 @@ class Listener:
 
     @property
     def engine(self) -> bool:
-        """True for a process that is named as an engine and can run a model.
-
-        The name is that of the program, the script, the `-m` module or the title that it set itself. Other arguments
-        prove nothing: `litellm --model openai/vllm` forwards.
+        """True for a process that is named as an engine and can run a model. The name is that of the program, the
+        script, the `-m` module or the title that it set itself. Other arguments prove nothing: `litellm --model
+        openai/vllm` forwards.
         """
         return self.named_as_engine and (self.runs_models or self._is_compiled or _start(self.argv)[1] == _EMBEDDED)
 
@@ -95,9 +88,8 @@ class Listener:
 
 
 def listeners(host: str | None, port: int) -> list[Listener]:
-    """Find the processes that listen on a port of this machine; those of another user or namespace have no pid.
-
-    `host` is the loopback address or `localhost` at which they must answer; None for any address of this machine.
+    """Find the processes that listen on a port of this machine; those of another user or namespace have no pid. `host`
+    is the loopback address or `localhost` at which they must answer; None for any address of this machine.
     """
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -112,12 +104,10 @@ def listeners(host: str | None, port: int) -> list[Listener]:
 
 
 def host_port(host: str, port: int) -> str:
-    """Join `127.0.0.1:80` or `[::1]:80`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_engine(argv: Sequence[str]) -> bool:
-    """Tell whether a command line starts a known engine."""
     kind, what, rest = _start(argv)
     engines = command_words()
     if kind == "module":
@@ -128,9 +118,8 @@ def is_engine(argv: Sequence[str]) -> bool:
 
 
 def _start(argv: Sequence[str]) -> tuple[str, str, Sequence[str]]:
-    """Return (kind, what, arguments) of what a command line starts.
-
-    The kind is `module` for `python -m MODULE`, `code` for `python -c CODE`, else `program`, also for a script.
+    """Return (kind, what, arguments) of what a command line starts. The kind is `module` for `python -m MODULE`, `code`
+    for `python -c CODE`, else `program`, also for a script.
     """
     if not argv:
         return "program", "", ()
@@ -184,7 +173,6 @@ def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
 
 
 def _runs_models(process: psutil.Process) -> bool:
-    """Tell whether a library that runs models is loaded in a process, or in one that it started."""
     try:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:
@@ -207,18 +195,13 @@ def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:
     """Return the addresses of other machines that a process connected to; those of its clients do not count."""
     own = [c for c in connections if c.pid == pid]
     ports = {c.laddr.port for c in own if c.status == psutil.CONN_LISTEN and c.laddr}
-    here = _addresses_of_this_machine()
+    here = {str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic}
     return tuple(
         host_port(c.raddr.ip, c.raddr.port)
         for c in own
         if c.status == psutil.CONN_ESTABLISHED and c.raddr and c.laddr.port not in ports
         if not _is_here(c.raddr.ip, here)
     )
-
-
-def _addresses_of_this_machine() -> set[str]:
-    found = (str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic)
-    return set(found)
 
 
 def _is_here(ip: str, here: set[str]) -> bool:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.base import version_key
 
 _PREFERRED_ROLE = "engine_core"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One button of the web UI.
-
-    `kind`, `name` and `params` are the arguments of AttackInjector.fire. `title` is the name in the ledger, `about` a
-    description, and `needs` the server option that turns it on.
+    """One button of the web UI. `kind`, `name` and `params` are the arguments of AttackInjector.fire. `title` is the
+    name in the ledger, `about` a description, and `needs` the server option that turns it on.
     """
 
     kind: str
@@ -27,22 +23,16 @@ class Offer:
     title: str
     about: str
     needs: str = ""
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
 
 
 def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:
-    """Return the attacks for this server, in the dialect's order, without those newer than its version."""
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
         for o in dialect.admin.values()
-        if o.destructive and not _newer(o.since, version)
+        if o.destructive and not o.is_newer_than(version)
     ]
     return [*found, *_signals(dialect, replicas)]
-
-
-def _newer(since: str, version: str | None) -> bool:
-    needed, present = version_key(since), version_key(version)
-    return needed is not None and present is not None and present < needed
 
 
 def _signals(dialect: Dialect, replicas: Sequence[AttackedReplica]) -> Iterator[Offer]:

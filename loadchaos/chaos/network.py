@@ -21,7 +21,6 @@ from loadchaos.chaos.listeners import host_port
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.urls import host_and_port
 
 _START_S = 10.0
@@ -31,10 +30,9 @@ _NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and 
 
 
 async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """Measure the delay that a proxy adds to a request for `path` of the server at `target`.
-
-    Returns the difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not
-    answered in time; None where none was answered.
+    """Measure the delay that a proxy adds to a request for `path` of the server at `target`. Returns the difference of
+    the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
+    none was answered.
     """
     parts = urlsplit(target)
     proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
@@ -54,10 +52,8 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
 
 
 class LocalProxy:
-    """Our own proxy (proxy.py) as a child process, a TrafficProxy.
-
-    A run opens it before the load and closes it at the end. Clients connect to `address` instead of the server's, and
-    still name the server in Host and in TLS.
+    """Our own proxy (proxy.py) as a child process, a TrafficProxy. A run opens it before the load and closes it at the
+    end. Clients connect to `address` instead of the server's, and still name the server in Host and in TLS.
     """
 
     def __init__(self, url: str) -> None:
@@ -99,7 +95,6 @@ class LocalProxy:
         await self._obey({"what": "remove", "name": toxic.name})
 
     async def close(self) -> None:
-        """End the child; connections through it end with it."""
         if self._child is None or self._child.returncode is not None:
             return
         self._child.kill()
@@ -129,7 +124,6 @@ class LocalProxy:
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> NetworkAttack:
-    """Make the attack of `{network: latency, params: {latency: 200}}`. Raises OptionError."""
     return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 
 
@@ -139,9 +133,7 @@ class NetworkAttack(Attack):
     def __init__(self, toxic: Toxic) -> None:
         self._toxic = toxic
         self.name, self.effects = toxic.name, TOXICS[toxic.type].effects
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        return {"toxic": asdict(self._toxic)}
+        self.fields = {"toxic": asdict(toxic)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

@@ -30,7 +30,6 @@ class SignalTarget:
 
 
 def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> ProcessAttack:
-    """Make the attack of `{process: sigkill, role: engine_core}`; the role is in `params`. Raises OptionError."""
     role = str(params.get("role", SERVER_ROLES[0]))
     if spec not in SIGNALS:
         raise OptionError(f"attack process: one of {', '.join(SIGNALS)} was expected (got {spec})")

@@ -1,7 +1,6 @@
-"""A TCP proxy with toxics, in a process of its own: `python -m loadchaos.chaos.proxy HOST PORT`.
-
-It prints `{"what": "listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and
-`{"what": "remove", "name": ...}`, and answers each. It ends when its standard input closes, so when its parent ends.
+"""A TCP proxy with toxics, in a process of its own: `python -m loadchaos.chaos.proxy HOST PORT`. It prints `{"what":
+"listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and `{"what": "remove",
+"name": ...}`, and answers each. It ends when its standard input closes, so when its parent ends.
 """
 
 from __future__ import annotations

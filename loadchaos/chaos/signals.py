@@ -19,10 +19,9 @@ PROCESS_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
 
 @dataclass(frozen=True)
 class SignalType:
-    """A signal: its number, its effects by role, and what undoes it.
-
-    `undo_number` is the signal that takes it back, None where nothing does. `undo_shell` does the same as shell text,
-    with the pid as $1, for the case that loadchaos itself is killed.
+    """A signal: its number, its effects by role, and what undoes it. `undo_number` is the signal that takes it back,
+    None where nothing does. `undo_shell` does the same as shell text, with the pid as $1, for the case that loadchaos
+    itself is killed.
     """
 
     number: signal.Signals

@@ -104,14 +104,8 @@ class _BodyStore:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
-<<<<<<< HEAD
-        self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
-        self._until_s = until_s
-=======
         self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
-        self._until = until
-        self._bytes = 0
->>>>>>> s-simc
+        self._until_s = until_s
         self._redactor = Redactor()
         self.kept: dict[str, tuple[str, str]] = {}
         self.reasons: dict[str, str] = {}

@@ -38,16 +38,10 @@ def _payload_parts(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, 
 
 def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry, name, raw in _payload_parts(data):
-<<<<<<< HEAD
-        yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
-        ignores: frozenset[str] | None = getattr(registry.payloads.get(name), "ignores", frozenset())
-        for other in [p for p in entry["payload"] if p != name and (ignores is None or p in ignores)]:
-=======
         options, found = _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
         yield from found
-        ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
-        for other in ignored(entry["payload"]) if ignored is not None else ():
->>>>>>> s-simc
+        ignores: frozenset[str] | None = getattr(registry.payloads.get(name), "ignores", frozenset())
+        for other in [p for p in entry["payload"] if p != name and (ignores is None or p in ignores)]:
             text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
             yield Mistake(("traffic", i, "payload", other), text, of_key=True)
         given = entry.get("behaviour")

@@ -44,11 +44,9 @@ FINISH_REASON = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"
 
 
 class SeenAnswer(NamedTuple):
-    """An answer as a tap saw it.
-
-    `status` is 0 without a response head. `headers` are values by lower-case name, of `retry-after` and
-    `content-encoding`. `body` is what was kept, `whole` says that nothing is left out. `end_ns` is the time of the last
-    byte, monotonic.
+    """An answer as a tap saw it. `status` is 0 without a response head. `headers` are values by lower-case name, of
+    `retry-after` and `content-encoding`. `body` is what was kept, `whole` says that nothing is left out. `end_ns` is
+    the time of the last byte, monotonic.
     """
 
     post: bool
@@ -97,7 +95,6 @@ def _ending(end: End) -> Outcome:
 
 
 def _decoded(answer: SeenAnswer) -> bytes | None:
-    """Undo the encoding of a body; None where that cannot be done."""
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
     if coding in {"", "identity"}:
         return answer.body

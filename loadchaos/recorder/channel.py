@@ -1,7 +1,5 @@
-"""Send what taps read to the process that writes it.
-
-The channel never waits. Where the writer falls behind, bodies are lost first, then rows; both are counted. A writer
-that has ended is started again.
+"""Send what taps read to the process that writes it. The channel never waits. Where the writer falls behind, bodies are
+lost first, then rows; both are counted. A writer that has ended is started again.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import orjson
 
@@ -32,7 +30,7 @@ _RESTART_S = 1.0
 class RecordingChannel(asyncio.Protocol):
     """Sink of the taps. `on_end` sees every exchange at its end; `notice` gets messages of the writer."""
 
-    def __init__(self, setup: Mapping[str, Any], notice: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, setup: Mapping[str, object], notice: Callable[[dict[str, object]], None]) -> None:
         self._setup, self._notice = setup, notice
         self.on_end: Callable[[TappedExchange], None] = lambda _: None
         self._key = os.urandom(32)
@@ -102,7 +100,7 @@ class RecordingChannel(asyncio.Protocol):
     def begin(self, exchange: TappedExchange) -> None:
         if not exchange.recorded:
             return
-        row: dict[str, Any] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
+        row: dict[str, object] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
         if self._setup["bodies"]:
             row["secrets"] = secret_words(exchange.secrets)
         self._open[exchange.id] = exchange
@@ -138,7 +136,6 @@ class RecordingChannel(asyncio.Protocol):
             self._send(FrameKind.PROGRESS, 0, orjson.dumps(row))
 
     def freeze(self, reason: str) -> None:
-        """Ask the writer to keep the ring."""
         self.progress()
         self._send(FrameKind.FREEZE, 0, orjson.dumps({"at_ns": time.monotonic_ns(), "reason": reason}))
 

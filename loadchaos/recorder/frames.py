@@ -1,6 +1,5 @@
-"""Messages from the proxy to the process that writes the recording.
-
-A frame is its length, its kind, the number of an exchange, then its data: JSON, or bytes of a body.
+"""Messages from the proxy to the process that writes the recording. A frame is its length, its kind, the number of an
+exchange, then its data: JSON, or bytes of a body.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameKind, int, bytes]]:
-        """Yield (kind, number, data) of each complete frame."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _HEAD.size:

@@ -30,10 +30,8 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 
 
 class FreezeWatch:
-    """Folds the ends of exchanges.
-
-    The server has to answer a POST request before its death counts, and again before the next one. `suspect` is True
-    after an answer was cut: then the server has to be asked.
+    """Folds the ends of exchanges. The server has to answer a POST request before its death counts, and again before
+    the next one. `suspect` is True after an answer was cut: then the server has to be asked.
     """
 
     def __init__(self, most_failed: float | None) -> None:
@@ -46,7 +44,6 @@ class FreezeWatch:
         self.suspect = False
 
     def feed(self, exchange: TappedExchange) -> str | None:
-        """Fold the end of an exchange; returns the reason to freeze."""
         outcome = exchange.outcome
         if outcome == "ok":
             # /metrics answers beside a dead engine, and answers made before the death come after it.

@@ -1,7 +1,5 @@
-"""Make a trace of a recording.
-
-Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request
-whose messages continue those of an earlier one waits for its answer, as its client did.
+"""Make a trace of a recording. Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests
+have their times. A request whose messages continue those of an earlier one waits for its answer, as its client did.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class RecordedRequest:
     id: str
     at_ns: int
     path: str
-    body: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, object] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
     end_ns: int | None = None
     tokens: int = 0
@@ -67,11 +65,10 @@ def recording_of(path: Path) -> Path | None:
 
 
 def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
-    """Make the trace of a recording; its bodies are stored under `scratch`.
-
-    Raises OptionError where no request can be sent again.
+    """Make the trace of a recording; its bodies are stored under `scratch`. Raises OptionError where no request can be
+    sent again.
     """
-    server: dict[str, Any] = {}
+    server: dict[str, object] = {}
     requests = sorted(_requests(path, server).values(), key=lambda r: r.at_ns)
     usable = [
         r
@@ -87,7 +84,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     aborts: list[TraceAbort] = []
     causes = _Conversations()
     for request in usable:
-        content: dict[str, Any] = request.content
+        content: dict[str, object] = request.content
         at_s = (request.at_ns - usable[0].at_ns) / 1e9
         outcome, streamed = request.end.get("outcome"), content.get("stream") is True
         sends.append(
@@ -111,7 +108,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
 
 
-def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
+def _requests(path: Path, server: dict[str, object]) -> dict[str, RecordedRequest]:
     found: dict[str, RecordedRequest] = {}
     for segment in segments_of(path):
         header: dict[str, Any] = {}
@@ -140,7 +137,6 @@ def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
 
 
 def _rows(segment: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a segment; a torn one is left out."""
     try:
         with segment.open("rb") as lines:
             for line in lines:
@@ -154,11 +150,11 @@ def _rows(segment: Path) -> Iterator[dict[str, Any]]:
         raise OptionError(f"{segment}: {e.strerror}; give a folder that this user may read") from e
 
 
-def _body(request: RecordedRequest, content: dict[str, Any]) -> bytes:
+def _body(request: RecordedRequest, content: dict[str, object]) -> bytes:
     """Body to send: the recorded one, or one of its shape. Its answer shall be as long as the recorded one."""
     if "body" in request.body:
         return orjson.dumps(content)
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     if request.path in _GENERATING and not _GUIDED & content.keys():
         settings["ignore_eos"] = True
         end, usage = request.end, request.end.get("usage") or {}

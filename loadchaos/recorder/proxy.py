@@ -1,8 +1,6 @@
-"""Pass bytes between clients and the upstream server, unchanged.
-
-Each client connection has an upstream connection of its own. So HTTP pipelining, upgrades, trailers and half-closed
-connections work as without the proxy, and nothing is parsed before it is passed on. A reset on one side becomes a
-reset on the other.
+"""Pass bytes between clients and the upstream server, unchanged. Each client connection has an upstream connection of
+its own. So HTTP pipelining, upgrades, trailers and half-closed connections work as without the proxy, and nothing is
+parsed before it is passed on. A reset on one side becomes a reset on the other.
 """
 
 from __future__ import annotations
@@ -88,11 +86,9 @@ class Link:
 
     @property
     def answer_is_cut(self) -> bool:
-        """True if the end of the upstream connection may cut an answer."""
         return self.observer is None or self.observer.answering
 
     def end(self, reason: str) -> None:
-        """Tell the tap about the end, once."""
         if not self._ended:
             self._ended = True
             if self.observer is not None:
@@ -172,7 +168,6 @@ class _Side(asyncio.Protocol):
             self.reset()
 
     def reset(self) -> None:
-        """Reset the connection, so that the other end sees a failure."""
         if self.transport is None or self.gone:
             return
         handle = self.transport.get_extra_info("socket")

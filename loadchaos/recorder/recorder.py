@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core.errors import OptionError, next_step
 from loadchaos.core.open_files import allow_many_open_files
@@ -138,7 +137,6 @@ class RecordingSession:
         self._asking = False
 
     def _freeze(self, reason: str, after_s: float) -> None:
-        """Keep the ring once for all reasons of the same moment."""
         if self._freezing is None:
             self._freezing = asyncio.get_running_loop().call_later(after_s, self._freeze_now, reason)
 
@@ -147,7 +145,7 @@ class RecordingSession:
         self.channel.freeze(reason)
 
 
-def describe_notice(notice: Mapping[str, Any]) -> str:
+def describe_notice(notice: Mapping[str, object]) -> str:
     kind = notice["what"]
     if kind == "frozen":
         return f"kept {notice['path']} ({notice['reason']}); loadchaos replay sends its requests again"

@@ -1,7 +1,6 @@
-"""Keep the newest rows of a recording in segment files.
-
-A ring is a folder of `segment-NNNNNN.jsonl`. Each segment begins with a header row. Old segments are deleted by age and
-by size. Rows are handed to the operating system at once: a process that is killed loses none that it has written.
+"""Keep the newest rows of a recording in segment files. A ring is a folder of `segment-NNNNNN.jsonl`. Each segment
+begins with a header row. Old segments are deleted by age and by size. Rows are handed to the operating system at once:
+a process that is killed loses none that it has written.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class SegmentRing:
         return self._folder / RING
 
     def append(self, rows: Sequence[bytes]) -> None:
-        """Write whole lines."""
         data = b"".join(rows)
         now = time.monotonic()
         full = self._size + len(data) > self._limits.max_bytes // SEGMENTS

@@ -104,7 +104,6 @@ class BodyShaper:
         self._key = key
 
     def shape(self, body: bytes) -> Any:
-        """Make the shape of a JSON body. Raises UnreadableBodyError."""
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -132,7 +131,7 @@ class BodyShaper:
             return value
         return {"$number": len(repr(value))}
 
-    def _object(self, value: dict[str, Any], key: str, depth: int) -> dict[str, Any]:
+    def _object(self, value: dict[str, object], key: str, depth: int) -> dict[str, object]:
         if key in _NAME_MAPS:
             return {self._name(k): self._value(v, "", depth) for k, v in value.items()}
         return {

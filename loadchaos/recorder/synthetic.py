@@ -1,6 +1,5 @@
-"""Make a body of a shape: equal hashes become equal texts and images.
-
-Texts have the recorded numbers of characters and, nearly, of bytes. Images have the recorded size and format.
+"""Make a body of a shape: equal hashes become equal texts and images. Texts have the recorded numbers of characters
+and, nearly, of bytes. Images have the recorded size and format.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ _DROPPED = {"grammar", "guided_grammar", "ebnf", "chat_template", "structural_ta
 """Settings whose text cannot be made up: with a made-up text the server would refuse the request."""
 
 
-def body_of(shape: Any, settings: Mapping[str, Any]) -> bytes:
-    """Make the body of a shape; `settings` replace keys of the body."""
+def body_of(shape: Any, settings: Mapping[str, object]) -> bytes:
     value = _value(shape, "")
     if isinstance(value, dict):
         value.update(settings)
@@ -54,7 +52,6 @@ def _value(shape: Any, key: str) -> Any:
 
 
 def _marked(mark: str, content: Any, key: str) -> Any:
-    """Value of a mark such as $text; None where it is none."""
     if mark == "$text":
         return _SETTING_TEXTS.get(key) or _text(*content)
     if mark == "$ids":

@@ -1,18 +1,17 @@
-"""Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes.
-
-A tap copies nothing but the bodies of requests, in the pieces in which they arrive. Requests may be pipelined: answers
-come in the order of the requests. A piece of a stream that is one whole chunk is counted without the parser. Only the
-last three pieces are kept.
+"""Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes. A tap copies nothing but the bodies of requests,
+in the pieces in which they arrive. Requests may be pipelined: answers come in the order of the requests. A piece of a
+stream that is one whole chunk is counted without the parser. Only the last three pieces are kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 import httptools
 
@@ -100,7 +99,6 @@ class TappedExchange:
 
 
 def _tail(tail: tuple[bytes, bytes, bytes], data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Add a piece to the last three pieces of a body; small ones are joined."""
     first, second, last = tail
     if len(data) >= _TAIL_BYTES:
         return (b"", b"", data[-_TAIL_BYTES:])
@@ -112,11 +110,9 @@ class ExchangeSink(Protocol):
 
     def next_id(self) -> int: ...
 
-    def begin(self, exchange: TappedExchange) -> None:
-        """Receive a request whose head is complete."""
+    def begin(self, exchange: TappedExchange) -> None: ...
 
-    def body(self, exchange: TappedExchange, data: bytes) -> None:
-        """Receive a piece of the request's body."""
+    def body(self, exchange: TappedExchange, data: bytes) -> None: ...
 
     def body_end(self, exchange: TappedExchange) -> None: ...
 
@@ -141,10 +137,8 @@ class ConnectionTap:
 
     def feed_request(self, data: bytes) -> None:
         if not self._upgraded:
-            try:
+            with contextlib.suppress(httptools.HttpParserUpgrade):  # the answer decides
                 self._requests.parser.feed_data(data)
-            except httptools.HttpParserUpgrade:
-                self._requests.wants_upgrade = True
 
     def feed_answer(self, data: bytes) -> None:
         if self._upgraded:
@@ -177,13 +171,12 @@ class ConnectionTap:
 
 
 def secret_words(values: list[bytes]) -> list[str]:
-    """Values to hide: headers with credentials, and their words."""
     texts = [value.decode("latin-1") for value in values]
     return [*texts, *(word for text in texts for word in text.split())]
 
 
-def end_row(exchange: TappedExchange) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def end_row(exchange: TappedExchange) -> dict[str, object]:
+    row: dict[str, object] = {
         "at_ns": exchange.last_ns or time.monotonic_ns(), "outcome": exchange.outcome, "status": exchange.status,
         "first_ns": exchange.first_ns, "tokens": exchange.tokens, "bytes": exchange.got_bytes,
         "gap_ns": exchange.gap_ns, "finish": exchange.finish(), "usage": exchange.usage(),
@@ -195,7 +188,6 @@ class _RequestReader:
     def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
         self._sink, self._open = sink, waiting
         self.parser = httptools.HttpRequestParser(self)
-        self.wants_upgrade = False
         self._url = b""
         self._secrets: list[bytes] = []
         self._at_ns = 0

@@ -1,8 +1,7 @@
-"""Process that writes a recording: `python -m loadchaos.recorder.writer FD`.
-
-It reads frames from a socket, makes rows of them and appends them to the ring. Its first frame has the key of the
-hashes, which it never writes. When the socket ends, it writes what it has and ends. A disk that is full stops the
-recording for a while; the frames that come meanwhile are dropped.
+"""Process that writes a recording: `python -m loadchaos.recorder.writer FD`. It reads frames from a socket, makes rows
+of them and appends them to the ring. Its first frame has the key of the hashes, which it never writes. When the socket
+ends, it writes what it has and ends. A disk that is full stops the recording for a while; the frames that come
+meanwhile are dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class RecordingWriter:
     """Makes rows of frames. `notices` collects what the proxy has to tell its user."""
 
     def __init__(self) -> None:
-        self.notices: list[dict[str, Any]] = []
+        self.notices: list[dict[str, object]] = []
         self._setup: dict[str, Any] = {}
         self._shaper = BodyShaper(b"")
         self._ring: SegmentRing | None = None
@@ -100,11 +99,10 @@ class RecordingWriter:
         clocks = {"at_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
         return _line({"row": "recording", "version": VERSION, "block_chars": BLOCK_CHARS, **clocks, **self._setup})
 
-    def _row(self, row: dict[str, Any]) -> None:
+    def _row(self, row: dict[str, object]) -> None:
         self._rows.append(_line(row))
 
     def _content(self, number: int, given: dict[str, Any]) -> dict[str, Any]:
-        """Shape of a body, or the body itself without secrets."""
         pieces, secrets = self._bodies.pop(number, None), self._secrets.pop(number, [])
         if pieces is None or given.get("lost"):
             return {"why": "it did not arrive whole, or was too large to be kept"}
@@ -130,7 +128,7 @@ class RecordingWriter:
             self.notices.append({"what": "not_frozen", "reason": reason, "why": why})
 
 
-def _line(row: dict[str, Any]) -> bytes:
+def _line(row: dict[str, object]) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -163,7 +161,6 @@ def _redacted(body: bytes, secrets: list[str]) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Write until the socket ends. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the proxy ends us, after its last answers
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

@@ -1,13 +1,12 @@
-"""Compare the answers of two capacity searches, for the terminal.
-
-Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no
-load to fail, is open. Answers to different goals, or in different units, are not compared.
+"""Compare the answers of two capacity searches, for the terminal. Two capacities differ if their intervals do not
+overlap. An interval without an upper end, of a search that proved no load to fail, is open. Answers to different goals,
+or in different units, are not compared.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core import typed_json
@@ -18,7 +17,6 @@ Judgement = Literal["higher", "lower", "no clear difference", "not comparable", 
 
 
 def judgement(a: CapacityResult, b: CapacityResult) -> Judgement:
-    """Judge the capacity of `b` against that of `a`."""
     if not a.answer.known or not b.answer.known:
         return "unknown"
     if (goal_text(a), a.by) != (goal_text(b), b.by):
@@ -45,8 +43,7 @@ def caveats(a: CapacityResult, b: CapacityResult) -> list[str]:
     return [f"{what} differs: {x} and {y}" for what, x, y in parts if x != y]
 
 
-def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, Any]:
-    """Mapping for `--json`: both answers and the judgement."""
+def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, object]:
     kept = ("target", "server", "by", "goal", "slo_s", "answer", "knee", "saturation", "limit")
     whole = {"a": typed_json.to_json(a), "b": typed_json.to_json(b)}
     sides = {name: {key: data[key] for key in kept} for name, data in whole.items()}

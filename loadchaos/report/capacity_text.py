@@ -81,7 +81,6 @@ def _answer_text(data: CapacityResult) -> str:
 
 
 def _interval(data: CapacityResult) -> str:
-    """Interval of a rate in the long run: ` (15.6 to 17.1)`."""
     low, high = data.answer.bounds
     if data.by != "rate" or low is None or high is None:
         return ""

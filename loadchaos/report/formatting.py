@@ -117,12 +117,8 @@ def utc_text(started: str | None, ended: str | None = None) -> str:
 
 
 def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
-    """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
-
-    Args:
-        verdict: Its `started` is the origin where `at_s` is missing.
-        at: The moment as ISO 8601 text.
-        at_s: The moment in seconds since the load began, or since the run began if it had no load.
+    """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`. `at_s`: seconds since the load
+    began, or since the run began if it had no load; without it `at` counts from the start of the run.
     """
     when, begun = parse_time(at), parse_time(verdict.started)
     utc = f" ({when:%H:%M:%S} UTC)" if when else ""
@@ -151,12 +147,10 @@ def short_path(folder: Path, part: str | Path) -> str:
 
 
 def cut(text: str, width: int | None) -> str:
-    """Cut a text to `width` characters, with an ellipsis."""
     return text if width is None or len(text) <= width else text[: width - 1] + "…"
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Format the lines of a table; the columns of `left` are aligned to the left."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     aligned = (
         (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))

@@ -26,7 +26,6 @@ _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
 def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
-    """Rows of the table of latencies: traffic (several kinds together, too), name, statistics, samples."""
     by_traffic = dict(verdict.latency)
     if len(by_traffic) > 1 and verdict.latency_all is not None:
         by_traffic["all"] = verdict.latency_all
@@ -40,9 +39,8 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
 
 
 def endpoint_rows(verdict: Verdict) -> list[list[str]]:
-    """Rows of the table of endpoints; empty unless there are several.
-
-    Endpoint, its traffic, requests, ok, the latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
+    """Rows of the table of endpoints; empty unless there are several. Endpoint, its traffic, requests, ok, the
+    latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
     """
     rows = []
     for endpoint, figures in verdict.by_endpoint.items():
@@ -126,7 +124,6 @@ def sessions_text(verdict: Verdict) -> str:
 
 
 def session_rows(verdict: Verdict) -> list[list[str]]:
-    """Rows of the table of sessions: traffic, ends, turns, times."""
     found = verdict.sessions
     if found is None:
         return []

@@ -1,19 +1,16 @@
-"""Display text of checks, states, outcomes, causes and sections, for every report.
-
-The ids in verdict.json (`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in
-a table below.
+"""Display text of checks, states, outcomes, causes and sections, for every report. The ids in verdict.json
+(`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in a table below.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
-from loadchaos.core.model import Attribution, Severity
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
@@ -85,17 +82,7 @@ TARGET = {
 }
 """Text of `target.kind`."""
 
-STATES = {
-    "starting": "starting",
-    "healthy": "healthy",
-    "degraded": "degraded",
-    "hung": "hung",
-    "dying": "failing",
-    "dead": "dead",
-    "restarting": "restarting",
-    "unreachable": "unreachable",
-    "terminated": "stopped",
-}
+STATES: dict[str, str] = {state: state for state in model.STATES} | {"dying": "failing", "terminated": "stopped"}
 
 OUTCOMES = {
     "ok": "ok",
@@ -118,19 +105,13 @@ OUTCOMES = {
     "unfinished": "unfinished",
 }
 
-_OUTCOMES_PLURAL = {
-    "http_error": "HTTP errors",
+_WITH_S = (
+    "http_error", "finish_error", "finish_abort", "truncated", "empty", "protocol_error", "wrong_output", "reset",
+    "stalled", "timeout",
+)  # fmt: skip
+_OUTCOMES_PLURAL = {name: f"{OUTCOMES[name]}s" for name in _WITH_S} | {
     "stream_error": "errors in stream",
-    "finish_error": "finish_reason errors",
-    "finish_abort": "finish_reason aborts",
-    "truncated": "truncated streams",
-    "empty": "empty answers",
-    "protocol_error": "protocol errors",
-    "wrong_output": "wrong outputs",
     "connect_error": "failed connections",
-    "reset": "connection resets",
-    "stalled": "stalled streams",
-    "timeout": "timeouts",
 }
 
 MISSED = {
@@ -166,118 +147,96 @@ MECHANISMS = {
 
 @dataclass(frozen=True)
 class CheckText:
-    """Display text of one check.
-
-    Attributes:
-        label: Its name; `{}` stands for what follows the first word of its id.
-        passed: Text after the label when it passed and its value holds no figure: `run` + `completed`.
-        advice: Next step for the user when it is `unknown`.
+    """Display text of one check. `{}` of `label` stands for what follows the first word of its id; `passed` follows the
+    label when it passed and its value holds no figure (`run` + `completed`); `advice` is the next step when it is unknown.
     """
 
     label: str
-    passed: str = ""
     advice: str = ""
+    passed: str = ""
 
 
+_LOGPROBS = "use a server that gives logprobs"
+_LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
-    "run": CheckText("run", "completed", "run it again, or continue it: loadchaos run --resume RUN"),
-    "requests_sent": CheckText("requests sent", "", "look in the output of the run and in locust.log for the reason"),
+    "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
+    "requests_sent": CheckText("requests sent", "look in the output of the run and in locust.log for the reason"),
     "load_delivered": CheckText(
-        "load delivered", "", "use fewer users or a lower rate, run longer, or use a server that stays up"
+        "load delivered", "use fewer users or a lower rate, run longer, or use a server that stays up"
     ),
     "turns_fit": CheckText(
         "room for the turns of sessions",
-        "",
         "plan fewer turns, shorter questions, tool results or answers, or use a server with a longer context",
     ),
     "tools_called": CheckText(
         "tool calls",
-        "",
         "look at an answer in the ledger (row answer): give calls more room (output: {max: 512}), or see that the server's "
         "tool parser fits the model",
     ),
     "shed": CheckText(
-        "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
+        "requests shed (429, 503)", "use fewer users or a lower rate: the server refuses part of the load"
     ),
     "retries": CheckText(
-        "requests sent again", "", "see which connections the server or a gateway closes while they are idle"
+        "requests sent again", "see which connections the server or a gateway closes while they are idle"
     ),
     "load_process": CheckText(
-        "load process", "ran to the end", "look at the last lines of locust.log in the run folder; run it again"
+        "load process", "look at the last lines of locust.log in the run folder; run it again", "ran to the end"
     ),
     "watching": CheckText(
         "monitoring",
-        "complete",
         "see that /health and the logs can be reached from here, and that this machine is not overloaded",
+        "complete",
     ),
     "server_log": CheckText(
-        "server log", "read", "name the file, container or unit that this server writes to with --server-log"
+        "server log", "name the file, container or unit that this server writes to with --server-log", "read"
     ),
-    "ledger": CheckText("record", "complete", "free disk space, or choose another place with --out, and run it again"),
+    "ledger": CheckText("record", "free disk space, or choose another place with --out, and run it again", "complete"),
     "workers": CheckText(
         "worker machines",
-        "complete",
         "start all workers, or wait longer for them: --wait-workers (docs/how-to/many-machines.md)",
+        "complete",
     ),
-    "exposure": CheckText("exposure", "", "run longer or with more users, until the mechanism was used often enough"),
+    "exposure": CheckText("exposure", "run longer or with more users, until the mechanism was used often enough"),
     "requires": CheckText(
-        "{} in use",
-        "",
-        "start the server with the features of the profile; loadchaos probe URL says which profiles fit it",
+        "{} in use", "start the server with the features of the profile; loadchaos probe URL says which profiles fit it"
     ),
     "preflight": CheckText(
-        "preflight {}", "", "correct this and run again; loadchaos probe URL shows what the server offers"
+        "preflight {}", "correct this and run again; loadchaos probe URL shows what the server offers"
     ),
     "attack": CheckText(
-        "attack {}", "took effect", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs"
+        "attack {}", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs", "took effect"
     ),
     "fitted": CheckText("requests of traffic {} adjusted to the server"),
-    "fit": CheckText(
-        "requests within the server's limits", "", "report this fault of loadchaos, and add the run folder"
-    ),
-    "canary": CheckText("canary answers", "", "run longer: too few answers to learn from"),
+    "fit": CheckText("requests within the server's limits", "report this fault of loadchaos, and add the run folder"),
+    "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(
-        "questions with one right answer", "as right as when idle", "run longer, or use a server that gives logprobs"
+        "questions with one right answer", "run longer, or use a server that gives logprobs", "as right as when idle"
     ),
-    "identical_requests": CheckText(
-        "identical requests at once", "equal answers", "use a server that gives logprobs: without them near ties count"
-    ),
-    "cold_and_warm": CheckText(
-        "answers with a cold and a warm prefix cache", "equal answers", "use a server that gives logprobs"
-    ),
+    "identical_requests": CheckText("identical requests at once", _LOGPROBS_DECIDE, "equal answers"),
+    "cold_and_warm": CheckText("answers with a cold and a warm prefix cache", _LOGPROBS, "equal answers"),
     "alone_vs_load": CheckText(
-        "answers under load", "answers as when idle", "run longer: too few answers before the load are equal"
+        "answers under load", "run longer: too few answers before the load are equal", "answers as when idle"
     ),
-    "image_answers": CheckText(
-        "answers about images", "answers as when idle", "use a server that gives logprobs: without them near ties count"
-    ),
+    "image_answers": CheckText("answers about images", _LOGPROBS_DECIDE, "answers as when idle"),
     "adapter_answers": CheckText(
         "answers of LoRA adapters",
-        "answers as when idle",
         "use adapters that change answers, and a server with logprobs",
+        "answers as when idle",
     ),
-    "exact_prompts": CheckText(
-        "prompts of exact lengths, cold and from the prefix cache", "equal answers", "use a server that gives logprobs"
-    ),
-    "streamed_and_whole": CheckText(
-        "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"
-    ),
+    "exact_prompts": CheckText("prompts of exact lengths, cold and from the prefix cache", _LOGPROBS, "equal answers"),
+    "streamed_and_whole": CheckText("streamed and whole answers", _LOGPROBS_DECIDE, "equal answers"),
     "near_limit": CheckText(
         "prompts near the context limit",
-        "",
         "see which lengths were answered in requests-*.jsonl; a longer first_byte limit may help",
     ),
     "image_dial": CheckText(
-        "image cache hits",
-        "",
-        "run it against a server that no other client uses, without attacks that reset its caches",
+        "image cache hits", "run it against a server that no other client uses, without attacks that reset its caches"
     ),
     "open_restart": CheckText(
-        "restarts at the end", "", "run longer: a server that restarts in the last seconds is not recognised in time"
+        "restarts at the end", "run longer: a server that restarts in the last seconds is not recognised in time"
     ),
     "end_of_load": CheckText(
         "tokens to the end of the load",
-        "",
         "run longer: a server that stops answering in the last seconds is not recognised",
     ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
@@ -285,17 +244,16 @@ CHECKS = {
     "image_usage": CheckText("image tokens in the usage of answers"),
     "substance": CheckText(
         "requests with the payload of the profile",
-        "",
         "use a server that takes what the profile sends, or leave that traffic out with --set traffic.N.weight=0",
     ),
     "exact_outputs": CheckText(
-        "output lengths as planned", "", "use a server that reports usage in its streams (stream_options.include_usage)"
+        "output lengths as planned", "use a server that reports usage in its streams (stream_options.include_usage)"
     ),
     "answer_text": CheckText(
-        "text of the answers", "", "look at one answer with curl: reasoning or text may be removed on the way"
+        "text of the answers", "look at one answer with curl: reasoning or text may be removed on the way"
     ),
     "answer_chunks": CheckText(
-        "chunks of the answers", "", "look at one stream with curl: tokens may be repeated, or usage may be wrong"
+        "chunks of the answers", "look at one stream with curl: tokens may be repeated, or usage may be wrong"
     ),
     "idle after the load": CheckText("server idle after the load"),
     "memory": CheckText("server memory"),
@@ -304,7 +262,6 @@ CHECKS = {
 
 
 def check_text(name: str) -> CheckText | None:
-    """Look up the display text of a check; None for an unknown id."""
     if name in CHECKS:
         return CHECKS[name]
     first, _, rest = name.partition(" ")
@@ -312,7 +269,7 @@ def check_text(name: str) -> CheckText | None:
     if found is None or not rest:
         return None
     shown = MECHANISMS.get(rest, rest) if first == "requires" else rest
-    return CheckText(found.label.replace("{}", clean(shown, 100)), found.passed, found.advice)
+    return replace(found, label=found.label.replace("{}", clean(shown, 100)))
 
 
 def outcome_order(found: Mapping[str, float]) -> list[str]:
@@ -335,19 +292,7 @@ def state_text(state: object) -> str:
     return STATES.get(str(state), clean(state, 20))
 
 
-class Blamed(Protocol):
-    """A failure of a verdict, or an incident: what it is and who caused it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def severity(self) -> Severity: ...
-    @property
-    def attribution(self) -> Attribution: ...
-    @property
-    def layer(self) -> str: ...
-    @property
-    def before_load(self) -> bool: ...
+Blamed = FailureResult | IncidentRecord
 
 
 def severity_text(failure: Blamed) -> str:
@@ -377,7 +322,7 @@ def worst_first(failure: Blamed) -> tuple[int, int]:
     return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, rank
 
 
-def live_failures(shown: Iterable[Mapping[str, Any]]) -> list[FailureResult]:
+def live_failures(shown: Iterable[Mapping[str, object]]) -> list[FailureResult]:
     """Failures of a snapshot; an open incident is one of them."""
     return [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
 
@@ -518,7 +463,6 @@ def when_text(verdict: Verdict, failure: FailureResult) -> str:
 
 
 def requests_text(n: int | None) -> str:
-    """Format a count: `76 requests`; empty for None."""
     return "" if n is None else plural(n, "request")
 
 
@@ -538,7 +482,6 @@ def incident_paths(failure: FailureResult) -> list[str]:
 
 
 def failure_evidence(failure: FailureResult) -> str:
-    """Format the proving line of a failure; wrong answers are their own."""
     return "" if failure.wrong_answers else evidence_text(failure.evidence)
 
 
@@ -551,7 +494,6 @@ def evidence_text(evidence: Evidence | CandidateLine) -> str:
 
 
 def wrong_answer_texts(failure: FailureResult) -> list[str]:
-    """Format the first wrong answers of a failure: expected, got, and why."""
     found = []
     for wrong in (failure.wrong_answers or ())[:_MOST_WRONG]:
         at = wrong.first_difference

@@ -41,9 +41,8 @@ class SuiteFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRow:
-    """A profile of a suite, and how its run ended, or reasons `why` it is left out.
-
-    `seconds` and what follows are there once it has finished, `requests` and what follows only of a run that began.
+    """A profile of a suite, and how its run ended, or reasons `why` it is left out. `seconds` and what follows are
+    there once it has finished, `requests` and what follows only of a run that began.
     """
 
     name: str

@@ -160,7 +160,7 @@ class _ChatCompletion(AnswerReader):
         super().__init__(rules, asked_stream=asked_stream, declared_stream=declared_stream)
         self.logprobs: list[Any] = []
 
-    def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
+    def _read_extras(self, index: int, choice: dict[str, object], message: Any) -> None:
         super()._read_extras(index, choice, message)
         found = choice.get("logprobs")
         entries = found.get("content") if isinstance(found, dict) else None

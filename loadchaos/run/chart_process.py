@@ -28,9 +28,8 @@ _STRICT = "--strict"
 
 @contextmanager
 def chart_process(folder: RunFolder, accept: Accept) -> Iterator[partial[Series | None] | None]:
-    """Start the process if the run is large and a second core is there; it is ended with the block.
-
-    Gives what waits for the series, which is None if the process failed.
+    """Start the process if the run is large and a second core is there; it is ended with the block. Gives what waits
+    for the series, which is None if the process failed.
     """
     if not _pays(folder):
         yield None

@@ -15,8 +15,7 @@ from loadchaos.core.model import Row
 class Checkpoint:
     """Counter of the workers' rows; `due` returns its figures once an hour."""
 
-    def __init__(self, every_s: float = HOUR_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._next: float | None = None
         self._number = 0
         self._outcomes: Counter[str] = Counter()
@@ -36,10 +35,10 @@ class Checkpoint:
     def due(self, now_s: float) -> RunDetail | None:
         """Figures of the load so far, once an hour: `{n, begun, outcomes, step, rss_bytes}`; None in between."""
         if self._next is None:
-            self._next = now_s + self._every_s
+            self._next = now_s + HOUR_S
         if now_s < self._next:
             return None
-        self._next, self._number = self._next + self._every_s, self._number + 1
+        self._next, self._number = self._next + HOUR_S, self._number + 1
         rss = psutil.Process(os.getpid()).memory_info().rss
         return {
             "n": self._number,
@@ -52,5 +51,5 @@ class Checkpoint:
     def describe(self, figures: RunDetail) -> str:
         counts = sorted(figures["outcomes"].items(), key=lambda i: -i[1])
         outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in counts)
-        hours = figures["n"] * self._every_s / 3600
+        hours = figures["n"] * HOUR_S / 3600
         return f"checkpoint {figures['n']} after {hours:.3g} h: {outcomes or 'no request has ended'}"

@@ -118,7 +118,11 @@ class Locust(ChildProcess):
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
-        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+        self._row("start")
+
+    def _row(self, what: Literal["start", "exit"]) -> None:
+        code = None if what == "start" else self.exit_code
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": what, "pid": self.pid, "code": code})
 
     def feed(self, row: Row) -> None: ...
 
@@ -127,9 +131,7 @@ class Locust(ChildProcess):
 
     def record_exit(self) -> None:
         self.kill_leftovers()
-        self._emit(
-            {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
-        )
+        self._row("exit")
 
     def failure(self) -> str | None:
         if self.exit_code in (None, 0):
@@ -163,7 +165,7 @@ class ReplayWorker(Locust):
         if not self.alive:
             await self.warm_up(variables or {})
         (self._folder.path / "load.start").touch()
-        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+        self._row("start")
 
 
 def _kill_stopped(group: int) -> None:

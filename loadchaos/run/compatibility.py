@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Step
@@ -88,7 +87,7 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
             )
 
 
-def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
+def _step(traffic: Traffic, options: Mapping[str, object]) -> Step:
     """Streams end early. Other answers keep their length, as half a tool call may be an error."""
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT

@@ -14,8 +14,7 @@ _STDERR = 2
 class Console:
     """Line printer; `print` never blocks. What a stopped terminal does not accept is dropped at the end of the run."""
 
-    def __init__(self, fd: int = _STDERR) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_lines, name="console", daemon=True)
         self._thread.start()
@@ -39,14 +38,14 @@ class Console:
             data = f"{self._wrapped(text)}\n".encode("utf-8", "replace")
             try:
                 while data:
-                    data = data[os.write(self._fd, data) :]
+                    data = data[os.write(_STDERR, data) :]
             except OSError:  # the terminal is gone
                 return
 
     def _wrapped(self, text: str) -> str:
         """Wrap text between words, where a terminal would break within one."""
         try:
-            width = os.get_terminal_size(self._fd).columns
+            width = os.get_terminal_size(_STDERR).columns
         except OSError:  # it is no terminal
             return text
         lines = text.splitlines()

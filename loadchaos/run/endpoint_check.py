@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import orjson
 
@@ -80,7 +79,7 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
 def _step(traffic: Traffic, words: int, texts: int) -> Step:
     known = traffic_registry().payloads
     needed = ENDPOINTS[traffic.endpoint].needs
-    options: dict[str, Any] = {"text": known["text"].model_validate({"tokens": words})}
+    options: dict[str, object] = {"text": known["text"].model_validate({"tokens": words})}
     if needed:
         options = {needed: known[needed].model_validate({})}
     if texts > 1:
@@ -88,7 +87,7 @@ def _step(traffic: Traffic, words: int, texts: int) -> Step:
     return replace(small_step(traffic, options, _ANSWER_TOKENS), stream=False, seed=words)
 
 
-def small_step(traffic: Traffic, payload: Mapping[str, Any], most_tokens: int) -> Step:
+def small_step(traffic: Traffic, payload: Mapping[str, object], most_tokens: int) -> Step:
     """The step of a small request outside of any load."""
     return Step(
         index=0,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
@@ -33,7 +33,7 @@ from loadchaos.report.incident.page import replay_command
 from loadchaos.run.chart_process import chart_process, fold_series
 from loadchaos.run.interrupts import Interrupts
 
-Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
+Bodies = Callable[[RunFolder, Sequence[Mapping[str, object]]], Mapping[int, Sequence[Mapping[str, object]]]]
 """Stores the bodies of incidents' requests (`rebuild.store`)."""
 
 T = TypeVar("T")

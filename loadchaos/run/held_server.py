@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -31,7 +31,6 @@ class HeldServer:
         self,
         server: CommandLine,
         folder: Path,
-        secrets: Sequence[str] = (),
         limits: Mapping[str, int] | None = None,
         memory: ServerMemory | None = None,
     ) -> None:
@@ -43,7 +42,7 @@ class HeldServer:
         self.runs, self.memory = 0, memory
         self._events = Writer(files.events, "launch")
         self._emit: Emit | None = None
-        command = LaunchCommand(server.argv, server.env, secrets=list(secrets), limits=limits or {})
+        command = LaunchCommand(server.argv, server.env, limits=limits or {})
         self.launched = LaunchedServer(command, folder, self._feed, redactor.argv(list(server.argv)))
 
     def _feed(self, row: AnyRow) -> None:

@@ -97,7 +97,8 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         _refuse_for_workers(options)
     url = parse_target(options.target) if options.target is not None else None
     admin_url = parse_target(options.admin_url) if options.admin_url else None
-    external_urls = _external_urls(profile, url, admin_url)
+    replicas = (parse_target(r.url) for r in profile.target.replicas)
+    external_urls = tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
     for external_url in external_urls:
         authorization.check(external_url, profile.dangers(), options.authorize)
     for spec in options.server_log:
@@ -116,11 +117,6 @@ def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None
     """Load the local tokenizer, where one is named. Raises OptionError where its folder is unusable."""
     path = options.tokenizer or profile.target.tokenizer
     return LocalTokenizer.load(path) if path else None
-
-
-def _external_urls(profile: Profile, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    replicas = [parse_target(r.url) for r in profile.target.replicas]
-    return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
 
 def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:

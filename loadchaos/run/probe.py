@@ -18,11 +18,11 @@ from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
-from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
-from loadchaos.server.dialects.base import version_key
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.max_length import longest_prompt
+from loadchaos.server.discovery.preflight import lacks_operation
 from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
 
@@ -57,7 +57,7 @@ class ProbeResult:
     trouble: str | None = None
     models: Sequence[str] = field(default_factory=tuple)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         facts = typed_json.to_json(self.facts)
         return {
             "schema": 1,
@@ -154,8 +154,8 @@ def profile_fit(
         lacks.append(f"it targets {DIALECTS[profile.target.dialect].title}; this server is {dialect.title}")
     lacks += _mechanisms(profile, facts, configured)
     for attack in profile.attacks:
-        if attack.admin is not None:
-            lacks += _operation(attack.admin, dialect, facts)
+        if attack.admin is not None and (why := lacks_operation(attack.admin, dialect, facts)):
+            lacks.append(f"attack {attack.admin}: {why}")
     asks = any("near_limit" in t.payload and t.payload["near_limit"].get("limit") is None for t in profile.traffic)
     if asks and facts.max_model_len is None and facts.input_limit is None:
         lacks.append("near_limit needs the context length, which this server does not report: set limit: N")
@@ -201,18 +201,6 @@ def _most_tokens(profile: Profile) -> int:
         for output in (traffic.output.exact or traffic.output.max,)
     ]
     return int(users * max(each, default=0))
-
-
-def _operation(name: str, dialect: Dialect, facts: Facts) -> list[str]:
-    operation = dialect.admin.get(name)
-    if operation is None:
-        return [f"attack {name}: {dialect.title} does not have it"]
-    since, version = version_key(operation.since), version_key(facts.version)
-    if since is not None and version is not None and version < since:
-        return [f"attack {name}: needs version {operation.since} or later; this server is {facts.version}"]
-    if operation.gate == dialect.development_gate and facts.development_endpoints is False:
-        return [f"development endpoints: {operation.gate}"]
-    return []
 
 
 def _notes(profile: Profile, facts: Facts) -> list[str]:

@@ -25,7 +25,7 @@ from loadchaos.run.ports import ReservedPort
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, SLOWEST_GAUGES_S, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
-from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
+from loadchaos.server.monitor.device_exporters import DCGM, NODE
 from loadchaos.server.monitor.log_follower import HEAD_BYTES
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, quoted_last_line, refuse_taken_port
@@ -175,17 +175,13 @@ class ServerUnderTest:
             self._dialect,
             MonitorOutput(self._record.event, self._record.metric, self._record.folder.path, self._redactor),
             ServerAccess(self.target.headers, self.target.tls.context()),
-            self._device_exporters(),
+            [(DCGM, url) for url in self._profile.watch.dcgm] + [(NODE, url) for url in self._profile.watch.node],
         )
         await self._monitor.start()
         if self.launched is not None:
             self._monitor.set_process("server", self.launched.pid)
             if self.target.held is None:
                 self._monitor.watch_log("server", self._log)
-
-    def _device_exporters(self) -> list[tuple[DeviceExporter, str]]:
-        watch = self._profile.watch
-        return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     def _monitored_replicas(self) -> list[MonitoredReplica]:
         if self._replicas:

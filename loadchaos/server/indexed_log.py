@@ -15,10 +15,9 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class IndexedLog:
-    """The log and `<name>.index.jsonl` beside it, whose rows (offset, bytes, arrival time) go before the bytes that they
-    describe. Each hour the index starts a new part, like every file of rows; the log stays one file.
-
-    `source` is a field of each row. Raises LedgerError or OSError when the disk refuses.
+    """The log and `<name>.index.jsonl` beside it, whose rows (offset, bytes, arrival time) go before the bytes that
+    they describe. Each hour the index starts a new part, like every file of rows; the log stays one file. `source` is a
+    field of each row. Raises LedgerError or OSError when the disk refuses.
     """
 
     def __init__(self, log: Path, writer: str, source: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from loadchaos.core.model import Facts
 from loadchaos.run.endpoint_check import ENDPOINTS_BESIDE_CHAT
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.dialects.base import version_key
 
 _BLOCK, _CHUNK, _CONTEXT = 16, 2048, 4096
 """Assumed where a server does not report them."""
@@ -156,12 +155,11 @@ def _operations(limits: ServerLimits) -> list[str]:
         return []
     found = []
     for operation in dialect.admin.values():
-        since, version = version_key(operation.since), version_key(facts.version)
         sleeps = operation.name == "sleep" and bool(limits.settings.get("sleep_mode"))
         gated = operation.gate == dialect.development_gate or sleeps
         undoes = any(operation.name == other.undo for other in dialect.admin.values())
-        new_enough = since is None or version is None or version >= since
-        if operation.destructive and gated and new_enough and not undoes and operation.name not in _LEFT_OUT:
+        known = not operation.is_newer_than(facts.version)
+        if known and operation.destructive and gated and not undoes and operation.name not in _LEFT_OUT:
             found.append(operation.name)
     return found
 

@@ -1,7 +1,5 @@
-"""Export a run as OpenMetrics text, or its rows as CSV or Parquet, from the run folder alone.
-
-OpenMetrics replays the ledger through the fold of the exporter, a page every `step_s`, so a backfilled run looks like a
-scraped one.
+"""Export a run as OpenMetrics text, or its rows as CSV or Parquet, from the run folder alone. OpenMetrics replays the
+ledger through the fold of the exporter, a page every `step_s`, so a backfilled run looks like a scraped one.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import math
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,7 +72,6 @@ class _Samples:
                 self.times.setdefault((family.name, labels), array("d")).append(at_s)
 
     def write(self, out: TextIO) -> int:
-        """Write all samples as text; returns their number."""
         n = 0
         for family, (kind, text) in self.heads.items():
             out.write(f"# HELP {family} {text}\n# TYPE {family} {kind}\n")
@@ -94,9 +92,8 @@ def _series(name: str, labels: tuple[Label, ...], le: str) -> str:
 
 
 def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progress.Say | None = None) -> int:
-    """Write the run as OpenMetrics, one point per `step_s`, in its UTC times. Returns the number of samples.
-
-    Raises OptionError where the run has no header with its time.
+    """Write the run as OpenMetrics, one point per `step_s`, in its UTC times. Returns the number of samples. Raises
+    OptionError where the run has no header with its time.
     """
     live, samples, run = LiveFigures(), _Samples(), folder.path.resolve().name
     clock, step_ns, tick = RunClock.of(folder), int(step_s * NS_PER_S), 0
@@ -168,20 +165,17 @@ def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> l
     to.mkdir(parents=True, exist_ok=True)
     clock = RunClock.of(folder)
     paths = [to / f"{table.name}.csv" for table in TABLES]
-    files = [path.open("w", newline="", encoding="utf-8") for path in paths]
-    try:
-        writers = [csv.writer(f) for f in files]
-        tables = [table.rows(clock) for table in TABLES]
-        for table, writer in zip(TABLES, writers, strict=True):
+    with ExitStack() as files:
+        open_tables = []
+        for table, path in zip(TABLES, paths, strict=True):
+            writer = csv.writer(files.enter_context(path.open("w", newline="", encoding="utf-8")))
             writer.writerow(table.columns)
+            open_tables.append((table.rows(clock), writer))
         for row in rows_of(folder, "tables", say):
-            for table_rows, writer in zip(tables, writers, strict=True):
-                writer.writerows(table_rows.feed(row))
-        for table_rows, writer in zip(tables, writers, strict=True):
-            writer.writerows(table_rows.rest())
-    finally:
-        for f in files:
-            f.close()
+            for rows, writer in open_tables:
+                writer.writerows(rows.feed(row))
+        for rows, writer in open_tables:
+            writer.writerows(rows.rest())
     return paths
 
 

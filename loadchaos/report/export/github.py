@@ -1,7 +1,6 @@
-"""Write a verdict for GitHub Actions: annotations and a summary page.
-
-Workflow commands and their escapes: docs.github.com, "Workflow commands for GitHub Actions". Foreign text is never a
-command: `fenced` switches commands off around it.
+"""Write a verdict for GitHub Actions: annotations and a summary page. Workflow commands and their escapes:
+docs.github.com, "Workflow commands for GitHub Actions". Foreign text is never a command: `fenced` switches commands off
+around it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ def _property(text: str) -> str:
 
 
 def summarise(verdict: Verdict, folder: Path) -> bool:
-    """Append the summary to $GITHUB_STEP_SUMMARY; False if it is not set."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False

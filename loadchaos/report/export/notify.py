@@ -1,8 +1,7 @@
-"""Send notifications: JSON to an http URL, else through apprise.
-
-The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON,
-and needs no extra package. A failed notification is reported and does not change the verdict. An address is often a
-secret (its URL is enough to write to a webhook), so it is never recorded and never printed.
+"""Send notifications: JSON to an http URL, else through apprise. The webhook is ours because apprise's `json://` sends
+a title and a text only: a webhook here gets the facts as JSON, and needs no extra package. A failed notification is
+reported and does not change the verdict. An address is often a secret (its URL is enough to write to a webhook), so it
+is never recorded and never printed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -40,7 +38,7 @@ def address(given: str) -> str:
     return value
 
 
-def message(verdict: Verdict, folder: Path) -> dict[str, Any]:
+def message(verdict: Verdict, folder: Path) -> dict[str, object]:
     profile = clean(verdict.profile or "?", 80)
     return {
         "text": f"loadchaos: {verdict.verdict.upper()} {profile}: {one_line(verdict)} (target: {target_text(verdict)})",
@@ -58,7 +56,7 @@ def message(verdict: Verdict, folder: Path) -> dict[str, Any]:
     }
 
 
-def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, Any]:
+def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, object]:
     where = f"{folder.name}/incidents/{incident.folder}"
     whole = incident.to_json()
     about = {k: whole[k] for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
@@ -67,7 +65,7 @@ def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, Any]:
     return {"text": text, "event": "incident", "run": folder.name, "incident": about}
 
 
-def send(to: str, content: Mapping[str, Any]) -> str:
+def send(to: str, content: Mapping[str, object]) -> str:
     """Send a message. Returns "", else the reason and the next step without the address, which may be a secret."""
     if not to.startswith(("http://", "https://")):
         return _apprise(to, content)
@@ -82,7 +80,7 @@ def send(to: str, content: Mapping[str, Any]) -> str:
     return f"the notification was refused with {answer.status_code}: is the address of --notify still valid?"
 
 
-def _apprise(to: str, content: Mapping[str, Any]) -> str:
+def _apprise(to: str, content: Mapping[str, object]) -> str:
     try:
         import apprise  # type: ignore[import-not-found, unused-ignore]  # optional: the extra `notify`
     except ImportError:
@@ -122,7 +120,7 @@ class IncidentNotifier:
         self._addresses, self._folder, self._report = addresses, folder, report
         self._sent: dict[int, str] = {}
         self._reported: set[str] = set()
-        self._waiting: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Mapping[str, object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, daemon=True)
         self._thread.start()
 

@@ -1,8 +1,7 @@
-"""Export the requests of a run as OpenTelemetry spans, over OTLP/HTTP.
-
-The spans are made from the ledger of a finished run, so that the load does no work for them. Their ids are those of
-`traceparent`. They hold no prompt, no answer and no error text. A failed export is reported and does not change the
-verdict. Attributes: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""Export the requests of a run as OpenTelemetry spans, over OTLP/HTTP. The spans are made from the ledger of a finished
+run, so that the load does no work for them. Their ids are those of `traceparent`. They hold no prompt, no answer and no
+error text. A failed export is reported and does not change the verdict. Attributes:
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/.
 """
 
 from __future__ import annotations
@@ -165,7 +164,6 @@ class _Answers:
 
 
 def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[ReadableSpan]:
-    """Make a span of each request of a run, in the order of their ends."""
     maker = _SpanMaker(folder)
     for path in folder.request_files():
         begun: dict[str, dict[str, Any]] = {}
@@ -264,7 +262,6 @@ def _is_live(conversation: object) -> bool:
 
 
 def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first row of a run, and what it learned of the server."""
     run: dict[str, Any] = {}
     for row in Tail(folder.events).rows():
         if row.get("row") == "run" and row.get("what") == "begin":
@@ -274,7 +271,7 @@ def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     return run, {}
 
 
-def _resource(folder: RunFolder, run: Mapping[str, Any]) -> Resource:
+def _resource(folder: RunFolder, run: Mapping[str, object]) -> Resource:
     """Make the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 
@@ -288,7 +285,6 @@ def _with_path(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -311,7 +307,6 @@ def _reason(said: Sequence[str], given: str) -> str:
 
 @contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """Collect what the SDK logs, in place of printing it."""
     said: list[str] = []
 
     class _Collector(logging.Handler):

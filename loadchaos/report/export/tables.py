@@ -67,11 +67,9 @@ class Rows:
         self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterable[Record]:
-        """Return the records that this row completes."""
         raise NotImplementedError
 
     def rest(self) -> Iterable[Record]:
-        """Return the records that only the end of the run completes."""
         return ()
 
 

@@ -1,7 +1,5 @@
-"""Result of a run with the keys of `vllm bench serve --save-result`.
-
-Latencies are those of the verdict: they count from the time a request was due. Only answers with the outcome `ok` are
-completed; tokens are those of usage.
+"""Result of a run with the keys of `vllm bench serve --save-result`. Latencies are those of the verdict: they count
+from the time a request was due. Only answers with the outcome `ok` are completed; tokens are those of usage.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ class BenchFigures:
 
     @classmethod
     def parse(cls, metrics: str | None, percentiles: str | None, *, detailed: bool = False) -> BenchFigures:
-        """Parse --percentile-metrics and --metric-percentiles. Raises OptionError."""
         standard = cls()
         names = [_OTHER_NAMES.get(n, n) for n in (metrics or ",".join(standard.metrics)).replace(" ", "").split(",")]
         if unknown := [name for name in names if name not in METRICS]:
@@ -110,7 +107,6 @@ class _Requests(RowFold):
 def result(
     folder: RunFolder, verdict: Verdict, figures: BenchFigures, say: progress.Say | None = None
 ) -> dict[str, Any]:
-    """Make the result of a run; latencies are in milliseconds."""
     run = RunFigures()
     requests = _Requests(run, detailed=figures.detailed)
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), "the result of the requests", say):
@@ -177,9 +173,8 @@ def _totals(verdict: Verdict, run: RunFigures) -> dict[str, Any]:
 
 
 def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %).
-
-    Requests that timed out are lower bounds. An answer that was not streamed has its first token at its end.
+    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %). Requests
+    that timed out are lower bounds. An answer that was not streamed has its first token at its end.
     """
     latency = run.answers.all_latency()
     whole = not latency.ttft.n and any(traffic.completion_tokens for traffic in run.requests.traffic.values())
@@ -218,7 +213,6 @@ def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
 
 
 def file_name(found: Mapping[str, Any]) -> str:
-    """Name of the file, as vllm bench makes it."""
     model = str(found["model_id"] or "model").rsplit("/", 1)[-1]
     label = found["label"] or found["endpoint_type"].replace(" ", "-")
     rate, users = found["request_rate"], found["max_concurrency"]

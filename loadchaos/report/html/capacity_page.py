@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
@@ -74,7 +73,7 @@ def render(data: CapacityResult) -> str:
     )
 
 
-def shared(data: CapacityResult) -> dict[str, Any]:
+def shared(data: CapacityResult) -> dict[str, object]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
     steps = sorted(capacity_text.longest_steps(data.steps), key=lambda step: step.load)
     loads = [step.load for step in steps]
@@ -136,7 +135,6 @@ class _Drawing:
     def _curves(
         self, y: AxisScale, *series: tuple[str, str, str], bars: str = "", known: Steps | None = None
     ) -> list[CapacityCurve]:
-        """Curves of (label, class of the colour, figure of a step)."""
         found = []
         for label, css, key in series:
             shown = known if known is not None else [s for s in self._steps if s.figure(key)]
@@ -166,7 +164,6 @@ def _decades(scale: AxisScale) -> list[float]:
 
 
 def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, str]]:
-    """Ticks at the marked loads, and at round ones that are not near them."""
     if not scale.log:
         return []
     places = [scale.at(load) for load in marked]

@@ -1,7 +1,6 @@
-"""Draw charts as static SVG paths on a plane of 1000 x 100, which the page stretches; ticks are in per cent.
-
-The labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too. plots.py says why
-report.html has this renderer and an interactive one.
+"""Draw charts as static SVG paths on a plane of 1000 x 100, which the page stretches; ticks are in per cent. The labels
+are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too. plots.py says why report.html has
+this renderer and an interactive one.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart on the common time axis.
-
-    `empty` says why there is nothing to draw, `text` is for screen readers, `transform` leads from the plane of the
-    paths to this one.
+    """One chart on the common time axis. `empty` says why there is nothing to draw, `text` is for screen readers,
+    `transform` leads from the plane of the paths to this one.
     """
 
     title: str
@@ -85,10 +82,8 @@ class Shade:
 
 @dataclass(frozen=True)
 class ChartSet:
-    """All drawings of a run, with the numbers behind the charts (`plots`).
-
-    `starts`: second at which each point begins; `width_s`: seconds that one covers; `note`: why there is nothing to
-    draw.
+    """All drawings of a run, with the numbers behind the charts (`plots`). `starts`: second at which each point begins;
+    `width_s`: seconds that one covers; `note`: why there is nothing to draw.
     """
 
     lanes: tuple[Lane, ...] = ()
@@ -181,21 +176,16 @@ def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
     bars = []
     for i in range(0, len(spans), step):
         group = spans[i : i + step]
-        first = group[0]
-        whole = Span(first.lane, first.name, first.from_s, max(s.to_s for s in group), first.text)
-        bars.append(_bar(axis, whole if step == 1 else Span(*_named(whole, len(group))), css))
+        first, last_s = group[0], max(s.to_s for s in group)
+        name, text = (first.name, first.text) if step == 1 else (f"{len(group)} x {first.name}", "")
+        bars.append(_bar(axis, Span(first.lane, name, first.from_s, last_s, text), css))
     return tuple(bars)
-
-
-def _named(span: Span, n: int) -> tuple[str, str, float, float]:
-    return span.lane, f"{n} x {span.name}", span.from_s, span.to_s
 
 
 # -- shades behind the charts ----------------------------------------------------------------------------------
 
 
 def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
-    """Shades of states other than healthy, then of attacks. Overlapping spans become one."""
     kinds: dict[str, list[tuple[float, float]]] = {}
     for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
         if span.lane.startswith("attack:"):
@@ -276,7 +266,6 @@ def _stacked(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, labe
 def _columns(
     axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
 ) -> str:
-    """Path of a filled band of steps; parts without height are left out."""
     parts: list[str] = []
     run: list[int] = []
     for i in range(len(starts) + 1):
@@ -318,7 +307,6 @@ def _y(value: float, top: float) -> str:
 
 
 def _scale(highest: float, label: Callable[[float], str]) -> tuple[float, tuple[Tick, ...]]:
-    """Choose a round top at or above the highest value, and its ticks."""
     if highest <= 0:
         return 1.0, (Tick(100, label(1.0)),)
     power = 10.0 ** math.floor(math.log10(highest))

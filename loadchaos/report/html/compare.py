@@ -1,8 +1,7 @@
-"""Compare latency and failure rates of two runs, with intervals.
-
-Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same
-text), shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both
-assume independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
+"""Compare latency and failure rates of two runs, with intervals. Latency quantiles are compared by a bootstrap over the
+runs' histograms (fixed seed, so the same runs give the same text), shares by Newcombe's interval for a difference of
+two proportions (Newcombe 1998, method 10, from Wilson's). Both assume independent answers: a run in which one stall
+hits hundreds of requests varies more than its interval shows.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
 
 
 def _figures(verdict: Verdict) -> dict[str, float]:
-    """Figures without an interval, as far as they are known."""
     done, efficiency, sessions = verdict.throughput, verdict.efficiency, verdict.sessions
     places: dict[str, tuple[object, str]] = {
         "requests/s": (done, "requests_per_s"),
@@ -164,7 +162,6 @@ def _figures(verdict: Verdict) -> dict[str, float]:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Compare `b` with `a`; a positive difference means that b has more."""
     random = np.random.default_rng(0)
     latency = [
         difference
@@ -194,7 +191,6 @@ def _latencies(
 
 
 def _traffic_name(a: Side, b: Side, traffic: str) -> str:
-    """Name of a traffic, with its endpoint where the runs have several."""
     endpoint = a.run.endpoints.get(traffic)
     if len(a.by_endpoint()) < 2 or endpoint in (None, traffic) or b.run.endpoints.get(traffic) != endpoint:
         return traffic
@@ -275,7 +271,6 @@ class _Sample:
         self.n = min(of[kind].n, of["e2e"].n or of[kind].n) if kind == "itl" else of[kind].n
 
     def drawn(self, q: float, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Bootstrap a quantile `_DRAWS` times, in nanoseconds."""
         indices = sorted(self.hist.counts)
         counts = np.array([self.hist.counts[i] for i in indices], dtype=float)
         middles = np.array([bucket_middle(i) for i in indices])

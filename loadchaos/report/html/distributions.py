@@ -1,7 +1,6 @@
-"""Latency distributions and prompt lengths of a run, by traffic.
-
-All kinds of traffic share one logarithmic latency axis, so that they can be compared by eye. Bar heights count within
-one kind of traffic. Bins join log-linear buckets of 0.8 % (core/histogram.py).
+"""Latency distributions and prompt lengths of a run, by traffic. All kinds of traffic share one logarithmic latency
+axis, so that they can be compared by eye. Bar heights count within one kind of traffic. Bins join log-linear buckets of
+0.8 % (core/histogram.py).
 """
 
 from __future__ import annotations

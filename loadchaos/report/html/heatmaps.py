@@ -1,6 +1,5 @@
-"""Draw latency heatmaps: time by latency, coloured by sample count.
-
-Quantiles hide that some answers were slow while most were not. A heatmap shows a second band, a step and an outlier.
+"""Draw latency heatmaps: time by latency, coloured by sample count. Quantiles hide that some answers were slow while
+most were not. A heatmap shows a second band, a step and an outlier.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
 
 
 def _columns(points: Points, kind: str, step: int) -> list[Counter[int]]:
-    """Count the latencies of each column by histogram bucket."""
     columns = [Counter[int]() for _ in range(math.ceil(len(points) / step))]
     for i, (_, bucket) in enumerate(points):
         if bucket is not None:

@@ -15,11 +15,8 @@ _MOST_ENTRIES, _MOST_WORKLOADS = 30, 400
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Render the page.
-
-    Args:
-        data: `settings` of hunt.json, `rows` of the workloads, `entries` of the corpus with their energy, `findings` with
-            `text`, `worth` as a sentence, and the number of `features`.
+    """Render `settings` of hunt.json, `rows` of the workloads, `entries` of the corpus with their energy, `findings` with
+    `text`, `worth` as a sentence, and the number of `features`.
     """
     server, rows = data["settings"].get("server") or {}, data["rows"]
     named = " ".join(str(server[k]) for k in ("dialect", "version") if server.get(k))
@@ -51,7 +48,6 @@ class CoverageChart:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> CoverageChart:
-        """Draw the workloads, of which there is one at least."""
         totals = list(accumulate(len(row.get("news") or ()) for row in rows))
         most_s, most = max(float(rows[-1]["at_s"]), 1.0), max(totals[-1], 1)
         scale = cls(most_s, most)
@@ -66,13 +62,11 @@ class CoverageChart:
 
     @property
     def ticks(self) -> list[dict[str, object]]:
-        """Five ticks on both axes."""
         parts = [(self.most * quarter / 4, self.most_s * quarter / 4) for quarter in range(5)]
         return [{"y": self.y(n), "features": round(n), "x": self.x(at), "time": _time(at)} for n, at in parts]
 
 
 def genes_text(workload: Mapping[str, Any]) -> str:
-    """Genes of a workload in one line."""
     parts = [_genes(workload["load"]), *(f"[{_genes(t)}]" for t in workload["traffic"])]
     parts += [f"attack [{_genes(a)}]" for a in workload.get("attacks") or ()]
     return " ".join(parts)

@@ -1,7 +1,6 @@
-"""Write report.html: one file, readable offline and without scripts.
-
-The template engine escapes all foreign text. The page's Content-Security-Policy forbids requests and every script but
-its own, by its hash (uplot_data.py: interactive charts instead of the static ones).
+"""Write report.html: one file, readable offline and without scripts. The template engine escapes all foreign text. The
+page's Content-Security-Policy forbids requests and every script but its own, by its hash (uplot_data.py: interactive
+charts instead of the static ones).
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ _MOST = 200
 
 
 def write(folder: RunFolder, verdict: Verdict, series: Series) -> Path:
-    """Write report.html into the run folder, whole or not at all."""
     write_whole(folder.report_html, render(verdict, series, folder.path))
     return folder.report_html
 
@@ -107,7 +105,6 @@ def _labels(verdict: Verdict, names: list[str]) -> list[list[str]]:
 
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:
-    """Describe what was measured of the server before the load. It comes from facts.json; empty without it."""
     facts = read_json(folder / "facts.json")
     images = [f"{clean(size, 20)}: {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
     shown = {
@@ -124,7 +121,6 @@ def server_facts(folder: Path) -> list[tuple[str, str]]:
 
 
 def _configuration(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the server's settings, flags and machine, as it reports them."""
     settings = [
         f"{clean(k, 40).replace('_', ' ')} {_fact_or_number(v)}" for k, v in (row.get("settings") or {}).items()
     ]

@@ -1,9 +1,8 @@
-"""Define the charts of a run as numbers, without any drawing.
-
-There are two renderers for these numbers. charts.py draws static SVG when the page is written: it must be complete
-where scripts are blocked (mail, CI artifact viewers), in print, and in web_panels.py. uplot_data.py and report.js draw
-the same numbers with uPlot (cursor, zoom), which needs a canvas and therefore a script. uPlot cannot run without a
-browser, and hover and zoom cannot be done without a script, so neither renderer replaces the other.
+"""Define the charts of a run as numbers, without any drawing. There are two renderers for these numbers. charts.py
+draws static SVG when the page is written: it must be complete where scripts are blocked (mail, CI artifact viewers), in
+print, and in web_panels.py. uplot_data.py and report.js draw the same numbers with uPlot (cursor, zoom), which needs a
+canvas and therefore a script. uPlot cannot run without a browser, and hover and zoom cannot be done without a script,
+so neither renderer replaces the other.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves of one chart, with their scale.
-
-    `unit` is `s`, `%` (shares of 1) or empty, `top` the upper end of a fixed scale, `log` a logarithmic one that does
-    not begin at 0, `stacked` puts each curve on the one before, `empty` says why there is nothing to draw.
+    """Curves of one chart, with their scale. `unit` is `s`, `%` (shares of 1) or empty, `top` the upper end of a fixed
+    scale, `log` a logarithmic one that does not begin at 0, `stacked` puts each curve on the one before, `empty` says
+    why there is nothing to draw.
     """
 
     title: str

@@ -1,10 +1,9 @@
-"""Compare each run of a soak with the last seven good ones.
-
-A latency is unusual outside `median ± max(5 x 1.4826 x MAD, 15 % of the median)`. Seven runs are a small sample, so the
-MAD is the larger of theirs and that of the last 28 good runs, and it is widened while there are fewer than seven.
-Healthy runs that vary by 5 % raise 1 alarm in 8,000, by 10 % 1 in 260 (simulated). A rate is unusual if its 95 %
-interval lies above that of the runs before. Intervals are exact and one-sided at zero, Wilson's above. A change of the
-server is a mark: the runs before it may not be comparable with those after it.
+"""Compare each run of a soak with the last seven good ones. A latency is unusual outside `median ± max(5 x 1.4826 x
+MAD, 15 % of the median)`. Seven runs are a small sample, so the MAD is the larger of theirs and that of the last 28
+good runs, and it is widened while there are fewer than seven. Healthy runs that vary by 5 % raise 1 alarm in 8,000, by
+10 % 1 in 260 (simulated). A rate is unusual if its 95 % interval lies above that of the runs before. Intervals are
+exact and one-sided at zero, Wilson's above. A change of the server is a mark: the runs before it may not be comparable
+with those after it.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ class TrendRun:
 
     @property
     def unusual(self) -> list[str]:
-        """Names of the figures and rates that are higher than before."""
         slower = [n for n, f in self.figures.items() if f.says == "higher"]
         return slower + [n for n, r in self.rates.items() if r.says == "higher"]
 
@@ -108,7 +106,7 @@ class SoakTrend:
     changed: str | None
     others: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         runs = [
             {**asdict(n), "unusual": n.unusual, "rates": {k: _rate_json(r) for k, r in n.rates.items()}}
             for n in self.runs
@@ -123,7 +121,7 @@ class SoakTrend:
         }
 
 
-def _rate_json(rate: Rate) -> dict[str, Any]:
+def _rate_json(rate: Rate) -> dict[str, object]:
     return {**asdict(rate), "text": rate.text()}
 
 
@@ -160,7 +158,6 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 
 
 def remember(home: Path, folder: str) -> None:
-    """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
     if (verdict := Verdict.read(run)) is not None:
         line = {"profile": verdict.profile, "night": asdict(_trend_run(run, verdict))}
@@ -174,7 +171,6 @@ def remember(home: Path, folder: str) -> None:
 
 
 def _past(home: Path) -> list[tuple[str, TrendRun]]:
-    """(profile, run) of deleted runs; a line that cannot be read is skipped."""
     try:
         lines = (home / PAST).read_bytes().splitlines()
     except OSError:
@@ -271,7 +267,7 @@ def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[st
         if run.good:
             good.append(run)
     pooled = {
-        n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since])
+        n: _pool([x.rates.get(n) or rate(0, x.requests if n.endswith(" by requests") else 0) for x in since])
         for n in dict.fromkeys(n for x in since for n in x.rates)
     }
     return SoakTrend(profile, tuple(runs), pooled, changed, tuple(sorted(others)))
@@ -307,10 +303,6 @@ def _compare_rate(newest: Rate, before: Sequence[Rate], baseline: Sequence[Trend
 
 def _pool(rates: Sequence[Rate]) -> Rate:
     return rate(sum(r.count for r in rates), sum(r.of for r in rates))
-
-
-def _zero_rate(name: str, run: TrendRun) -> Rate:
-    return rate(0, run.requests if name.endswith(" by requests") else 0)
 
 
 def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

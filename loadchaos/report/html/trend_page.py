@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural
@@ -97,8 +96,7 @@ def html(trend: SoakTrend) -> str:
     )
 
 
-def _figure_chart(name: str, runs: tuple[TrendRun, ...]) -> dict[str, Any]:
-    """Points and bands of one figure on a plane of 600 x 60 that begins at 0."""
+def _figure_chart(name: str, runs: tuple[TrendRun, ...]) -> dict[str, object]:
     figures = [n.figures.get(name) for n in runs]
     top = max([max(f.value, f.high or 0.0) for f in figures if f is not None], default=1.0) * 1.05 or 1.0
     xs = [(i + 0.5) * _WIDTH / len(runs) for i in range(len(runs))]

@@ -1,5 +1,4 @@
 """Provide the interactive charts of report.html: uPlot 1.6.32 (MIT, in uplot/), which report.js drives, and its data.
-
 The numbers are one block of JSON, which no browser executes; the page allows only this one script, by its hash.
 plots.py says why report.html has this renderer and a static one.
 """
@@ -10,7 +9,6 @@ import hashlib
 from base64 import b64encode
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -45,7 +43,7 @@ def numbers(picture: ChartSet, utc_s: float | None) -> str:
     return orjson.dumps(data).decode().replace("<", "\\u003c")
 
 
-def _chart(plot: Plot) -> dict[str, Any]:
+def _chart(plot: Plot) -> dict[str, object]:
     return {
         "unit": plot.unit,
         "top": plot.top,
@@ -56,7 +54,6 @@ def _chart(plot: Plot) -> dict[str, Any]:
 
 
 def _digits(value: Value) -> Value:
-    """Round to four digits, more than a chart shows."""
     return None if value is None else _whole(float(f"{value:.4g}"))
 
 

@@ -1,6 +1,5 @@
-"""Write the pages of the web UI's tabs, once a second.
-
-They are files in the run folder (cockpit/), each written whole; the web process only serves them.
+"""Write the pages of the web UI's tabs, once a second. They are files in the run folder (cockpit/), each written whole;
+the web process only serves them.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class PanelPages:
         self._next = 0.0
         self._home.mkdir(exist_ok=True)
 
-    def feed(self, row: Mapping[str, Any]) -> None:
+    def feed(self, row: Mapping[str, object]) -> None:
         typed = as_typed(row)
         self._series.fold(typed)
         if typed["row"] == "offers":
@@ -77,7 +76,6 @@ class PanelPages:
             self._done.append(typed)
 
     def write(self, s: Snapshot, *, now: bool = False) -> None:
-        """Write the pages of a snapshot; `now`: even if a second has not passed."""
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
@@ -103,7 +101,7 @@ class PanelPages:
             if isinstance(i.get("at_ns"), int)
         ]
 
-    def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, Any]:
+    def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, object]:
         return {
             "s": s,
             "states": [(st, max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)) for st in s.states],
@@ -115,8 +113,7 @@ class PanelPages:
             "excerpt_of": lambda incident: excerpt(self._folder.path / incident),
         }
 
-    def _failure_row(self, f: FailureResult) -> dict[str, Any]:
-        """Build a row of Locust's failures table."""
+    def _failure_row(self, f: FailureResult) -> dict[str, object]:
         name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
@@ -133,7 +130,7 @@ class PanelPages:
 
     # -- attacks -------------------------------------------------------------------------------------------------
 
-    def _attacks(self, s: Snapshot) -> dict[str, Any]:
+    def _attacks(self, s: Snapshot) -> dict[str, object]:
         return {
             "refused": clean(self._offers.get("refused") or "", 600),
             "load_over": s.load_over,
@@ -161,8 +158,7 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
-def _result(act: Mapping[str, Any]) -> tuple[str, str]:
-    """Result of an act, and its colour."""
+def _result(act: Mapping[str, object]) -> tuple[str, str]:
     if act.get("what") == "skipped":
         return "skipped", "unknown"
     if act.get("ok") is None:
@@ -171,9 +167,8 @@ def _result(act: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
-    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in full.
-
-    `folder` is where searches are looked for, `command` starts one, for a folder without any.
+    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in
+    full. `folder` is where searches are looked for, `command` starts one, for a folder without any.
     """
     of_server = [name for name, data in searches.items() if _same_server(data, target)]
     shown = of_server[-1] if of_server else ""
@@ -200,7 +195,6 @@ def _page_of(search: str) -> str:
 
 
 def _goodput(s: Snapshot) -> list[tuple[str, int, int]]:
-    """Good requests of those due: all traffic, the last ten seconds, each traffic."""
     if not s.slo_s:
         return []
     whole = sum(good for good, _ in s.goodput.values()), sum(due for _, due in s.goodput.values())

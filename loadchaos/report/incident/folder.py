@@ -1,5 +1,4 @@
 """Write incidents/NNN-<id>/: the evidence of one incident, with a page (incident.md) to paste into an upstream issue.
-
 All content comes from the ledger, which is redacted. Writing an incident again gives the same folder. An incident whose
 id became known later moves to the folder of that id.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -29,7 +27,7 @@ FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "reques
 """Files this module writes. Any other file in such a folder is somebody else's and is never removed."""
 
 
-def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
+def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, object]] | None = None) -> Path:
     """Write or update the folder of an incident. `requests`: where the body of each one in flight is stored."""
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
@@ -55,7 +53,6 @@ def _profile(folder: RunFolder) -> list[str]:
 
 
 def _earlier(folder: RunFolder, home: Path, incident: IncidentRecord) -> list[str]:
-    """Folders of earlier incidents of this run with the same id."""
     same = sorted(p.name for p in folder.incidents.glob(f"*-{home.name.split('-', 1)[1]}") if p.is_dir())
     return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < incident.n]
 

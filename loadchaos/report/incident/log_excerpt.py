@@ -19,7 +19,6 @@ _LONG_BATCH = 1_500
 
 
 def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
-    """Select the lines around `line`, from the head of its traceback to the next traceback."""
     heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
     shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
     end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
@@ -37,7 +36,6 @@ def _is_batch(text: str) -> bool:
 
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
-    """Shorten runs of lines that differ in numbers only."""
     found: list[str] = []
     like, alike = "", 0
     for text in lines:

@@ -1,6 +1,5 @@
-"""Render incident.md, ready to paste into an upstream issue.
-
-Foreign text (from the server or its log) is escaped, or in code spans and fences that it cannot leave.
+"""Render incident.md, ready to paste into an upstream issue. Foreign text (from the server or its log) is escaped, or
+in code spans and fences that it cannot leave.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.incidents.record import (
     IncidentRecord,
@@ -44,10 +42,8 @@ _OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify",
 
 @dataclass(frozen=True)
 class IncidentView:
-    """Text that the run folder adds to an incident.
-
-    `log` has the decisive lines, or the text of evidence that is not from a log; `batch` what a dying engine dumped;
-    `earlier` the folders of earlier incidents with the same id.
+    """Text that the run folder adds to an incident. `log` has the decisive lines, or the text of evidence that is not
+    from a log; `batch` what a dying engine dumped; `earlier` the folders of earlier incidents with the same id.
     """
 
     log: Sequence[str] = ()
@@ -56,7 +52,7 @@ class IncidentView:
     earlier: Sequence[str] = ()
 
 
-def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
+def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, object]] = ()) -> str:
     """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
     environment = RunEnvironment.from_json(incident.environment)
@@ -294,7 +290,6 @@ def _at(at_s: float | None) -> str:
 
 
 def _attacks(incident: IncidentRecord) -> list[str]:
-    """One line per attack, however often it ran."""
     by_name: dict[str, list[NearAttack]] = {}
     for a in incident.attacks:
         by_name.setdefault(a.attack, []).append(a)
@@ -327,7 +322,7 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
     return [*rows, "", "</details>"]
 
 
-def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _bodies(requests: Sequence[Mapping[str, object]]) -> list[str]:
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []

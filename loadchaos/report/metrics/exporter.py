@@ -1,7 +1,6 @@
-"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger.
-
-metric_table.py has the names, labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one
-name for all dialects and versions.
+"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger. metric_table.py has the names,
+labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one name for all dialects and
+versions.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from loadchaos.report.metrics.metric_table import (
 from loadchaos.report.metrics.sample_page import SamplePage
 
 DEFAULT_PORT = 9646
+_ADDRESS = "127.0.0.1"
 LAST_SCRAPE_S = 5.0
 """An exporter waits this long for one more scrape before it closes, where Prometheus scrapes that often."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
@@ -104,30 +104,29 @@ class _PageBody:
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port`; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one.
-
-    Raises OptionError where the port is in use.
+    """Serves /metrics on the loopback; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one. Raises
+    OptionError where the port is in use.
     """
 
-    def __init__(self, collector: PageCollector, port: int | Literal["default"], address: str = "127.0.0.1") -> None:
+    def __init__(self, collector: PageCollector, port: int | Literal["default"]) -> None:
         self.collector = collector
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self.collector)
         if port == "default":
             with contextlib.suppress(OSError):
-                self._listen(DEFAULT_PORT, address, registry)
+                self._listen(DEFAULT_PORT, registry)
                 return
             port = 0
         try:
-            self._listen(port, address, registry)
+            self._listen(port, registry)
         except (OSError, OverflowError) as e:  # OverflowError: no port number at all
             raise OptionError(
-                f"the metrics exporter cannot listen on {address}:{port}: {e}; "
+                f"the metrics exporter cannot listen on {_ADDRESS}:{port}: {e}; "
                 "another run may be using it: choose one with --exporter-port, 0 for any free one"
             ) from e
 
-    def _listen(self, port: int, address: str, registry: CollectorRegistry) -> None:
-        self._server, self._thread = start_http_server(port, address, registry)
+    def _listen(self, port: int, registry: CollectorRegistry) -> None:
+        self._server, self._thread = start_http_server(port, _ADDRESS, registry)
         self._page: Any = self._server.get_app()
         self._server.set_app(self._counted)
         self.port = int(self._server.server_port)
@@ -256,7 +255,6 @@ def _findings(page: SamplePage, live: LiveFigures) -> None:
 
 
 def _issue(incident: Mapping[str, Any]) -> str:
-    """Path of the first known issue on github.com; empty without one."""
     known = next(iter(incident.get("known") or ()), "")
     text = str(known.get("issue") if isinstance(known, Mapping) else known)
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)

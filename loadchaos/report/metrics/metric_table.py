@@ -1,7 +1,6 @@
-"""Table of every metric of /metrics: name, type, labels and help text.
-
-The exporter uses it, and `python -m loadchaos.report.metrics.metric_table` prints docs/metrics.md from it. Labels are
-ids and names from bounded sets, never free text.
+"""Table of every metric of /metrics: name, type, labels and help text. The exporter uses it, and `python -m
+loadchaos.report.metrics.metric_table` prints docs/metrics.md from it. Labels are ids and names from bounded sets, never
+free text.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from loadchaos.core.answer_labels import LABELS, MOST_VALUES, OTHER
@@ -25,15 +25,17 @@ SERIES_BESIDE = 208
 SERIES_A_LOAD = 16
 CAPACITY_LOADS = 60
 
+Kind = Literal["counter", "gauge", "histogram", "summary"]
+
 
 @dataclass(frozen=True)
 class MetricSpec:
     """One metric family, `name` without the `_total` that the format adds to counters. All have the label `run` too."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram", "summary"]
+    kind: Kind
     help: str
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...]
 
     @property
     def sample(self) -> str:
@@ -41,232 +43,152 @@ class MetricSpec:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
+def _family(kind: Kind, series: str, text: str) -> MetricSpec:
+    """A metric by its series as in a query, `name{label,label}`."""
+    name, _, labels = series.rstrip("}").partition("{")
+    return MetricSpec(name, kind, text, tuple(labels.split(",")) if labels else ())
+
+
+_counter, _gauge = partial(_family, "counter"), partial(_family, "gauge")
+_histogram, _summary = partial(_family, "histogram"), partial(_family, "summary")
+
 METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec(
-        "loadchaos_requests",
-        "counter",
-        "Requests by outcome; missed requests were scheduled and not sent",
-        ("traffic", "outcome"),
-    ),
-    MetricSpec(
-        "loadchaos_answers",
-        "counter",
+    _counter("loadchaos_requests{traffic,outcome}", "Requests by outcome; missed requests were scheduled and not sent"),
+    _counter(
+        "loadchaos_answers{traffic,label,value}",
         f"Answers by label ({', '.join(f'`{label.name}`' for label in LABELS)}) and value as the server gave it; of a label "
         f"{MOST_VALUES} values have series, later ones are `{OTHER}`",
-        ("traffic", "label", "value"),
     ),
-    MetricSpec("loadchaos_arrivals_due", "counter", "Requests scheduled: sent and missed", ("traffic",)),
-    MetricSpec("loadchaos_arrivals_sent", "counter", "Requests sent", ("traffic",)),
-    MetricSpec("loadchaos_requests_in_flight", "gauge", "Requests sent and not ended", ("traffic",)),
-    MetricSpec("loadchaos_prompt_tokens_sent", "counter", "Prompt tokens sent, as planned", ("traffic",)),
-    MetricSpec(
-        "loadchaos_prompt_tokens_counted", "counter", "Prompt tokens as reported in the usage of answers", ("traffic",)
-    ),
-    MetricSpec(
-        "loadchaos_completion_tokens", "counter", "Completion tokens as reported in the usage of answers", ("traffic",)
-    ),
-    MetricSpec("loadchaos_images_sent", "counter", "Images sent", ("traffic",)),
-    MetricSpec(
-        "loadchaos_images_answered", "counter", "Images in requests that were answered (outcome ok)", ("traffic",)
-    ),
-    MetricSpec(
-        "loadchaos_ttft_seconds",
-        "histogram",
+    _counter("loadchaos_arrivals_due{traffic}", "Requests scheduled: sent and missed"),
+    _counter("loadchaos_arrivals_sent{traffic}", "Requests sent"),
+    _gauge("loadchaos_requests_in_flight{traffic}", "Requests sent and not ended"),
+    _counter("loadchaos_prompt_tokens_sent{traffic}", "Prompt tokens sent, as planned"),
+    _counter("loadchaos_prompt_tokens_counted{traffic}", "Prompt tokens as reported in the usage of answers"),
+    _counter("loadchaos_completion_tokens{traffic}", "Completion tokens as reported in the usage of answers"),
+    _counter("loadchaos_images_sent{traffic}", "Images sent"),
+    _counter("loadchaos_images_answered{traffic}", "Images in requests that were answered (outcome ok)"),
+    _histogram(
+        "loadchaos_ttft_seconds{traffic}",
         "Time to first token from the scheduled time; timeouts count as lower bounds; vLLM's bounds; exemplars",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_itl_seconds",
-        "histogram",
+    _histogram(
+        "loadchaos_itl_seconds{traffic}",
         "Gaps between the chunks of answered requests; vLLM's bounds and 1, 2.5 and 5 ms",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_tpot_seconds",
-        "histogram",
+    _histogram(
+        "loadchaos_tpot_seconds{traffic}",
         "Time per output token after the first, of each answered request; the bounds of loadchaos_itl_seconds; exemplars",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_e2e_seconds",
-        "histogram",
+    _histogram(
+        "loadchaos_e2e_seconds{traffic}",
         "Time to the last byte from the scheduled time; timeouts count as lower bounds; vLLM's bounds; exemplars",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_slo_requests",
-        "counter",
+    _counter(
+        "loadchaos_slo_requests{traffic}",
         "With `slo`: requests that had to succeed, also those not sent for want of a free slot; without the warm-up",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_slo_good_requests",
-        "counter",
+    _counter(
+        "loadchaos_slo_good_requests{traffic}",
         "With `slo`: of these, requests that succeeded within every limit. Their ratio is the goodput",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_traffic_info", "gauge", "Endpoint of each kind of traffic; always 1", ("traffic", "endpoint")
-    ),
-    MetricSpec("loadchaos_sessions_begun", "counter", "With `answers: live`: sessions begun", ("traffic",)),
-    MetricSpec(
-        "loadchaos_sessions_ended",
-        "counter",
+    _gauge("loadchaos_traffic_info{traffic,endpoint}", "Endpoint of each kind of traffic; always 1"),
+    _counter("loadchaos_sessions_begun{traffic}", "With `answers: live`: sessions begun"),
+    _counter(
+        "loadchaos_sessions_ended{traffic,end}",
         "Sessions by end: finished, lost (an answer was not ok), cut (no room in the context), left (we did not go on)",
-        ("traffic", "end"),
     ),
-    MetricSpec(
-        "loadchaos_session_turns",
-        "counter",
+    _counter(
+        "loadchaos_session_turns{traffic,result}",
         "Turns of ended sessions by result: answered, lost, cut (no room in the context), left (not sent)",
-        ("traffic", "result"),
     ),
-    MetricSpec(
-        "loadchaos_session_tool_calls",
-        "counter",
+    _counter(
+        "loadchaos_session_tool_calls{traffic,result}",
         "Tool calls in ended sessions: ok (got a result), bad (no JSON object, or cut)",
-        ("traffic", "result"),
     ),
-    MetricSpec(
-        "loadchaos_session_e2e_seconds",
-        "histogram",
+    _histogram(
+        "loadchaos_session_e2e_seconds{traffic}",
         "Time of finished sessions, time to think included; timeouts count as lower bounds; bounds of "
         "loadchaos_e2e_seconds; exemplars",
-        ("traffic",),
     ),
-    MetricSpec(
-        "loadchaos_arrivals_missed",
-        "counter",
+    _counter(
+        "loadchaos_arrivals_missed{why}",
         "Requests scheduled and not sent: no_slot (no free user), server_down, stopped, worker_lost",
-        ("why",),
     ),
-    MetricSpec(
-        "loadchaos_server_state",
-        "gauge",
-        "1 for the current state of a replica, 0 for the others",
-        ("replica", "state"),
+    _gauge("loadchaos_server_state{replica,state}", "1 for the current state of a replica, 0 for the others"),
+    _counter("loadchaos_failures{id,severity,attribution}", "Failures by signature"),
+    _counter(
+        "loadchaos_wrong_answers", "Answers and probes whose content is wrong; `loadchaos_failures_total` has their ids"
     ),
-    MetricSpec("loadchaos_failures", "counter", "Failures by signature", ("id", "severity", "attribution")),
-    MetricSpec(
-        "loadchaos_wrong_answers",
-        "counter",
-        "Answers and probes whose content is wrong; `loadchaos_failures_total` has their ids",
-    ),
-    MetricSpec("loadchaos_incidents", "counter", "Incidents opened"),
-    MetricSpec(
-        "loadchaos_incident_open",
-        "gauge",
+    _counter("loadchaos_incidents", "Incidents opened"),
+    _gauge(
+        "loadchaos_incident_open{incident,id,severity,issue}",
         "1 while an incident is open, 0 when it is closed; its folder is `incident`-`id`; `issue`: known issue on GitHub",
-        ("incident", "id", "severity", "issue"),
     ),
-    MetricSpec("loadchaos_attacks", "counter", "Attacks by result: ok, failed, skipped", ("attack", "result")),
-    MetricSpec("loadchaos_attacks_in_force", "gauge", "Attacks begun and not ended", ("attack",)),
-    MetricSpec("loadchaos_users", "gauge", "Users (slots) of the load generator"),
-    MetricSpec("loadchaos_workers", "gauge", "Load-generating processes seen so far"),
-    MetricSpec("loadchaos_generator_lag_seconds", "gauge", "Send delay of the slowest worker in its last 0.25 s"),
-    MetricSpec(
-        "loadchaos_send_lag_seconds", "summary", "Send delay of requests (sent minus scheduled): `_sum` and `_count`"
+    _counter("loadchaos_attacks{attack,result}", "Attacks by result: ok, failed, skipped"),
+    _gauge("loadchaos_attacks_in_force{attack}", "Attacks begun and not ended"),
+    _gauge("loadchaos_users", "Users (slots) of the load generator"),
+    _gauge("loadchaos_workers", "Load-generating processes seen so far"),
+    _gauge("loadchaos_generator_lag_seconds", "Send delay of the slowest worker in its last 0.25 s"),
+    _summary("loadchaos_send_lag_seconds", "Send delay of requests (sent minus scheduled): `_sum` and `_count`"),
+    _gauge("loadchaos_oldest_silence_seconds", "Longest time that a request in flight has waited for a byte"),
+    _counter("loadchaos_watch_gap_seconds{source}", "Time without data from a monitor"),
+    _gauge("loadchaos_load_running", "1 while load is sent"),
+    _gauge("loadchaos_load_paused", "1 while the load waits for the server to come back"),
+    _gauge("loadchaos_limit_seconds{limit}", "Time limits of the profile: first_byte, between_bytes, total"),
+    _gauge(
+        "loadchaos_run_info{profile,target_kind,version}", "Profile, kind of target and version of the run; always 1"
     ),
-    MetricSpec(
-        "loadchaos_oldest_silence_seconds", "gauge", "Longest time that a request in flight has waited for a byte"
-    ),
-    MetricSpec("loadchaos_watch_gap_seconds", "counter", "Time without data from a monitor", ("source",)),
-    MetricSpec("loadchaos_load_running", "gauge", "1 while load is sent"),
-    MetricSpec("loadchaos_load_paused", "gauge", "1 while the load waits for the server to come back"),
-    MetricSpec(
-        "loadchaos_limit_seconds", "gauge", "Time limits of the profile: first_byte, between_bytes, total", ("limit",)
-    ),
-    MetricSpec(
-        "loadchaos_run_info",
-        "gauge",
-        "Profile, kind of target and version of the run; always 1",
-        ("profile", "target_kind", "version"),
-    ),
-    MetricSpec(
-        "loadchaos_gpu_memory_used_bytes", "gauge", "GPU memory in use, all GPUs that dcgm-exporter or NVML report"
-    ),
-    MetricSpec("loadchaos_gpu_memory_free_bytes", "gauge", "GPU memory not in use"),
-    MetricSpec("loadchaos_gpu_utilisation_ratio", "gauge", "Share of time the busiest GPU computes, 0 to 1"),
-    MetricSpec("loadchaos_gpu_temperature_celsius", "gauge", "Temperature of the hottest GPU"),
-    MetricSpec("loadchaos_gpu_power_watts", "gauge", "Power draw of all GPUs"),
-    MetricSpec("loadchaos_gpu_xids", "counter", "Xids counted on all GPUs, if the exporter reports their number"),
-    MetricSpec("loadchaos_host_memory_available_bytes", "gauge", "Memory available on the host with the least"),
-    MetricSpec("loadchaos_host_oom_kills", "counter", "Processes killed for lack of memory on all hosts, since boot"),
-    MetricSpec(
-        "loadchaos_process_resident_bytes",
-        "gauge",
+    _gauge("loadchaos_gpu_memory_used_bytes", "GPU memory in use, all GPUs that dcgm-exporter or NVML report"),
+    _gauge("loadchaos_gpu_memory_free_bytes", "GPU memory not in use"),
+    _gauge("loadchaos_gpu_utilisation_ratio", "Share of time the busiest GPU computes, 0 to 1"),
+    _gauge("loadchaos_gpu_temperature_celsius", "Temperature of the hottest GPU"),
+    _gauge("loadchaos_gpu_power_watts", "Power draw of all GPUs"),
+    _counter("loadchaos_gpu_xids", "Xids counted on all GPUs, if the exporter reports their number"),
+    _gauge("loadchaos_host_memory_available_bytes", "Memory available on the host with the least"),
+    _counter("loadchaos_host_oom_kills", "Processes killed for lack of memory on all hosts, since boot"),
+    _gauge(
+        "loadchaos_process_resident_bytes{replica,role}",
         "Resident memory of the server's processes on this machine, by role",
-        ("replica", "role"),
     ),
 )
 """Metrics in the order of the page."""
 
-_STEP = ("load",)
 CAPACITY: tuple[MetricSpec, ...] = (
-    MetricSpec(
-        "loadchaos_capacity_info",
-        "gauge",
+    _gauge(
+        "loadchaos_capacity_info{profile,by}",
         "Profile of the search, and whether it searches a rate or a concurrency; always 1",
-        ("profile", "by"),
     ),
-    MetricSpec("loadchaos_capacity_running", "gauge", "1 while the search runs, 0 when it has ended"),
-    MetricSpec("loadchaos_capacity_goal_ratio", "gauge", "Goodput that a load has to reach, 0 to 1"),
-    MetricSpec(
-        "loadchaos_capacity_limit_seconds", "gauge", "Limits of a good request, by their names in `slo`", ("limit",)
-    ),
-    MetricSpec(
-        "loadchaos_capacity_load",
-        "gauge",
+    _gauge("loadchaos_capacity_running", "1 while the search runs, 0 when it has ended"),
+    _gauge("loadchaos_capacity_goal_ratio", "Goodput that a load has to reach, 0 to 1"),
+    _gauge("loadchaos_capacity_limit_seconds{limit}", "Limits of a good request, by their names in `slo`"),
+    _gauge(
+        "loadchaos_capacity_load{what}",
         "Loads found so far: `met` (the capacity: highest load proved to "
         "meet the goal), `not_met` (lowest load proved not to), `interval_low` and `interval_high` (of the capacity in "
         "the long run), `knee` (from there answers slow down)",
-        ("what",),
     ),
-    MetricSpec(
-        "loadchaos_capacity_saturation_requests_per_second", "gauge", "Most requests per second of an overloaded server"
-    ),
-    MetricSpec(
-        "loadchaos_capacity_saturation_tokens_per_second",
-        "gauge",
-        "Most output tokens per second of an overloaded server",
-    ),
-    MetricSpec(
-        "loadchaos_capacity_limiting_resource",
-        "gauge",
+    _gauge("loadchaos_capacity_saturation_requests_per_second", "Most requests per second of an overloaded server"),
+    _gauge("loadchaos_capacity_saturation_tokens_per_second", "Most output tokens per second of an overloaded server"),
+    _gauge(
+        "loadchaos_capacity_limiting_resource{resource}",
         "1 for the limiting resource, 0 for the others; at the end of the search",
-        ("resource",),
     ),
-    MetricSpec("loadchaos_capacity_steps", "gauge", "Steps that have ended"),
-    MetricSpec("loadchaos_capacity_current_load", "gauge", "Load of the step in progress"),
-    MetricSpec(
-        "loadchaos_capacity_current_requests", "gauge", "Measured requests of the step in progress that have ended"
-    ),
-    MetricSpec("loadchaos_capacity_current_goodput_ratio", "gauge", "Goodput of the step in progress so far"),
-    MetricSpec("loadchaos_capacity_step_load", "gauge", "Load of a step as a number", _STEP),
-    MetricSpec(
-        "loadchaos_capacity_step_met",
-        "gauge",
-        "1: proved to meet the goal, 0: proved not to; no sample: undecided",
-        _STEP,
-    ),
-    MetricSpec("loadchaos_capacity_step_requests", "gauge", "Requests measured in a step", _STEP),
-    MetricSpec(
-        "loadchaos_capacity_step_goodput_ratio",
-        "gauge",
+    _gauge("loadchaos_capacity_steps", "Steps that have ended"),
+    _gauge("loadchaos_capacity_current_load", "Load of the step in progress"),
+    _gauge("loadchaos_capacity_current_requests", "Measured requests of the step in progress that have ended"),
+    _gauge("loadchaos_capacity_current_goodput_ratio", "Goodput of the step in progress so far"),
+    _gauge("loadchaos_capacity_step_load{load}", "Load of a step as a number"),
+    _gauge("loadchaos_capacity_step_met{load}", "1: proved to meet the goal, 0: proved not to; no sample: undecided"),
+    _gauge("loadchaos_capacity_step_requests{load}", "Requests measured in a step"),
+    _gauge(
+        "loadchaos_capacity_step_goodput_ratio{load,bound}",
         "Goodput of a step: `measured`, and the bounds `low` and `high` of its interval",
-        (*_STEP, "bound"),
     ),
-    MetricSpec(
-        "loadchaos_capacity_step_requests_per_second", "gauge", "Requests per second that a step completed", _STEP
-    ),
-    MetricSpec(
-        "loadchaos_capacity_step_tokens_per_second", "gauge", "Output tokens per second that a step completed", _STEP
-    ),
-    MetricSpec(
-        "loadchaos_capacity_step_latency_seconds",
-        "gauge",
+    _gauge("loadchaos_capacity_step_requests_per_second{load}", "Requests per second that a step completed"),
+    _gauge("loadchaos_capacity_step_tokens_per_second{load}", "Output tokens per second that a step completed"),
+    _gauge(
+        "loadchaos_capacity_step_latency_seconds{load,latency,statistic}",
         "Latency of a step: ttft, itl, tpot or e2e; p50 or p99",
-        (*_STEP, "latency", "statistic"),
     ),
 )
 """Metrics of a capacity search in the order of the page. Loads are requests per second or users."""

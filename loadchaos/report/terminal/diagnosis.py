@@ -26,10 +26,8 @@ def render(
     marks: Mapping[str, Sequence[int]],
     width: int = 100,
 ) -> str:
-    """Render the failures found in a log of so many `lines`.
-
-    `version`: dialect, version and line number of the server's version, if the log has it; `marks`: numbers of the
-    lines with flags and with the batch of a crash.
+    """Render the failures found in a log of so many `lines`. `version`: dialect, version and line number of the
+    server's version, if the log has it; `marks`: numbers of the lines with flags and with the batch of a crash.
     """
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:

@@ -1,6 +1,5 @@
-"""Show a run live in the terminal, or as one plain line every ten seconds.
-
-Only the follower draws, so that a stalled terminal stops neither the load nor the watching.
+"""Show a run live in the terminal, or as one plain line every ten seconds. Only the follower draws, so that a stalled
+terminal stops neither the load nor the watching.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb.
-
-    `head` are lines printed once, before anything else.
+    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb. `head` are lines
+    printed once, before anything else.
     """
 
     def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None, head: Sequence[str] = ()) -> None:
@@ -132,7 +130,6 @@ class Screen:
 
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:
-    """Lines for state changes, failures and incidents, each with its key. The plain log prints each key once."""
     lines: list[tuple[object, str]] = []
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
@@ -226,7 +223,6 @@ def _totals(s: Snapshot) -> dict[str, int]:
 
 
 def draw(s: Snapshot) -> RenderableType:
-    """Build the live view. It fits 80 columns and 24 lines for a few kinds of traffic."""
     parts: list[RenderableType] = [_title(s), _server(s)]
     if s.load_s is None and s.preflight:
         parts.append(_preflight(s))

@@ -42,8 +42,10 @@ def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 
     _outcomes(page, verdict)
     _latency(page, verdict)
     _states(page, verdict)
-    _worth(page, verdict)
-    _generator(page, verdict)
+    for title, text in (("worth", clean(verdict.worth, 800)), ("generator", phrases.generator_text(verdict))):
+        if text:
+            page.section(phrases.SECTIONS[title])
+            page.wrap(text, 2, "  ")
     _files(page, verdict, folder)
     return page.text()
 
@@ -222,17 +224,6 @@ def _states(page: _TextPage, verdict: Verdict) -> None:
         page.wrap(f"{replica}: {text}" if several else text, 15, first)
     if len(states) > _MAX_STATES:
         page.line(f"  ({plural(len(states) - _MAX_STATES, 'more state change')}: see the report)")
-
-
-def _worth(page: _TextPage, verdict: Verdict) -> None:
-    if verdict.worth:
-        page.section(phrases.SECTIONS["worth"])
-        page.wrap(clean(verdict.worth, 800), 2, "  ")
-
-
-def _generator(page: _TextPage, verdict: Verdict) -> None:
-    page.section(phrases.SECTIONS["generator"])
-    page.wrap(phrases.generator_text(verdict), 2, "  ")
 
 
 def _files(page: _TextPage, verdict: Verdict, folder: Path) -> None:

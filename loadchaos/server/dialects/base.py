@@ -35,6 +35,13 @@ class AdminOperation:
     get_acts: bool = False
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    def is_newer_than(self, version: str | None) -> bool:
+        """True where a server of this version does not have it yet. A range found by its paths (`0.9 to 0.15`) is no
+        version that could be too old.
+        """
+        needed, present = version_key(self.since), version_key(version)
+        return needed is not None and present is not None and " " not in (version or "") and present < needed
+
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
         found = list(self.effects)
         for name, value in {**self.params, **params}.items():
@@ -183,9 +190,8 @@ class Dialect:
     health_hung: Sequence[re.Pattern[str]] = ()
     """Texts of a failing /health that say the engine makes no progress."""
     log_dead: Sequence[re.Pattern[str]] = ()
-    """Texts that only the log has for an engine that is gone, beside `engine_dead`: the alarm within a second.
-
-    The name of the death comes from a signature (loadchaos/analysis/signatures/): add the text there too.
+    """Texts that only the log has for an engine that is gone, beside `engine_dead`: the alarm within a second. The name
+    of the death comes from a signature (loadchaos/analysis/signatures/): add the text there too.
     """
     log_shutdown: Sequence[re.Pattern[str]] = ()
     """Texts of the log for a shutdown on request."""

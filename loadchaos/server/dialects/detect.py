@@ -25,17 +25,14 @@ PATHS = tuple(
 
 @dataclass(frozen=True)
 class Detected:
-    """Result of `detect`. `at_least` and `below`: versions that fit the paths; `development_endpoints` None: not
-    probed; `own_pages`: there are pages that a gateway would not pass on.
+    """Result of `detect`. `at_least` and `below`: versions that fit the paths; `own_pages`: there are pages
+    that a gateway would not pass on.
     """
 
     dialect: Dialect
     version: str | None = None
     at_least: str | None = None
     below: str | None = None
-    models: tuple[str, ...] = ()
-    max_model_len: int | None = None
-    development_endpoints: bool | None = None
     signs: tuple[str, ...] = ()
     own_pages: bool = False
 
@@ -50,9 +47,7 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
             votes[dialect.name] = votes.get(dialect.name, 0) + weight
             signs.append(f"{dialect.title}: {text}")
     if not votes:
-        return Detected(
-            UNKNOWN, models=_names(models), max_model_len=_length(models), signs=("no sign of a known server",)
-        )
+        return Detected(UNKNOWN, signs=("no sign of a known server",))
     found = dialects[max(votes, key=lambda name: votes[name])]
     path, key = found.version_page or ("", "")
     told = _object(pages, path).get(key)
@@ -63,9 +58,6 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
         version=version,
         at_least=at_least,
         below=below,
-        models=_names(models),
-        max_model_len=_length(models),
-        development_endpoints=_development(pages, found),
         signs=tuple(signs),
         own_pages=_status(pages, "/metrics") == 200 or any(_shown(sign, pages) for sign in found.signs),
     )
@@ -99,20 +91,6 @@ def _era_version(version: str | None, at_least: str | None, below: str | None) -
     return "0.0" if below is not None else None
 
 
-def _development(pages: Mapping[str, ProbedPage], dialect: Dialect) -> bool | None:
-    """Presence of the development endpoints, which come all together. 405 means present, 404 absent."""
-    if dialect.development_path is None:
-        return None
-    status = _status(pages, dialect.development_path)
-    if status in (405, 404):
-        return status == 405
-    paths = _object(pages, "/openapi.json").get("paths")
-    if not isinstance(paths, dict) or not paths:
-        return None
-    older = [era.changes.get("development_path") for era in dialect.eras]
-    return any(path in paths for path in (dialect.development_path, *older))
-
-
 def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
     return pages[path].status if path in pages else None
 
@@ -124,11 +102,3 @@ def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, object]:
 def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, object]]:
     data = _object(pages, "/v1/models").get("data")
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
-
-
-def _names(models: list[Mapping[str, object]]) -> tuple[str, ...]:
-    return tuple(str(model["id"]) for model in models if "id" in model)
-
-
-def _length(models: list[Mapping[str, object]]) -> int | None:
-    return next((n for model in models if isinstance(n := model.get("max_model_len"), int)), None)

@@ -118,7 +118,6 @@ SGLANG = Dialect(
     log_flags=patterns(r"server_args=(?P<flags>.+)"),
     log_version=r"\bsglang(?:\.version)?[ =:v]+(\d+\.\d+[\w.+-]*)",
     # /health sends a generation of its own through the engine; its 503 during a long prefill is no death.
-    health_path="/health",
     validation=patterns(
         r"is longer than the model's context length",
         r"exceeds the (?:model's )?maximum (?:context|allowed) length",

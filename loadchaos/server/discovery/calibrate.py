@@ -18,10 +18,11 @@ from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.base import ProbedPage
 from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, how_to_reach
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
 
+_CHECK_ADDRESS = "check that the server runs and that this is its address"
 _FIRST_READ_S = 30.0  # the first read of a server that has just started on a busy machine is slow
 
 
@@ -103,7 +104,7 @@ def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
 def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, request: CalibrationRequest) -> None:
     url = client.base_url
     if models.status == 0:
-        raise TargetError(f"{url}: {_why_unreachable(models.text)}")
+        raise TargetError(f"{url}: {models.text}; {how_to_reach(models.text) or _CHECK_ADDRESS}")
     if models.status in (401, 403):
         variable = request.api_key_env or "OPENAI_API_KEY"
         state = "its key was refused" if request.api_key_env else "no key was given"
@@ -116,16 +117,6 @@ def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, reque
             f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is not an OpenAI-compatible server; if "
             "its API has a path prefix, add it to --target; if only that page is missing, name the model with --model"
         )
-
-
-def _why_unreachable(text: str) -> str:
-    if "ConnectError" in text and ("refused" in text.lower() or "All connection attempts failed" in text):
-        return "connection refused: check that the server runs and that this is its port"
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return f"its certificate is not trusted; give its CA with --ca FILE, or skip the check with --insecure ({text})"
-    if "RemoteProtocolError" in text or "InvalidHTTP" in text:
-        return f"the program that listens there does not use HTTP; check the port ({text})"
-    return f"{text}; check that the server runs and that this is its address"
 
 
 def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, object]]:

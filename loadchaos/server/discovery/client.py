@@ -85,6 +85,19 @@ class DiscoveryResponse:
             return None
 
 
+def how_to_reach(error: str) -> str:
+    """Next step for a server that gave no usable answer, by the error; "" where it says nothing of the reason."""
+    if "CERTIFICATE_VERIFY_FAILED" in error:
+        return "its certificate is not trusted; give its CA with --ca FILE, or skip the check with --insecure"
+    if "ConnectError" in error:
+        return "check that it runs and that this is its port"
+    if "Not Found" in error:
+        return "it has neither /health nor /v1/models: name its model with --model, or add its path prefix to --target"
+    if "RemoteProtocolError" in error or "InvalidHTTP" in error or "illegal" in error.lower():
+        return "the program that listens there does not use HTTP; check the port"
+    return ""
+
+
 @dataclass
 class DiscoveryClient:
     """Sends single requests; a failed connection is a response with status 0. `admin_url`: root of /health and

@@ -16,8 +16,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.dialects.base import version_key
-from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach
 
 _POLL_S = 0.2
 _ABSENT = (404, 405)
@@ -25,6 +24,7 @@ _PRINT_EVERY_S = 10.0
 _OTHER_PORT_S = 2.0
 _OTHERS_S = 5.0
 _OTHERS_POLL_S = 0.5
+_MORE_TIME = "read its log, or give it more time with --wait-ready"
 READ_THE_LOG = "; read the end of its log"
 """End of the message about a server that exited before it was healthy, which the cause replaces."""
 
@@ -57,7 +57,7 @@ async def wait_until_healthy(
         if (late or now - printed >= _PRINT_EVERY_S) and (found := await _healthy_port(client, ports())) is not None:
             last = f"the started server answers at {found}: give --target {found}"
         if late:
-            hint = "" if found is not None else _hint(answer.text)
+            hint = "" if found is not None else f"; {how_to_reach(answer.text) or _MORE_TIME}"
             raise TargetError(f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{hint}")
         if now - printed >= _PRINT_EVERY_S:
             print_line(
@@ -104,20 +104,6 @@ async def require_first_answer(client: DiscoveryClient, model: str) -> None:
         )
 
 
-def _hint(text: str) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "; its certificate is not trusted: give its CA with --ca FILE, or skip the check with --insecure"
-    if "ConnectError" in text:
-        return "; check that it runs and that this is its port"
-    if "/v1/models answered" in text or '"Not Found"' in text:
-        return (
-            "; it has neither /health nor /v1/models: name its model with --model, or add its path prefix to --target"
-        )
-    if "RemoteProtocolError" in text or "illegal" in text.lower():
-        return "; the program that listens there does not use HTTP: check the port"
-    return "; read its log, or give it more time with --wait-ready"
-
-
 def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image_traffic: Sequence[str]) -> list[str]:
     """Raise TargetError where the server lacks what makes the run possible. Returns warnings: without a mechanism such
     as speculative decoding the verdict can only be unknown.
@@ -130,22 +116,9 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
             f"({why}): serve a multimodal model, or remove the images with --set"
         )
     for name in attacks:
-        if name not in dialect.admin:
-            raise TargetError(
-                f"{dialect.title} has no admin operation {name}; it has {', '.join(sorted(dialect.admin)) or 'none'}"
-            )
-        since = dialect.admin[name].since
-        if _is_before(facts.version, since):
-            raise TargetError(
-                f"the attack {name} needs {dialect.title} {since} or later, this server is {facts.version}: remove it "
-                "from the profile"
-            )
-    gate = dialect.development_gate
-    gated = [name for name in attacks if gate and dialect.admin[name].gate.startswith(gate)]
-    if gated and facts.development_endpoints is False:
-        raise TargetError(
-            f"the attack {gated[0]} needs the server's development endpoints, which are off: {dialect.admin[gated[0]].gate}"
-        )
+        if why := lacks_operation(name, dialect, facts):
+            others = "" if name in dialect.admin else f" (it has {', '.join(sorted(dialect.admin)) or 'none'})"
+            raise TargetError(f"attack {name}: {why}{others}: leave it out of the profile")
     notes = []
     if "speculative_decoding" in requires and facts.speculative_decoding is False:
         notes.append("the server runs without speculative decoding, which this profile tests: a pass will be unknown")
@@ -154,10 +127,17 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
     return notes
 
 
-def _is_before(version: str | None, since: str) -> bool:
-    """True if the server told an older version. A range found by its paths (`0.9 to 0.15`) does not count."""
-    mine, theirs = version_key(version), version_key(since)
-    return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
+def lacks_operation(name: str, dialect: Dialect, facts: Facts) -> str:
+    """The reason why the server lacks an admin operation; "" if it has it, or if that is not known."""
+    operation = dialect.admin.get(name)
+    if operation is None:
+        return f"{dialect.title} does not have it"
+    if operation.is_newer_than(facts.version):
+        return f"needs version {operation.since} or later; this server is {facts.version}"
+    gate = dialect.development_gate
+    if gate and operation.gate.startswith(gate) and facts.development_endpoints is False:
+        return f"needs the server's development endpoints, which are off: {operation.gate}"
+    return ""
 
 
 async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:

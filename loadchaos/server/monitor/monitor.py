@@ -37,8 +37,6 @@ class MonitoredReplica:
 
     name: str
     url: str
-    health_url: str | None = None
-    metrics_url: str | None = None
     logs: Sequence[str] = ()
     pid: int | None = None
     here: bool = False
@@ -90,13 +88,11 @@ class Monitor:
     def _start_replica(self, replica: MonitoredReplica, pages: RawPageWriter) -> None:
         emit, redactor = self._output.emit_event, self._output.redactor
         base = replica.url.rstrip("/")
-        health_url = replica.health_url or base + self._dialect.health_path
-        health = parse_endpoint(health_url, self._access.tls, self._access.headers)
+        health = parse_endpoint(base + self._dialect.health_path, self._access.tls, self._access.headers)
         probe = HealthProbe(replica.name, health, emit, redactor, self._dialect.health_ok)
         self._keep_running(replica.name, "probe", probe.run)
-        metrics_url = replica.metrics_url or (base + self._dialect.metrics_path if self._dialect.metrics_path else None)
-        if metrics_url:
-            endpoint = parse_endpoint(metrics_url, self._access.tls, self._access.headers)
+        if self._dialect.metrics_path:
+            endpoint = parse_endpoint(base + self._dialect.metrics_path, self._access.tls, self._access.headers)
             names, reason = self._dialect.metrics, lambda: probe.skip_reason
             scraper = Scraper(replica.name, endpoint, names, self._output, pages, reason)
             self._keep_running(replica.name, "scrape", scraper.run)

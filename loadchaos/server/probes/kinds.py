@@ -1,7 +1,5 @@
-"""Questions with one right answer, sent beside the load.
-
-To add a kind: a function from a random generator to a `Question`, an entry in `KINDS`, and its name in `ProbeKind`
-(loadchaos/core/probe_names.py).
+"""Questions with one right answer, sent beside the load. To add a kind: a function from a random generator to a
+`Question`, an entry in `KINDS`, and its name in `ProbeKind` (loadchaos/core/probe_names.py).
 """
 
 from __future__ import annotations

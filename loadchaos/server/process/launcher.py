@@ -31,14 +31,13 @@ from loadchaos.server.monitor.gaps import CoverageGap
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A command that starts a server; `env` on top of ours. Values of `secret_env`, of `env` if they may be secret, and
-    `secrets` are redacted in its output. `limits` of each process: names of `LIMITS`.
+    """A command that starts a server; `env` on top of ours. Values of `env` that may be secret, and `secrets`, are redacted
+    in its output. `limits` of each process: names of `LIMITS`.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     replica: str = "server"
-    secret_env: Sequence[str] = ()
     secrets: Sequence[str] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
 
@@ -169,8 +168,7 @@ class LaunchedServer:
         # We hold the reading end as well: a server whose supervisor is killed must not fail on writing its output.
         self._output, output = os.pipe()
         hidden = hidden_variables(self._command.secrets)
-        names = {**dict.fromkeys(self._command.secret_env), **launch_secrets(self._command.env)}
-        options = [arg for name in names for arg in ("--secret-env", name)]
+        options = [arg for name in launch_secrets(self._command.env) for arg in ("--secret-env", name)]
         options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._supervisor = await asyncio.create_subprocess_exec(

@@ -181,7 +181,6 @@ class ServerSupervisor:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="loadchaos.server.process.supervisor")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--source", default="server")
     parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="pipe for the output, created by `run`")
     parser.add_argument("--secret-env", action="append", default=[], help="variable whose value is redacted")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=N", help=f"one of {', '.join(LIMITS)}")
@@ -202,7 +201,7 @@ def main() -> int:
     redactor.argv(command)  # learns the values of --api-key and similar options
     try:
         limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
-        log = IndexedLog(RunFolder(args.folder).server_log, "keeper", args.source)
+        log = IndexedLog(RunFolder(args.folder).server_log, "keeper", "server")
         supervisor = ServerSupervisor(log, redactor, tuple(args.pipe or os.pipe()), limits, args.umask)
     except (LedgerError, OSError) as e:
         _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be written: {e}")

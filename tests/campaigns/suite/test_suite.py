@@ -78,6 +78,15 @@ def test_probe_fits_engine_pause_to_servers_with_sleep_mode() -> None:
     assert "--enable-sleep-mode" in profile_fit(engine_pause, FACTS, {"sleep_mode": (False, "/server_info")}).lacks[0]
 
 
+@pytest.mark.parametrize(
+    ("version", "lacks"),
+    [("0.9 to 0.15", []), ("0.9.2", ["attack sleep: needs version 0.10.0 or later; this server is 0.9.2"])],
+)
+def test_probe_takes_a_range_of_versions_for_no_old_version(version: str, lacks: list[str]) -> None:
+    sleeps = profile_of("smoke", ["attacks=[{admin: sleep, at: 1s}]"])
+    assert profile_fit(sleeps, replace(FACTS, dialect="lmdeploy", version=version), {}).lacks == lacks
+
+
 def test_suite_tells_a_mistake_in_set_as_it_was_typed() -> None:
     argv = ["suite", "http://127.0.0.1:9", "--set", "smoke:trafic.0=3"]
     done = CliRunner().invoke(main, argv)

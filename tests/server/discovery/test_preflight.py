@@ -20,13 +20,17 @@ def facts(dialect: str, version: str | None, development: bool | None = True) ->
 @pytest.mark.parametrize(
     ("server", "attack", "says"),
     [
-        (facts("vllm", "0.11.0"), "reset_mm_cache", "reset_mm_cache needs vLLM 0.11.2 or later, this server is 0.11.0"),
-        (facts("vllm", "0.10.2.post1"), "pause", "pause needs vLLM 0.12.0"),
-        (facts("lmdeploy", "0.9.2"), "sleep", "sleep needs LMDeploy 0.10.0"),
+        (
+            facts("vllm", "0.11.0"),
+            "reset_mm_cache",
+            "reset_mm_cache: needs version 0.11.2 or later; this server is 0.11.0",
+        ),
+        (facts("vllm", "0.10.2.post1"), "pause", "pause: needs version 0.12.0"),
+        (facts("lmdeploy", "0.9.2"), "sleep", "sleep: needs version 0.10.0"),
         (
             facts("lmdeploy", "0.18.0"),
             "reset_mm_cache",
-            "no admin operation reset_mm_cache; it has abort_request",
+            "LMDeploy does not have it .it has abort_request",
         ),
         (facts("vllm", "0.32.0", development=False), "sleep", "development endpoints, which are off"),
     ],

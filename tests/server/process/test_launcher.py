@@ -102,8 +102,8 @@ import os, time
 os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret and more\\n")
 """
 
-    env = {"MY_PLAIN_NAME": "hunter2-hunter2-secret"}
-    server, _ = await launched(tmp_path, LaunchCommand(python(code), env, secret_env=["MY_PLAIN_NAME"]))
+    env = {"MY_API_KEY": "hunter2-hunter2-secret"}
+    server, _ = await launched(tmp_path, LaunchCommand(python(code), env))
     await asyncio.wait_for(server.exit, 10)
     await server.stop()
     assert "hunter2" not in (tmp_path / "server.log").read_text()
