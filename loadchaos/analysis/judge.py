@@ -66,7 +66,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
     SupervisorRow,
 )
-from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms, severity_rank
 from loadchaos.core.units import NS_PER_S
 
 _POLL_NS = NS_PER_S // 4
@@ -388,8 +388,7 @@ class Judge(RowFold):
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
         self._lengths.name(found, self._log_classifier.kv, self._facts)
-        order = ("engine_death", "hang", "startup", "node", "request", "degraded")
-        found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
+        found.sort(key=lambda f: (severity_rank(f.severity), f.at_ns))
         return [self._result(failure) for failure in found]
 
     def _accepted(self, terms: Terms) -> list[FailureResult]:

@@ -20,7 +20,7 @@ from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.model import Severity
+from loadchaos.core.model import Severity, severity_rank
 from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.dialects import DIALECTS
 
@@ -30,7 +30,6 @@ _MOST_CONTEXT = 500
 _MOST_DEATHS = 300
 _MOST_KINDS = 2_000
 _MOST_MARKS = 200
-_ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 
 _VERSION = re.compile(
     "|".join(f"(?P<{dialect.name}>{dialect.log_version})" for dialect in DIALECTS.values() if dialect.log_version),
@@ -165,7 +164,7 @@ class Diagnosis:
         if not found and not self._errors.kinds:
             self._errors.add_lines(self._classifier.last_words.raised(self._source))
         found += self._errors.beside(found)
-        found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence.line))
+        found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found
 
     def _hold(self, match: Match) -> None:
