@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
+from loadchaos.analysis.detectors.silent_faults import RELEASE
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import (
@@ -26,7 +26,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 _SOON_NS = 2 * NS_PER_S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
@@ -156,7 +156,7 @@ class KvLeakDetector(Detector):
             if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + int(SCRAPE_EVERY_S * NS_PER_S)):
                 continue
             if engine.newest.busy:
-                found[replica] = "lost_requests_held", f"{requests(engine.newest.busy)} still in the server"
+                found[replica] = "lost_requests_held", f"{counted(engine.newest.busy, 'request')} still in the server"
             elif self._kv_unknown(engine) is None and (held := self._held(engine)):
                 found[replica] = "kv_leak", held
         return found
@@ -197,7 +197,7 @@ class KvLeakDetector(Detector):
         leaks = self.leaks()
         held = "; ".join(f"{replica}: {text}" for replica, (_, text) in leaks.items())
         busy = sum(e.newest.busy for e in engines)
-        actual = held or ("0 requests" if not busy else f"{requests(busy)}, read too soon after the load")
+        actual = held or ("0 requests" if not busy else f"{counted(busy, 'request')}, read too soon after the load")
         reasons = dict.fromkeys(why for e in engines if (why := self._kv_unknown(e)) is not None)
         actual += "".join(f"; KV use not checked: {why}" for why in reasons)
         expected = "0 requests, KV use as before the load"
