@@ -49,10 +49,7 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
 
 def _is_record(first: str, *, alone: bool) -> bool:
     """True for the first of many JSON records, one in each line."""
-    try:
-        found = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
+    found = _parsed(first)
     return not alone and isinstance(found, dict) and bool(record_texts(found))
 
 
@@ -80,14 +77,15 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
 def _documents(read: list[str], longest_line: int) -> Iterator[object]:
     """The document, or one in each line (OTLP's file exporter)."""
     text = "".join(line if len(line) >= longest_line else line + "\n" for line in read)
+    whole = _parsed(text)
+    yield from map(_parsed, read) if whole is None else [whole]
+
+
+def _parsed(text: str) -> object:
     try:
-        yield json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        for line in read:
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                continue
+        return None
 
 
 def _records(node: object) -> Iterator[tuple[int | None, str]]:

@@ -118,15 +118,4 @@ def _add_example(failure: Failure, bad: BadAnswer) -> None:
         return
     held = incident.examples
     if len(held) < _MOST_EXAMPLES and all(sent.id != sample["id"] for sent in held):
-        held.append(
-            Sent(
-                str(sample["id"]),
-                int(sample.get("step") or 0),
-                bad.traffic,
-                bad.sent_ns,
-                sample.get("planned_tokens"),
-                int(sample.get("images") or 0),
-                sample.get("edge"),
-                str(sample.get("image_file") or ""),
-            )
-        )
+        held.append(Sent.of(sample, bad.sent_ns, sample.get("planned_tokens")))
