@@ -395,15 +395,15 @@ class Judge(RowFold):
         ]
 
     def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
-        checks = self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
+        checks: list[Check | None] = [
+            *self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
+        ]
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = self._ladder.check(against, self._facts)
-        checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
+        checks += [self._mechanisms.exposed(terms.exposure), self._ladder.check(against, self._facts)]
         checks += self._exact_lengths.checks(terms.expect)
-        checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
-        images = self._images.check(required="mm_cache" in terms.requires)
-        checks += [*([images] if images is not None else []), *self._detectors.checks]
+        checks += [self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()]
+        checks += [self._images.check(required="mm_cache" in terms.requires), *self._detectors.checks]
         if (cut := self.figures.sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
         if (made := self.figures.sessions.calls()) is not None:
@@ -415,7 +415,7 @@ class Judge(RowFold):
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
         if self._explainer.misfits:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
-        return checks
+        return [check for check in checks if check is not None]
 
     def _figures(self, episodes: list[Incident], terms: Terms) -> ExpectationInputs:
         late = [w for p in self._stats.phases.values() if (w := p.limit_reason())]

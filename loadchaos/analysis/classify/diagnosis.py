@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
@@ -191,5 +191,5 @@ class Diagnosis:
         key = (failure.id, failure.title)
         if key not in self._others and len(self._others) >= _MOST_KINDS:
             key = next((k for k in self._others if k[0] == failure.id), next(iter(self._others)))
-        first = self._others.get(key)
-        self._others[key] = failure if first is None else replace(first, repeats=first.repeats + failure.repeats + 1)
+        if (first := self._others.setdefault(key, failure)) is not failure:
+            first.repeats += failure.repeats + 1

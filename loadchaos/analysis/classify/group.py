@@ -311,14 +311,12 @@ def _failure(
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
     merged: list[Failure] = []
-    index: dict[tuple[str, str, str], int] = {}
+    firsts: dict[tuple[str, str, str], Failure] = {}
     for failure in found:
-        key = (str(failure.evidence.source), failure.id, failure.title)
-        if failure.severity in DEADLY or key not in index:
-            index.setdefault(key, len(merged))
+        first = firsts.setdefault((str(failure.evidence.source), failure.id, failure.title), failure)
+        if failure.severity in DEADLY or first is failure:
             merged.append(failure)
         else:
-            first = merged[index[key]]
-            last_ns = max(first.last_ns, first.at_ns, failure.at_ns)
-            merged[index[key]] = replace(first, repeats=first.repeats + failure.repeats + 1, last_ns=last_ns)
+            first.repeats += failure.repeats + 1
+            first.last_ns = max(first.last_ns, first.at_ns, failure.at_ns)
     return merged

@@ -54,14 +54,10 @@ def _is_record(first: str, *, alone: bool) -> bool:
 
 
 def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
-    read: list[str] = []
-    size = 0
-    for line in lines:
-        read.append(line)
-        size += len(line)
-        if size > LONGEST_CHARS:
-            yield from chain(read, lines)
-            return
+    read, whole = _read(lines)
+    if not whole:
+        yield from chain(read, lines)
+        return
     found = [record for text in _documents(read, longest_line) for record in _records(text)]
     if not found:
         yield from read
@@ -152,14 +148,19 @@ def _of_table(lines: Iterator[str], time: int, message: int) -> Iterator[str]:
 
 
 def _reversed(lines: Iterator[str]) -> Iterator[str]:
+    read, whole = _read(lines)
+    yield from reversed(read) if whole else chain(read, lines)
+
+
+def _read(lines: Iterator[str]) -> tuple[list[str], bool]:
+    """The lines, and whether they are all: a longer document stays in the order of its lines."""
     read, size = [], 0
     for line in lines:
         read.append(line)
         size += len(line)
         if size > LONGEST_CHARS:
-            yield from chain(read, lines)
-            return
-    yield from reversed(read)
+            return read, False
+    return read, True
 
 
 def _newest_first(head: list[str]) -> bool:
