@@ -433,7 +433,7 @@ class Judge(RowFold):
             ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
             errors=groups.with_parts(self._stats.error_parts()),
             goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},
-            goodput_in_time=groups.with_parts(self.figures.goodput.parts_without_own_delay()) if terms.slo else {},
+            goodput_in_time=groups.with_parts(self.figures.goodput.parts(in_time=True)) if terms.slo else {},
             efficiency={name: groups.with_parts(parts) for name, parts in efficiency.items()},
             late=too_late or self.figures.goodput.unproved(),
             warm=why_warm(self._warm_cache.hit_rate(hits, self.figures.efficiency.prefix_source, terms.new_prompts)),

@@ -63,10 +63,6 @@ class _Engine:
         least = kv if self.kv_before is None else min(kv, self.kv_before)
         self.kv_before, self.at_rest = least if busy else kv, not busy
 
-    def question_at(self, sent_ns: int) -> None:
-        """Take back readings since a question of ours: they show it."""
-        self.readings = [reading for reading in self.readings if reading.at_ns < sent_ns]
-
 
 class KvLeakDetector(Detector):
     """Judges at the end of the run, from gauges before and after the load."""
@@ -112,9 +108,9 @@ class KvLeakDetector(Detector):
     def on_question(self, row: QuestionRow) -> None:
         if row["when"] != "after":
             return
-        self._asked = True
+        self._asked = True  # later readings show our questions
         for engine in self._engines.values():
-            engine.question_at(int(row["sent_ns"]))
+            engine.readings = [reading for reading in engine.readings if reading.at_ns < int(row["sent_ns"])]
 
     def on_launch(self, row: LaunchRow) -> None:
         if row["what"] != "start":
