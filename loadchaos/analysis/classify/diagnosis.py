@@ -145,11 +145,8 @@ class Diagnosis:
 
     def feed(self, line: WholeLine) -> None:
         self.lines += line.raw_lines
-        self._classify(line.text, line.line_no)
-
-    def _classify(self, line: str, at: int) -> None:
-        self.landmarks.feed(line, at)
-        for match in self._classifier.feed(line, line_no=at, source=self._source):
+        self.landmarks.feed(line.text, line.line_no)
+        for match in self._classifier.feed(line.text, line_no=line.line_no, source=self._source):
             self._hold(match)
         if len(self._classifier.loud) > _MOST_HELD:
             self._errors.add_lines(self._classifier.take_loud())

@@ -131,7 +131,6 @@ class ImageCacheHits(RowFold):
         repeats = f"{sure:,}" if sure == possible else f"{sure:,} to {possible:,}"
         actual = f"{hits:,.0f} hits in {queries:,.0f} queries, {repeats} repeats sent"
         before = self._base[0]
-        before = self._base[0]
         verdict: Decision = "pass"
         if possible + slack < hits <= possible + before + slack:
             actual += f": the server had looked up {before:,.0f} images before the load, perhaps the same ones"
