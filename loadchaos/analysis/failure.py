@@ -38,25 +38,16 @@ class Failure:
     Attributes:
         at_ns: CLOCK_MONOTONIC; 0 for a log that was not recorded live.
         clock_s: the log's own clock, in seconds of some year.
-        known: upstream issues.
-        frames: the stack, outermost first.
-        frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
+        frames: outermost first; `frame` is the guilty one, "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
-        repeats: further equal lines.
+        repeats: further equal lines; `last_ns` is the time of the newest one.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
         candidates: unexplained lines that may name its cause, likeliest first.
         outcome: the request outcome it shows as; an attack may list it among its effects.
-        replica: the server it belongs to, where a detector knows it.
         explains_death: it names the cause of a death at the same time, if nothing else does.
-        attribution: who caused it.
         before_load: no request of the load showed it: a request that identified the server did.
-        images: files of the hostile images that showed it.
-        last_ns: time of the newest of its equal lines, where there are several.
-        incident: the incident it belongs to.
-        in_log: how many log lines or readings show it.
-        at_clients: how many answers show it.
-        requests: the same by (traffic, outcome).
+        in_log: how many log lines or readings show it; `at_clients`: how many answers, `requests` by (traffic, outcome).
         deaths: the deaths, hangs and outages it caused.
         wrong: the first of the wrong answers it stands for.
     """

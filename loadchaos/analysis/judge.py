@@ -38,7 +38,6 @@ from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.model import (
     AttackCounts,
-    EndpointResult,
     FailureResult,
     IncidentReference,
     StateChange,
@@ -53,21 +52,17 @@ from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     BeginRow,
     ConfigurationRow,
-    DeviceRow,
     EndRow,
     FactsRow,
     FailureRow,
     IncidentRow,
-    LastQuestionRow,
     LaunchRow,
     LogRow,
-    MetricsRow,
-    ProbeRow,
     RunRow,
     StateRow,
     SupervisorRow,
 )
-from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms, severity_rank
 from loadchaos.core.units import NS_PER_S
 
 _POLL_NS = NS_PER_S // 4
@@ -104,7 +99,9 @@ class Judge(RowFold):
         self._detectors = DetectorSuite(self._tracker, self._record)
         before = (self._health, self.figures, self._attacks, self._mechanisms, self._queue_order, self._kernel)
         after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load, self._lengths)
-        self._router = RowRouter([*before, self, *self._detectors.detectors, *after, self._exact_lengths])
+        self._router = RowRouter(
+            [*before, self, self._tracker, *self._detectors.detectors, *after, self._exact_lengths]
+        )
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
@@ -132,30 +129,16 @@ class Judge(RowFold):
         elif outcome == "ok" and sent is not None:
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
-    def on_probe(self, row: ProbeRow) -> None:
-        if row.get("ok") and row.get("what") == "health":
-            self._tracker.feed_health(int(row["at_ns"]))
-
-    def on_metrics(self, row: MetricsRow) -> None:
-        self._tracker.feed_reading(row)
-
-    def on_device(self, row: DeviceRow) -> None:
-        self._tracker.feed_reading(row)
-
     def on_state(self, row: StateRow) -> None:
         self._states.append(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
             self._end_life(str(row.get("replica")))
-        self._tracker.feed_state(row)
 
     def on_launch(self, row: LaunchRow) -> None:
-        if row.get("what") == "exit":
-            self._tracker.feed_exit(row)
-        elif row.get("what") == "start":
+        if row.get("what") == "start":
             self._end_life(str(row.get("replica")))
-            self._tracker.feed_start(str(row.get("replica")))
             self._start_ns = (int(row["at_ns"]), None)
             self._environment["command"] = list(row.get("command") or ())
             self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
@@ -168,17 +151,12 @@ class Judge(RowFold):
                 shown = evidence(str(row.get("source")), str(row.get("reason")))
                 failure = replace(bad_answers.at(failure, int(row["at_ns"])), evidence=shown)
                 self._tracker.add_deadly(failure, str(row.get("replica")))
-        self._tracker.feed_orchestrator_end(row)
 
     def on_run(self, row: RunRow) -> None:
         if row.get("what") == "begin":
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
                 self._terms = typed_json.from_json(Terms, row["terms"])
-        elif row.get("what") == "load_begin":
-            self._tracker.load_begin_ns = int(row["at_ns"])
-        elif row.get("what") == "load_end":
-            self._tracker.load_end_ns = int(row["at_ns"])
 
     def on_facts(self, row: FactsRow) -> None:
         self._environment["facts"] = row.get("facts")
@@ -189,9 +167,6 @@ class Judge(RowFold):
 
     def on_configuration(self, row: ConfigurationRow) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
-
-    def on_last_question(self, row: LastQuestionRow) -> None:
-        self._tracker.last_question_waits = row["what"] == "ask"
 
     def on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
@@ -217,7 +192,7 @@ class Judge(RowFold):
         for failure in self._log_classifier.poll(now_ns, died=self._tracker.any_down(), at_once=at_once):
             self._logged(failure)
         while self._log_classifier.stops:
-            self._tracker.add_shutdown(self._log_classifier.stops.pop()[0])
+            self._tracker.shutdowns.append(self._log_classifier.stops.pop()[0])
         self._add_candidates()
 
     def _add_candidates(self) -> None:
@@ -250,16 +225,13 @@ class Judge(RowFold):
                 return
         if failure.severity == "degraded" and self._while_starting(failure.at_ns):
             return  # no client is served yet: warnings of loading, profiling and compiling are normal
-        failure = replace(failure, before_load=self._is_before_load(failure))
+        begin_ns, newest_ns = self._health.load_begin_ns, max(failure.at_ns, failure.last_ns)
+        early = failure.severity == "request" and (begin_ns is None or newest_ns < begin_ns)
+        failure = replace(failure, before_load=early)
         known = self._record(failure)
         known.in_log += 1 + failure.repeats
         if not failure.before_load:
             self._explainer.add_logged(failure.at_ns, known)
-
-    def _is_before_load(self, failure: Failure) -> bool:
-        begin_ns = self._health.load_begin_ns
-        newest_ns = max(failure.at_ns, failure.last_ns)
-        return failure.severity == "request" and (begin_ns is None or newest_ns < begin_ns)
 
     def _while_starting(self, at_ns: int) -> bool:
         begun = self._start_ns
@@ -317,7 +289,8 @@ class Judge(RowFold):
         """The verdict of the rows so far. Call it when the run is over. `bad_rows`: lines the reader had to skip."""
         self._finish()
         terms = self._terms or Terms(profile=str(self._health.begin.get("profile") or ""))
-        failures = self._accepted(terms)
+        started = self._health.utc(self._health.begin_ns)
+        failures = rules.accepted(self.failures(), terms, date.fromisoformat(started[:10]) if started else None)
         episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(f.counts for f in failures))
         figures = rules.figures_of(failures, episodes, self._figures(episodes, terms))
@@ -327,13 +300,13 @@ class Judge(RowFold):
         decision = rules.decide(failures, judged, checks)
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += self._log_classifier.unexplained.notes()
-        throughput = self.figures.throughput.figures()
+        throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
         return Verdict(
             schema=1,
             profile=terms.profile,
             verdict=decision,
             exit_code=rules.exit_code(decision, self._health.end, sent=self._stats.begun > 0),
-            started=self._health.utc(self._health.begin_ns),
+            started=started,
             ended=self._health.utc(self._health.newest_ns or None),
             target=self._target(),
             outcomes=dict(self._stats.total()),
@@ -346,7 +319,7 @@ class Judge(RowFold):
             latency_all=self.figures.answers.all_latency().figures(),
             throughput=throughput,
             efficiency=self.figures.efficiency.figures(throughput.output_tokens, figures.warm),
-            by_endpoint=self._by_endpoint(terms),
+            by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
@@ -378,10 +351,6 @@ class Judge(RowFold):
             unproved=figures.unproved.get("engine_deaths"),
         )
 
-    def _by_endpoint(self, terms: Terms) -> dict[str, EndpointResult]:
-        goodput = self.figures.goodput.parts() if terms.slo else {}
-        return EndpointFigures(terms.endpoints, self.figures).results(goodput)
-
     def _finish(self) -> None:
         self._poll(None)
         self._detectors.finish(self._health.newest_ns)
@@ -394,22 +363,13 @@ class Judge(RowFold):
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
         self._lengths.name(found, self._log_classifier.kv, self._facts)
-        order = ("engine_death", "hang", "startup", "node", "request", "degraded")
-        found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
+        found.sort(key=lambda f: (severity_rank(f.severity), f.at_ns))
         return [self._result(failure) for failure in found]
-
-    def _accepted(self, terms: Terms) -> list[FailureResult]:
-        started = self._health.utc(self._health.begin_ns)
-        return rules.accepted(self.failures(), terms, date.fromisoformat(started[:10]) if started else None)
 
     def _failure_row(self, failure: Failure, at_ns: int) -> FailureRow:
         found = typed_json.to_json(self._result(failure))
         del found["accepted"]  # only the verdict knows it
         return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **found})
-
-    def _zero_ns(self) -> int | None:
-        """Time zero of the run: first request, else start of load or run."""
-        return self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
 
     def _result(self, failure: Failure) -> FailureResult:
         first_ns = failure.first_seen_ns
@@ -417,7 +377,7 @@ class Judge(RowFold):
         return failure.result(dialect, version, self._health.utc(first_ns), self._at_s(first_ns))
 
     def _at_s(self, at_ns: int) -> float | None:
-        begin_ns = self._zero_ns()
+        begin_ns = self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
         return None if begin_ns is None else round((at_ns - begin_ns) / NS_PER_S, 3)
 
     def _state_changes(self) -> list[StateChange]:
@@ -436,15 +396,15 @@ class Judge(RowFold):
         ]
 
     def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
-        checks = self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
+        checks: list[Check | None] = [
+            *self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
+        ]
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = self._ladder.check(against, self._facts)
-        checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
+        checks += [self._mechanisms.exposed(terms.exposure), self._ladder.check(against, self._facts)]
         checks += self._exact_lengths.checks(terms.expect)
-        checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
-        images = self._images.check(required="mm_cache" in terms.requires)
-        checks += [*([images] if images is not None else []), *self._detectors.checks]
+        checks += [self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()]
+        checks += [self._images.check(required="mm_cache" in terms.requires), *self._detectors.checks]
         if (cut := self.figures.sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
         if (made := self.figures.sessions.calls()) is not None:
@@ -456,7 +416,7 @@ class Judge(RowFold):
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
         if self._explainer.misfits:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
-        return checks
+        return [check for check in checks if check is not None]
 
     def _figures(self, episodes: list[Incident], terms: Terms) -> ExpectationInputs:
         late = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
@@ -465,7 +425,8 @@ class Judge(RowFold):
         too_late = f"the load generator was the limit: {late[0]}" if late else None
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
-        groups = EndpointFigures(terms.endpoints, self.figures)
+        groups, efficiency = EndpointFigures(terms.endpoints, self.figures), self.figures.efficiency.parts()
+        hits = efficiency.get("prefix_hit_rate", {})
         return ExpectationInputs(
             counts={**self._exact_lengths.mismatches, **self.figures.sessions.counts()},
             sessions=self.figures.sessions.times(),
@@ -473,10 +434,10 @@ class Judge(RowFold):
             ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
             errors=groups.with_parts(self._stats.error_parts()),
             goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},
-            goodput_in_time=groups.with_parts(self.figures.goodput.parts_without_own_delay()) if terms.slo else {},
-            efficiency={name: groups.with_parts(parts) for name, parts in self.figures.efficiency.parts().items()},
+            goodput_in_time=groups.with_parts(self.figures.goodput.parts(in_time=True)) if terms.slo else {},
+            efficiency={name: groups.with_parts(parts) for name, parts in efficiency.items()},
             late=too_late or self.figures.goodput.unproved(),
-            warm=self._warm(terms),
+            warm=why_warm(self._warm_cache.hit_rate(hits, self.figures.efficiency.prefix_source, terms.new_prompts)),
             outcomes=groups.outcomes(),
             latency=groups.latency(),
             recoveries_s=[i.recovered_after_s() for i in down],
@@ -486,10 +447,6 @@ class Judge(RowFold):
             void=void,
             drifts=self._growth.growths(),
         )
-
-    def _warm(self, terms: Terms) -> str | None:
-        hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
-        return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 
     def _target(self) -> VerdictTarget:
         target = typed_json.from_json(VerdictTarget, self._health.begin.get("target"))

@@ -44,8 +44,14 @@ State = Literal[
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
+WORST_FIRST: tuple[Severity, ...] = ("engine_death", "startup", "hang", "node", "request", "degraded")
 Attribution = Literal["server", "load", "self-inflicted", "injected", "expected"]
 Decision = Literal["pass", "fail", "unknown"]
+
+
+def severity_rank(severity: str) -> int:
+    """Sort key of severities, worst first; an unknown one of a newer file comes last."""
+    return WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
 
 
 @dataclass(frozen=True)

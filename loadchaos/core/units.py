@@ -150,6 +150,11 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100_000 else f"{value:,.6g}"
 
 
+def counted(n: float, noun: str) -> str:
+    """Format a count with its noun: `1 request`, `2 requests`."""
+    return f"{n:.12g} {noun}{'' if n == 1 else 's'}"
+
+
 def format_rate(per_s: float) -> str:
     """Format a rate as text that `rate_per_s` reads: `2.5/s`."""
     text = f"{per_s:g}"

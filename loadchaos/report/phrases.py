@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
+from loadchaos.core.model import severity_rank
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
@@ -41,12 +42,11 @@ SECTIONS = {
 SEVERITY = {
     "engine_death": "engine death",
     "startup": "startup failure",
-    "node": "node failure",
     "hang": "hang",
-    "degraded": "degraded",
+    "node": "node failure",
     "request": "request failure",
+    "degraded": "degraded",
 }
-WORST_FIRST = tuple(SEVERITY)
 SERVER_LOST = ("engine_death", "startup", "hang", "node")
 """Severities of failures after which the server answers nobody."""
 
@@ -318,8 +318,7 @@ def is_server_fault(failure: Blamed) -> bool:
 
 def worst_first(failure: Blamed) -> tuple[int, int]:
     """Sort key of failures: the server's own first, then by severity."""
-    rank = WORST_FIRST.index(failure.severity) if failure.severity in WORST_FIRST else len(WORST_FIRST)
-    return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, rank
+    return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, severity_rank(failure.severity)
 
 
 def live_failures(shown: Iterable[Mapping[str, object]]) -> list[FailureResult]:

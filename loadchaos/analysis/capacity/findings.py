@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from loadchaos.analysis.capacity.queue_model import Step
 from loadchaos.analysis.capacity.result import Knee, Limit, Saturation
-
-Step = Mapping[str, Any]
 
 _SLOWED = 2.0
 _FULL_KV = 0.95

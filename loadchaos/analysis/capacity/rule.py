@@ -11,11 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
+from loadchaos.analysis.capacity.result import StepStatus
 from loadchaos.core.stats import wilson
-
-StepStatus = Literal["met", "not_met", "undecided", "client"]
 
 LOOK_Z = 2.0
 """Half-width of the interval at a look, in standard deviations."""

@@ -40,8 +40,11 @@ class ServerLoad:
             inside = [(at_ns, values) for at_ns, values in scrapes if from_ns <= at_ns <= to_ns]
             for name in _GAUGES:
                 numbers = [values[name] for _, values in inside if name in values]
-                if numbers:
-                    _merge(found, name, numbers)
+                figures = {"mean": sum(numbers) / len(numbers), "max": max(numbers)} if numbers else {}
+                for what, value in figures.items():
+                    key = f"{name}_{what}"
+                    before = found.get(key, 0.0)
+                    found[key] = max(before, value) if name == "kv_usage_ratio" else before + value
             for name in _COUNTERS:
                 points = [(at_ns, values[name]) for at_ns, values in inside if name in values]
                 if len(points) > 1:
@@ -51,13 +54,3 @@ class ServerLoad:
                     key, value = (key, rise) if key == "preemptions" else (f"{key}_per_s", rise / seconds)
                     found[key] = found.get(key, 0.0) + value
         return {name: significant(value) for name, value in found.items()}
-
-
-def _merge(found: dict[str, float], name: str, numbers: list[float]) -> None:
-    mean, most = sum(numbers) / len(numbers), max(numbers)
-    if name == "kv_usage_ratio":
-        found[f"{name}_mean"] = max(found.get(f"{name}_mean", 0.0), mean)
-        found[f"{name}_max"] = max(found.get(f"{name}_max", 0.0), most)
-        return
-    found[f"{name}_mean"] = found.get(f"{name}_mean", 0.0) + mean
-    found[f"{name}_max"] = found.get(f"{name}_max", 0.0) + most

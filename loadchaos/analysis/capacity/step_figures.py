@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,14 +47,10 @@ def figures(
     seconds = (now_ns - from_ns) / NS_PER_S
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]
     answered = [r for r in measured if r.ok]
-    bins = [0] * int(seconds)
-    for request in ended:
-        second = (request.end_ns - from_ns) // NS_PER_S
-        if second < len(bins):
-            bins[second] += 1
+    completed = Counter((request.end_ns - from_ns) // NS_PER_S for request in ended)
     found: dict[str, Any] = {
         "requests_per_s": significant(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
-        "completion_variation": variance_to_mean(bins),
+        "completion_variation": variance_to_mean([completed[second] for second in range(int(seconds))]),
     }  # fmt: skip
     for name in ("input_tokens", "output_tokens"):
         counts = [getattr(r, name) for r in ended]
@@ -62,12 +59,10 @@ def figures(
     gaps = LogHistogram()
     for request in answered:
         gaps.merge(request.gaps)
-    columns: dict[str, list[Any]] = {"ttft": [r.ttft_ns for r in answered], "tpot": [r.tpot_ns for r in answered],
-               "e2e": [r.e2e_ns for r in answered]}  # fmt: skip
-    for name, values in columns.items():
+    for name in ("ttft", "tpot", "e2e"):
         histogram = LogHistogram()
-        for value in values:
-            if value is not None:
+        for request in answered:
+            if (value := getattr(request, f"{name}_ns")) is not None:
                 histogram.add(value)
         found |= _quantiles(name, histogram)
     return found | _quantiles("itl", gaps)

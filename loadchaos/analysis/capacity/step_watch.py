@@ -10,10 +10,13 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.client_side import ClientLoad
+from loadchaos.analysis.capacity.result import StepStatus
 from loadchaos.analysis.capacity.server_side import ServerLoad
 from loadchaos.analysis.capacity.step_figures import StepRequest, figures
 from loadchaos.core.goodput import figures_of, had_to_succeed
@@ -105,7 +108,7 @@ class StepWatch:
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
-        self.status: rule.StepStatus | None = None
+        self.status: StepStatus | None = None
         self.why = ""
         self._begin_ns: int | None = None
         self._now_ns = self._looked_ns = 0
@@ -194,30 +197,23 @@ class StepWatch:
                 self._end_as("undecided", "too few requests ended")
             return
         plan, goal = self.plan, self.plan.goal
-        growth = self._growth(window)
+        growth, enough = self._growth(window), window.ended >= _FEWEST_EARLY
         early = rule.goodput_interval(window.with_pending(bad=False), rule.EARLY_Z)
         planned = round(plan.load * plan.most_s) if plan.by == "rate" else 0
         if growth.sure:
             share = f"{100 * growth.share:.0f} % of the requests stay behind"
             self._end_as("not_met", f"the queue grows without end: {share}")
-        elif self._loaded_s(window) < _LEAST_EARLY_S and not final:
+        elif (self._now_ns - window.from_ns) / NS_PER_S < _LEAST_EARLY_S and not final:
             return  # an overloaded server shows what it completes
-        elif window.ended >= _FEWEST_EARLY and early.high < goal:
+        elif enough and early.high < goal:
             self._end_as("not_met", f"{window.bad:,} of {window.ended:,} requests are not good")
-        elif (
-            window.ended >= _FEWEST_EARLY
-            and early.overdispersion < 2
-            and rule.cannot_recover(window.bad, planned, goal)
-        ):
+        elif enough and early.overdispersion < 2 and rule.cannot_recover(window.bad, planned, goal):
             self._end_as("not_met", f"{window.bad:,} bad requests are too many for the whole step")
         elif plan.scout and window.seconds >= _SCOUT_S and window.ended >= _SCOUT_REQUESTS:
             grows = ", the queue may be growing" if growth.possible else ""
             self._end_as("undecided", f"the first look at this load{grows}")
         elif final or self._look_is_due(window):
             self._look(window, growth, final=final or window.seconds >= plan.most_s)
-
-    def _loaded_s(self, window: StepWindow) -> float:
-        return (self._now_ns - window.from_ns) / NS_PER_S
 
     def _look_is_due(self, window: StepWindow) -> bool:
         look_s = self.plan.look_s * float(2**self._looks)
@@ -235,7 +231,7 @@ class StepWatch:
             why = "the queue may be growing" if growth.possible else "the interval of the goodput contains the goal"
             self._end_as("undecided", why)
 
-    def _end_as(self, status: rule.StepStatus, why: str) -> None:
+    def _end_as(self, status: StepStatus, why: str) -> None:
         limit = self.client.limit_reason() or self._slots_reason()
         if status != "met" and limit is not None:
             status, why = "client", limit
@@ -270,42 +266,29 @@ class StepWatch:
         if left_s <= 0 or to_ns - from_ns < NS_PER_S:
             return None
         bad, whole, pending = [0] * rule.GROUPS, [0] * rule.GROUPS, [0] * rule.GROUPS
-        measured = []
         width = (to_ns - from_ns) / rule.GROUPS
-        for request in self._requests:
-            if from_ns <= request.due_ns < to_ns:
-                group = min(rule.GROUPS - 1, int((request.due_ns - from_ns) / width))
-                bad[group] += bool(request.over)
-                whole[group] += 1
-                measured.append(request)
-        for at_ns, count in self._unsent:
-            if from_ns <= at_ns < to_ns:
-                group = min(rule.GROUPS - 1, int((at_ns - from_ns) / width))
-                bad[group] += count
-                whole[group] += count
+
+        def group(at_ns: int) -> int:
+            return min(rule.GROUPS - 1, int((at_ns - from_ns) / width))
+
+        measured = [request for request in self._requests if from_ns <= request.due_ns < to_ns]
+        unsent = [(at_ns, count, count) for at_ns, count in self._unsent if from_ns <= at_ns < to_ns]
+        for at_ns, n_bad, n in [*((r.due_ns, int(bool(r.over)), 1) for r in measured), *unsent]:
+            bad[group(at_ns)] += n_bad
+            whole[group(at_ns)] += n
         for due_ns in self._in_flight.values():
             if from_ns <= due_ns < to_ns:
-                pending[min(rule.GROUPS - 1, int((due_ns - from_ns) / width))] += 1
+                pending[group(due_ns)] += 1
         return StepWindow(from_ns, to_ns, list(zip(bad, whole, strict=True)), pending, measured)
 
     def _growth(self, window: StepWindow) -> rule.QueueGrowth:
         begin_ns = self._begin_ns or 0
-        first, last = (
-            int((window.from_ns - begin_ns) / NS_PER_S / _BIN_S),
-            int((self._now_ns - begin_ns) / NS_PER_S / _BIN_S),
-        )
+        first, last = (int((ns - begin_ns) / NS_PER_S / _BIN_S) for ns in (window.from_ns, self._now_ns))
         if self.plan.by != "rate" or last - first < 4 * rule.GROUPS:
             return rule.QueueGrowth()
-        levels, level = [], 0
-        for index in range(last):
-            level += self._changes[index]
-            levels.append(level)
-        measured = levels[first:]
+        measured = list(accumulate(self._changes[index] for index in range(last)))[first:]
         size = len(measured) / rule.GROUPS
-        means = []
-        for n in range(rule.GROUPS):
-            part = measured[int(n * size) : int((n + 1) * size)]
-            means.append(sum(part) / len(part))
+        means = [fmean(measured[int(n * size) : int((n + 1) * size)]) for n in range(rule.GROUPS)]
         between_s = len(measured) * _BIN_S * (rule.GROUPS - 1) / rule.GROUPS
         growth = rule.queue_growth(means, self.plan.load * between_s)
         if growth.sure and not self.server.waits(window.from_ns):  # more run, but none waits

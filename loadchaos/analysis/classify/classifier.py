@@ -20,7 +20,7 @@ from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import LogLine, clock, expand, strip_prefixes, without_margin
-from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, begins_chained_traceback, guilty_frame
+from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback, guilty_frame
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
     UNEXPLAINED_END,
@@ -212,18 +212,8 @@ class Classifier:
         if still is None or signature is None:
             return []
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
-        hit = Hit(
-            groups=values,
-            evidence=evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line),
-            process=text.writer,
-            at_ns=position.at_ns,
-            clock_s=still.since_s,
-            frames=(),
-            blamed=None,
-            exception=("", ""),
-            chain=0,
-            engine_side=False,
-        )
+        shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
+        hit = Hit(values, shown, text.writer, position.at_ns, still.since_s)
         match = match_of(signature, hit, self._signatures.known)
         if is_new:
             position.state.hang = (still, match)
@@ -314,12 +304,10 @@ class Classifier:
 
     def _line(self, text: str, position: _Position, before: str) -> list[Match]:
         state, line = position.state, strip_prefixes(text)
-        if len(line.text) > _LONGEST_LINE:
-            line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s, line.file)
         process = line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
-        line = LogLine(line.text, process, line.level, line.clock_s, line.file)
+        line = line._replace(text=line.text[:_LONGEST_LINE], writer=process)
         state.has_clock = state.has_clock or line.clock_s is not None
         if line.level:
             state.record_line = position.line_no
@@ -344,7 +332,7 @@ class Classifier:
             return self._plain(writer, line, position)
         if trace.feed(body, position.line_no):
             return []
-        return self._ended(writer, LogLine(body, process, line.level, line.clock_s), position)
+        return self._ended(writer, line._replace(text=body), position)
 
     def _writer(self, state: _Source, process: str) -> _Writer:
         writer = state.writers.get(process)
@@ -363,33 +351,24 @@ class Classifier:
         found: list[Match] = []
         before = body[: body.index(HEADER)]
         if before.strip():
-            found = self._plain(writer, LogLine(before, line.writer, line.level, line.clock_s), position)
+            found = self._plain(writer, line._replace(text=before, file=""), position)
         if writer.trace is None:
             state.open += 1
         if len(state.warned) > _MOST_WRITERS:
             state.warned.clear()
-        follows = writer.last is not None and writer.chained
-        if not follows:
-            self._chain += 1
-        chain = writer.last.chain if follows and writer.last is not None else self._chain
         introduced = bool(writer.intro) and line_no - writer.intro_line <= _INTRO
-        logged = introduced or (follows and writer.last is not None and writer.last.logged)
-        last = writer.last if follows else None
-        writer.trace = Trace(
-            chain,
-            line.level,
-            logged=logged,
-            warned=last is not None and last.warned,
-            may_be_uncaught=last is not None and last.may_be_uncaught,
-            named=last is not None and last.named,
-            loud=last is not None and last.loud,
-        )
+        if writer.last is not None and writer.chained:
+            writer.trace = writer.last.chained(line.level)
+        else:
+            self._chain += 1
+            writer.trace = Trace(self._chain, line.level)
+        writer.trace.logged |= introduced
         if writer.word is not None and line_no - writer.word.line <= _INTRO:
             writer.word.loud = False  # it introduces this traceback
         writer.chained = False
         if introduced:
             for match in writer.intro:
-                match.chain = chain
+                match.chain = writer.trace.chain
         writer.intro = []
         if line.writer:
             state.carry = line.writer
@@ -408,7 +387,7 @@ class Classifier:
         if trace.exception == "AssertionError" and not trace.message and trace.frames:
             frame = trace.frames[-1]  # an assertion without a message is known by its code
             trace.message = frame.code
-            line = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
+            line = line._replace(text=f"{line.text} <- {frame} | {frame.code}")
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
@@ -433,7 +412,10 @@ class Classifier:
             if state.ending is not None and state.ending[0] is trace:
                 state.printed = unknown
             if not harmless and not trace.warned:
-                self._keep_exception(line, position)
+                text = LogLine(line.text, line.writer)  # neither its level nor its place make it loud
+                word = self.last_words.feed(text, position.source, line_no, position.at_ns)
+                if word is not None:
+                    word.loud = False
         return found
 
     def _unknown(self, line: LogLine, position: _Position, trace: Trace, *, harmless: bool) -> Match:
@@ -470,12 +452,6 @@ class Classifier:
             state.attend_until = max(state.attend_until, line_no + _INTRO)
         return found
 
-    def _keep_exception(self, line: LogLine, position: _Position) -> None:
-        text = LogLine(line.text, line.writer)
-        word = self.last_words.feed(text, position.source, position.line_no, position.at_ns)
-        if word is not None:
-            word.loud = False
-
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
         if line.level in QUIET_LEVELS or (line.level not in _ERRORS and not is_suspicious(line.text)):
             return
@@ -493,10 +469,8 @@ class Classifier:
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
         state = position.state
         hits = self._signatures.scan(line.text)
-        if hits and self._signatures.ignored(line.text):
-            hits = [
-                (s, hit) for s, hit in hits if s.role == "start"
-            ]  # command lines contain any text, but begin a life
+        if hits and self._signatures.ignored(line.text):  # command lines contain any text, but begin a life
+            hits = [(s, hit) for s, hit in hits if s.role == "start"]
         found = []
         for signature, hit in hits:
             if signature.before and not any(p.search(position.text_before) for p in signature.before):
@@ -513,7 +487,7 @@ class Classifier:
         found = []
         for frame in trace.frames:
             for signature, hit in self._signatures.scan(frame.text, where="traceback"):
-                shown = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
+                shown = line._replace(text=f"{line.text} <- {frame} | {frame.code}")
                 found.append(self._match(signature, hit, shown, replace(position, line_no=frame.line_no), trace))
         return found
 
@@ -525,7 +499,7 @@ class Classifier:
         position: _Position,
         trace: Trace | None,
     ) -> Match:
-        frames: list[Frame] = trace.frames if trace is not None else []
+        frames = trace.frames if trace is not None else []
         hits = [hit, *(p.search(position.text_before) for p in signature.before)]
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"

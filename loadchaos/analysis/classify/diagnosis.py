@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
@@ -20,7 +20,7 @@ from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.model import Severity
+from loadchaos.core.model import Severity, severity_rank
 from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.dialects import DIALECTS
 
@@ -30,7 +30,6 @@ _MOST_CONTEXT = 500
 _MOST_DEATHS = 300
 _MOST_KINDS = 2_000
 _MOST_MARKS = 200
-_ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 
 _VERSION = re.compile(
     "|".join(f"(?P<{dialect.name}>{dialect.log_version})" for dialect in DIALECTS.values() if dialect.log_version),
@@ -146,11 +145,8 @@ class Diagnosis:
 
     def feed(self, line: WholeLine) -> None:
         self.lines += line.raw_lines
-        self._classify(line.text, line.line_no)
-
-    def _classify(self, line: str, at: int) -> None:
-        self.landmarks.feed(line, at)
-        for match in self._classifier.feed(line, line_no=at, source=self._source):
+        self.landmarks.feed(line.text, line.line_no)
+        for match in self._classifier.feed(line.text, line_no=line.line_no, source=self._source):
             self._hold(match)
         if len(self._classifier.loud) > _MOST_HELD:
             self._errors.add_lines(self._classifier.take_loud())
@@ -165,7 +161,7 @@ class Diagnosis:
         if not found and not self._errors.kinds:
             self._errors.add_lines(self._classifier.last_words.raised(self._source))
         found += self._errors.beside(found)
-        found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence.line))
+        found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found
 
     def _hold(self, match: Match) -> None:
@@ -192,5 +188,5 @@ class Diagnosis:
         key = (failure.id, failure.title)
         if key not in self._others and len(self._others) >= _MOST_KINDS:
             key = next((k for k in self._others if k[0] == failure.id), next(iter(self._others)))
-        first = self._others.get(key)
-        self._others[key] = failure if first is None else replace(first, repeats=first.repeats + failure.repeats + 1)
+        if (first := self._others.setdefault(key, failure)) is not failure:
+            first.repeats += failure.repeats + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -69,65 +68,75 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
         # Reported before, unless only its envelope was and this is the cause, which came late.
         if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
             failures.append(failure)
-    before = {id(m) for m in life if id(m) in old}
-    rest = [m for m in life if (id(m) not in used or id(m) in before) and not m.unknown]
-    rest = _without_refined(rest, life)
-    echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
+    rest = _without_refined([m for m in life if (id(m) not in used or id(m) in old) and not m.unknown], life)
+    unknown = _unknown_roots(life)
+    echoed = {m.chain for m in rest if m.role == "echo" and m.chain}
     named = {m.chain for m in life if m.role == "cause" and not m.unknown and m.chain}
+    if leftover is not None:
+        for match in unknown.values():
+            reported = match.chain in echoed | named or id(match) in used or match.warned
+            if not reported and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
+                leftover.append(match)
+    # A cause that no echo followed does not count where a client made it, or where a logger only warned of it.
     clients = _of_clients(life) if quiet else set()
-    unknown: dict[int, Match] = {}
+    unechoed = (m for m in rest if m.role == "cause" and m.chain not in echoed)
+    silent = {id(m) for m in unechoed if id(m) in clients or _is_doubted(m)}
+    return failures + _of_requests(rest, old | silent, unknown, named)
+
+
+def _unknown_roots(life: Sequence[Match]) -> dict[int, Match]:
+    """The root of each traceback that no signature knows, by chain. It is the first of the chain that passes none on."""
+    roots: dict[int, Match] = {}
     for match in life:
         if match.unknown and match.chain:
-            first = unknown.setdefault(match.chain, match)  # the first of a chain is the root
+            first = roots.setdefault(match.chain, match)
             if first is not match and (first.id, first.line) == (match.id, match.line):
                 first.repeats += match.repeats + 1  # those that the classifier left out
             if first.values.get("exception") in PASSING_ON and match.values.get("exception") not in PASSING_ON:
-                unknown[match.chain] = match
-    if leftover is not None:
-        for match in unknown.values():
-            reported = match.chain in echoes or match.chain in named or id(match) in used or match.warned
-            if not reported and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
-                leftover.append(match)
-    own_causes: dict[str, Match] = {}  # the newest failed request of each program that a line named
-    echoed: Counter[int] = Counter()  # requests that failed of it, by the program's access log
-    of_cause: dict[int, int] = {}
+                roots[match.chain] = match
+    return roots
+
+
+def _is_doubted(match: Match) -> bool:
+    return match.warned and (match.severity in DEADLY or match.signature.where == "traceback")
+
+
+def _of_requests(
+    matches: Sequence[Match], left_out: set[int], unknown: dict[int, Match], named: set[int]
+) -> list[Failure]:
+    """Failures of matches that belong to no death. `named` are the chains with a known cause."""
+    failures = []
+    own: dict[str, tuple[Match, Failure]] = {}  # the newest failed request of each program that a line named
+    echoed: set[int] = set()
     last_echo: Match | None = None  # the last echo with a known exception
-    engine_cause: Match | None = (
-        None  # the engine's own last line on a request: the API server's echo adds nothing to it
-    )
-    for match in rest:
+    engine_cause: Match | None = None  # the engine's own last line on a request: the API server's echo adds nothing
+    for match in matches:
         if match.role == "cause" and (match.engine_side or (match.process or "").startswith(_ENGINES)):
             engine_cause = match
-        if id(match) in before:
+        if id(match) in left_out:
             continue
-        if match.role == "echo" and not match.chain:
-            own = own_causes.get(match.signature.file)
-            if own is not None and match.severity == "request" and near(own, match, match.signature.within_s):
-                echoed[id(own)] += 1
+        if match.role == "cause":
+            failures.append(_failure(match))
+            if match.severity == "request":
+                own[match.signature.file] = match, failures[-1]
+            continue
+        if match.role != "echo":
+            continue
+        if not match.chain:
+            cause, failure = own.get(match.signature.file, (None, None))
+            if cause and failure and match.severity == "request" and near(cause, match, match.signature.within_s):
+                failure.repeats += id(cause) in echoed  # the first one in the access log is the request itself
+                echoed.add(id(cause))
                 continue
             if engine_cause is not None and near(engine_cause, match, match.signature.within_s):
                 continue
-        doubtful = match.severity in DEADLY or match.signature.where == "traceback"
-        if match.warned and match.role == "cause" and doubtful and match.chain not in echoes:
+        if match.chain and match.chain in named:
             continue
-        if match.role == "cause" and not (id(match) in clients and match.chain not in echoes):
-            failures.append(_failure(match))
-            if match.severity == "request":
-                own_causes[match.signature.file], of_cause[id(match)] = match, len(failures) - 1
-        elif match.role == "echo" and not (match.chain and match.chain in named):
-            if (
-                match.signature.weak
-                and last_echo is not None
-                and match.chain not in unknown
-                and near(last_echo, match, 1.0)
-            ):
-                continue  # it only quotes another line
-            last_echo = match if match.chain in unknown else last_echo
-            severity: Severity = "degraded" if match.signature.weak else match.severity
-            failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
-    for cause, n in echoed.items():
-        failure = failures[of_cause[cause]]
-        failures[of_cause[cause]] = replace(failure, repeats=failure.repeats + n - 1)
+        exception, weak = unknown.get(match.chain), match.signature.weak
+        if weak and last_echo is not None and exception is None and near(last_echo, match, 1.0):
+            continue  # it only quotes another line
+        last_echo = last_echo if exception is None else match
+        failures.append(_failure(match, severity="degraded" if weak else match.severity, exception=exception))
     return failures
 
 
@@ -302,14 +311,12 @@ def _failure(
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
     merged: list[Failure] = []
-    index: dict[tuple[str, str, str], int] = {}
+    firsts: dict[tuple[str, str, str], Failure] = {}
     for failure in found:
-        key = (str(failure.evidence.source), failure.id, failure.title)
-        if failure.severity in DEADLY or key not in index:
-            index.setdefault(key, len(merged))
+        first = firsts.setdefault((str(failure.evidence.source), failure.id, failure.title), failure)
+        if failure.severity in DEADLY or first is failure:
             merged.append(failure)
         else:
-            first = merged[index[key]]
-            last_ns = max(first.last_ns, first.at_ns, failure.at_ns)
-            merged[index[key]] = replace(first, repeats=first.repeats + failure.repeats + 1, last_ns=last_ns)
+            first.repeats += failure.repeats + 1
+            first.last_ns = max(first.last_ns, first.at_ns, failure.at_ns)
     return merged

@@ -49,22 +49,15 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
 
 def _is_record(first: str, *, alone: bool) -> bool:
     """True for the first of many JSON records, one in each line."""
-    try:
-        found = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
+    found = _parsed(first)
     return not alone and isinstance(found, dict) and bool(record_texts(found))
 
 
 def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
-    read: list[str] = []
-    size = 0
-    for line in lines:
-        read.append(line)
-        size += len(line)
-        if size > LONGEST_CHARS:
-            yield from chain(read, lines)
-            return
+    read, whole = _read(lines)
+    if not whole:
+        yield from chain(read, lines)
+        return
     found = [record for text in _documents(read, longest_line) for record in _records(text)]
     if not found:
         yield from read
@@ -80,14 +73,15 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
 def _documents(read: list[str], longest_line: int) -> Iterator[object]:
     """The document, or one in each line (OTLP's file exporter)."""
     text = "".join(line if len(line) >= longest_line else line + "\n" for line in read)
+    whole = _parsed(text)
+    yield from map(_parsed, read) if whole is None else [whole]
+
+
+def _parsed(text: str) -> object:
     try:
-        yield json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        for line in read:
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                continue
+        return None
 
 
 def _records(node: object) -> Iterator[tuple[int | None, str]]:
@@ -154,14 +148,19 @@ def _of_table(lines: Iterator[str], time: int, message: int) -> Iterator[str]:
 
 
 def _reversed(lines: Iterator[str]) -> Iterator[str]:
+    read, whole = _read(lines)
+    yield from reversed(read) if whole else chain(read, lines)
+
+
+def _read(lines: Iterator[str]) -> tuple[list[str], bool]:
+    """The lines, and whether they are all: a longer document stays in the order of its lines."""
     read, size = [], 0
     for line in lines:
         read.append(line)
         size += len(line)
         if size > LONGEST_CHARS:
-            yield from chain(read, lines)
-            return
-    yield from reversed(read)
+            return read, False
+    return read, True
 
 
 def _newest_first(head: list[str]) -> bool:

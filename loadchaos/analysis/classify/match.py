@@ -71,11 +71,11 @@ class Hit:
     process: str
     at_ns: int | None
     clock_s: float | None
-    frames: Sequence[Frame]
-    blamed: Frame | None
-    exception: tuple[str, str]
-    chain: int
-    engine_side: bool
+    frames: Sequence[Frame] = ()
+    blamed: Frame | None = None
+    exception: tuple[str, str] = ("", "")
+    chain: int = 0
+    engine_side: bool = False
 
 
 def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) -> Match:

@@ -61,7 +61,7 @@ class NativeStack:
         if thread is not None:
             self._thread = thread["current"] != "Thread"
             return True
-        if self._go(text, line_no):
+        if self._fold_goroutine(text, line_no):
             return True
         found = _PYTHON.match(text)
         if found is not None:
@@ -81,7 +81,7 @@ class NativeStack:
             self._keep(self.frames, frame)
         return True
 
-    def _go(self, text: str, line_no: int) -> bool:
+    def _fold_goroutine(self, text: str, line_no: int) -> bool:
         """Fold a line of a goroutine; the first goroutine is the one that ended the program."""
         if _GO_HEAD.match(text):
             self._goroutines += text.startswith("goroutine")

@@ -78,6 +78,11 @@ class Trace:
             or "<frozen runpy>" in outermost.path
         )
 
+    def chained(self, level: str) -> Trace:
+        """The traceback that follows this one in its chain."""
+        flags = {name: getattr(self, name) for name in ("logged", "warned", "may_be_uncaught", "named", "loud")}
+        return Trace(self.chain, level, **flags)
+
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer. True when it is part of this traceback and leaves it open."""
         found = _FILE.match(text)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.errors import LoadchaosError
@@ -36,7 +36,8 @@ server model cache tokens token number config info warning message code line fil
 _COMMON = frozenset(_COMMON_TEXT.split())
 _STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
 _LISTS = ("find", "pattern", "unless", "unless_before", "before", "alt", "known", "refines", "examples", "frames")
-_OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom", "starting")
+_PATTERNS = ("pattern", "unless", "unless_before", "before")
+_FLAGS = ("quiet", "vague", "weak", "asynchronous", "symptom", "starting")
 _MOST_FRAME_PLACES = 2_000
 _SEVERITIES = get_args(Severity)
 
@@ -73,7 +74,7 @@ class Signature:
     id: str
     title: str
     severity: Severity
-    role: str
+    role: str = "cause"
     file: str = ""
     find: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
@@ -303,15 +304,9 @@ def _list(name: str, entry: str, data: Mapping[str, Any], key: str) -> tuple[str
     return tuple(texts)
 
 
-def _check_find(name: str, entry: str, texts: Sequence[str]) -> None:
-    for text in texts:
-        if not WORD.search(text):
-            raise SignatureError(f"{name}: {entry}: find {text!r} has no word of three letters or more")
-
-
 def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
     entry = str(data.get("id") or f"entry {n + 1}")
-    _only(name, entry, data, (*_STRINGS, *_LISTS, *_OTHER))
+    _only(name, entry, data, (*_STRINGS, *_LISTS, *_FLAGS, "within_s", "variant", "derive"))
     for key in ("id", "title", "severity"):
         if not data.get(key):
             raise SignatureError(f"{name}: {entry}: {key} is missing")
@@ -326,7 +321,8 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true for one without log lines)")
     if not lists["find"] and not symptom and role != "place":
         raise SignatureError(f"{name}: {entry}: find is missing")
-    _check_find(name, entry, lists["find"])
+    if wordless := [text for text in lists["find"] if not WORD.search(text)]:
+        raise SignatureError(f"{name}: {entry}: find {wordless[0]!r} has no word of three letters or more")
     for expression in data.get("derive", {}).values():
         _check_expression(name, entry, expression)
     variants = []
@@ -334,41 +330,13 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         _only(name, f"{entry}: variant", v, ("frames", "title", "remedy", "known", "why"))
         if not v.get("title") or not v.get("frames"):
             raise SignatureError(f"{name}: {entry}: a variant needs frames and a title")
-        variants.append(
-            Variant(tuple(v["frames"]), v["title"], v.get("remedy", ""), tuple(v.get("known", ())), v.get("why", ""))
-        )
-    return Signature(
-        id=data["id"],
-        title=data["title"],
-        severity=cast("Severity", severity),
-        role=role,
-        file=name,
-        find=lists["find"],
-        patterns=_patterns(name, entry, lists["pattern"]),
-        unless=_patterns(name, entry, lists["unless"]),
-        unless_before=_patterns(name, entry, lists["unless_before"]),
-        before=_patterns(name, entry, lists["before"]),
-        alt=lists["alt"],
-        known=lists["known"],
-        refines=lists["refines"],
-        frames=lists["frames"],
-        examples=lists["examples"],
-        variants=tuple(variants),
-        layer=data.get("layer", ""),
-        remedy=data.get("remedy", ""),
-        why=data.get("why", ""),
-        trigger=data.get("trigger", ""),
-        versions=data.get("versions", ""),
-        where=data.get("where", "line"),
-        quiet=bool(data.get("quiet")),
-        vague=bool(data.get("vague")),
-        weak=bool(data.get("weak")),
-        asynchronous=bool(data.get("asynchronous")),
-        symptom=symptom,
-        starting=bool(data.get("starting")),
-        within_s=float(data.get("within_s", 10.0)),
-        derive=dict(data.get("derive", {})),
-    )
+        variants.append(Variant(**{**v, "frames": tuple(v["frames"]), "known": tuple(v.get("known", ()))}))
+    patterns = {key: _patterns(name, entry, lists.pop(key)) for key in _PATTERNS}
+    patterns["patterns"] = patterns.pop("pattern")
+    given: dict[str, Any] = {key: data[key] for key in _STRINGS if key in data}
+    given |= {key: bool(data[key]) for key in _FLAGS if key in data}
+    given |= {**lists, **patterns, "derive": dict(data.get("derive", {})), "variants": tuple(variants)}
+    return Signature(**given, file=name, within_s=float(data.get("within_s", 10.0)))
 
 
 def _index(signatures: Iterable[Signature]) -> dict[bytes, tuple[Signature, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from loadchaos.analysis.classify.signature_file import Signature, Signatures
 from loadchaos.analysis.verdict.model import KnownIssue
@@ -38,20 +39,24 @@ class SignatureSummary:
 
     @classmethod
     def of(cls, s: Signature, signatures: Signatures) -> SignatureSummary:
+        alike = (
+            "id",
+            "title",
+            "severity",
+            "role",
+            "layer",
+            "versions",
+            "trigger",
+            "why",
+            "remedy",
+            "examples",
+            "refines",
+        )
+        fields: dict[str, Any] = {name: getattr(s, name) for name in alike}
         return cls(
-            id=s.id,
-            title=s.title,
-            severity=s.severity,
-            role=s.role,
+            **fields,
             speaker=s.file.removesuffix(".toml"),
-            layer=s.layer,
-            versions=s.versions,
-            trigger=s.trigger,
-            why=s.why,
-            remedy=s.remedy,
             patterns=tuple(p.pattern for p in s.patterns),
-            examples=tuple(s.examples),
-            refines=tuple(s.refines),
-            variants=tuple(VariantSummary(title=v.title, frames=tuple(v.frames)) for v in s.variants),
+            variants=tuple(VariantSummary(title=v.title, frames=v.frames) for v in s.variants),
             known=signatures.issues(dict.fromkeys((*s.known, *(k for v in s.variants for k in v.known)))),
         )

@@ -6,7 +6,7 @@ They are exceptions with a traceback, and single lines at ERROR level.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loadchaos.analysis.classify.last_words import Candidate
 from loadchaos.analysis.classify.match import Match
@@ -51,9 +51,8 @@ class UnexplainedErrors:
 
     def _count(self, failure: Failure) -> None:
         key = (str(failure.evidence.source), failure.id, failure.title)
-        first = self.kinds.get(key)
-        if first is not None:
-            self.kinds[key] = replace(first, repeats=first.repeats + failure.repeats + 1)
+        if (first := self.kinds.get(key)) is not None:
+            first.repeats += failure.repeats + 1
         elif len(self.kinds) < _MOST_KINDS:
             self.kinds[key] = failure
 

@@ -7,7 +7,7 @@ hundred answers of the same traffic.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -69,10 +69,7 @@ class _Traffic:
     answers: int = 0
     low: float = 1.0
     high: float = 0.0
-    shares: dict[str, _Share] = field(default_factory=dict)
-
-    def share(self, sign: str) -> _Share:
-        return self.shares.setdefault(sign, _Share())
+    shares: defaultdict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
     @property
     def learned(self) -> int:
@@ -86,23 +83,22 @@ class AnswerSigns(Detector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._traffics: dict[str, _Traffic] = {}
+        self._traffics: defaultdict[str, _Traffic] = defaultdict(_Traffic)
 
     def on_baseline(self, row: BaselineRow) -> None:
         if row.get("outcome") != "ok":
             return
-        traffic = self._traffics.setdefault(str(row["traffic"]), _Traffic())
+        traffic = self._traffics[str(row["traffic"])]
         traffic.idle += 1
         self._learn_ratio(traffic, row.get("text_ratio"))
         for sign in row.get("signs") or ():
-            traffic.share(sign).idle += 1
+            traffic.shares[sign].idle += 1
 
     def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok" or row.get("folded"):
             return
         name = str(row.get("traffic", ""))
-        if (traffic := self._traffics.get(name)) is None:  # setdefault would make a new one for every row
-            traffic = self._traffics[name] = _Traffic()
+        traffic = self._traffics[name]
         traffic.answers += 1
         signs, ratio = set(row.get("signs") or ()), row.get("text_ratio")
         if traffic.answers <= REFERENCE:
@@ -118,7 +114,7 @@ class AnswerSigns(Detector):
             traffic.low, traffic.high = min(traffic.low, ratio), max(traffic.high, ratio)
 
     def _count(self, name: str, traffic: _Traffic, sign: str, row: EndRow, *, there: bool) -> None:
-        share = traffic.share(sign)
+        share = traffic.shares[sign]
         share.window.append(there)
         if there:
             share.suspects.append((str(row.get("id")), int(row["at_ns"])))

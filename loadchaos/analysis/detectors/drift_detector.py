@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -41,19 +42,19 @@ def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_
 
 
 def _constant(in_flight: Sequence[Point]) -> bool:
-    if len(in_flight) < 3:
-        return False
-    third = max(1, len(in_flight) // 3)
-    first, last = (median(v for _, v in part) for part in (in_flight[:third], in_flight[-third:]))
+    first, last = _ends(in_flight)
     return first > 0 and abs(last / first - 1) <= _CONSTANT
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float]:
+    """Medians of the first and the last third; 0 of fewer than three points."""
+    third = len(points) // 3
+    return (median(v for _, v in points[:third]), median(v for _, v in points[-third:])) if third else (0.0, 0.0)
 
 
 def stable_queue(waiting: Sequence[Point]) -> bool:
     """True when a count of the server did not change, or without counts."""
-    if len(waiting) < 3:
-        return True
-    third = max(1, len(waiting) // 3)
-    first, last = (median(v for _, v in part) for part in (waiting[:third], waiting[-third:]))
+    first, last = _ends(waiting)
     return abs(last - first) <= max(1.0, _CONSTANT * first)
 
 
@@ -110,6 +111,9 @@ class _Idle:
     since_ns: int | None = None
     usage: float = 0.0
 
+    def is_long(self, now_ns: int) -> bool:
+        return self.since_ns is not None and (now_ns - self.since_ns) / NS_PER_S >= _IDLE_FOR_S
+
 
 class DriftDetector(Detector):
     """Folds end, heartbeat, process, metrics and state rows. Reports each id and place once."""
@@ -121,7 +125,7 @@ class DriftDetector(Detector):
         self._in_flight: dict[str, int] = {}
         self._queues: dict[tuple[str, str], tuple[float, float]] = {}
         self._idle: dict[tuple[str, str], _Idle] = {}
-        self._kv_after_idle: dict[tuple[str, str], list[float]] = {}
+        self._kv_after_idle: dict[tuple[str, str], deque[float]] = {}
         self._restarted = False
 
     def on_end(self, row: EndRow) -> None:
@@ -177,11 +181,8 @@ class DriftDetector(Detector):
             idle.usage = float(usage)
 
     def _note_idle(self, key: tuple[str, str], now_ns: int) -> None:
-        idle = self._idle[key]
-        if idle.since_ns is not None and (now_ns - idle.since_ns) / NS_PER_S >= _IDLE_FOR_S:
-            left = self._kv_after_idle.setdefault(key, [])
-            left.append(idle.usage)
-            del left[:-MOST_PROCESSES]
+        if self._idle[key].is_long(now_ns):
+            self._kv_after_idle.setdefault(key, deque(maxlen=MOST_PROCESSES)).append(self._idle[key].usage)
 
     def on_state(self, row: StateRow) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):  # the figures of a new process start again
@@ -208,8 +209,8 @@ class DriftDetector(Detector):
         ):
             trend = latency_trend(samples.points(), in_flight, at_least=at_least)
             if trend is not None:
-                title = f"{name} rises under constant load: {_ms(max(0.0, trend.begin))} to {_ms(trend.end)}"
-                title += f" in {trend.span_s:.0f} s"
+                title = f"{name} rises under constant load: {1000 * max(0.0, trend.begin):.0f} ms "
+                title += f"to {1000 * trend.end:.0f} ms in {trend.span_s:.0f} s"
                 remedy = "Compare with a restarted server. Check its memory, KV cache and queues over this time."
                 found.append(from_figures("latency_drift", "degraded", title, remedy, now_ns, name))
         return found
@@ -229,19 +230,11 @@ class DriftDetector(Detector):
     def _kv_cache(self, now_ns: int) -> list[Failure]:
         found = []
         for replica, engine in {**self._kv_after_idle, **self._idle}:
-            values, idle = (
-                list(self._kv_after_idle.get((replica, engine), ())),
-                self._idle.get((replica, engine), _Idle()),
-            )
-            if idle.since_ns is not None and (now_ns - idle.since_ns) / NS_PER_S >= _IDLE_FOR_S:
+            values = list(self._kv_after_idle.get((replica, engine), ()))
+            if (idle := self._idle.get((replica, engine))) is not None and idle.is_long(now_ns):
                 values.append(idle.usage)
-            rise = kv_rise(values)
-            if rise is not None:
+            if (rise := kv_rise(values)) is not None:
                 title = f"KV cache leaks: use with nothing running rises from {rise[0]:.1%} to {rise[1]:.1%}"
                 remedy = "Check aborted requests and disconnected clients: their blocks are not freed."
                 found.append(from_figures("kv_leak", "degraded", title, remedy, now_ns, f"engine {engine}"))
         return found
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted
 
 SILENT_NS = 5 * NS_PER_S
 """Silence at the end of the load that proves nothing of the server, where it is also three times the longest gap before."""
@@ -51,6 +51,7 @@ class EndOfLoad(RowFold):
         """Requests that were silent at the end, None without any."""
         if self._silent_ns < max(SILENT_NS, _GAPS * self._longest_ns):
             return None
-        n = f"{self._stopped} request{'' if self._stopped == 1 else 's'}"
-        text = f"no token for {self._silent_ns / NS_PER_S:.1f} s on {n} in flight, until loadchaos ended the load"
-        return Check("end_of_load", "the server answered to the end", text, "unknown")
+        silent = f"no token for {self._silent_ns / NS_PER_S:.1f} s on {counted(self._stopped, 'request')} in flight"
+        return Check(
+            "end_of_load", "the server answered to the end", f"{silent}, until loadchaos ended the load", "unknown"
+        )

@@ -119,29 +119,18 @@ class GrowthTracker(RowFold):
     def growths(self) -> dict[str, Growth | None]:
         """Growth by figure, None where the data is too short. Of several lives of the server the worst."""
         cache_bytes = {"rss": self._image_cache.bytes * self._life.cache_holders}
-        now = {
-            name: growth(
-                s.points(),
-                points_of_whole=name in _POINTS,
-                settles=name in _MEMORY,
-                cache_bytes=cache_bytes.get(name, 0.0),
-            )
-            for name, s in self._life.samples.items()
-        }
+        now = {name: growth(name, s.points(), cache_bytes.get(name, 0.0)) for name, s in self._life.samples.items()}
         lives = {name: [g for g in (now[name], self._past.get(name)) if g is not None] for name in FIGURES}
         return {name: max(found, key=lambda g: g.per_hour) if found else None for name, found in lives.items()}
 
 
-def growth(
-    points: list[Point], *, points_of_whole: bool = False, settles: bool = False, cache_bytes: float = 0.0
-) -> Growth | None:
+def growth(figure: str, points: list[Point], cache_bytes: float = 0.0) -> Growth | None:
     """Growth per hour; 0 where uncertain, None where the data is too short.
 
     Args:
+        figure: a key of FIGURES.
         points: (second, value), oldest first.
-        points_of_whole: the values are shares, and their growth is in points.
-        settles: growth that slows down does not count.
-        cache_bytes: nor does growth up to this.
+        cache_bytes: growth up to this does not count.
     """
     if len(points) < FEWEST_POINTS or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
         return None
@@ -152,11 +141,11 @@ def growth(
         or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s
     ):
         return Growth(0.0, span_s)
-    if rate * span_s <= cache_bytes or (settles and levels_off(points, z=_SURE)):
+    if rate * span_s <= cache_bytes or (figure in _MEMORY and levels_off(points, z=_SURE)):
         return Growth(0.0, span_s)
     values = sorted(v - rate * (t - points[0][0]) for t, v in points)
     begin = values[len(values) // 2]
-    if points_of_whole:
+    if figure in _POINTS:
         return Growth(rate * 3600, span_s)
     return Growth(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, LaunchRow, MetricsRow, QuestionRow
+from loadchaos.core.model import Decision
 from loadchaos.core.units import figure
 
 _KEPT = 50_000
@@ -130,15 +131,16 @@ class ImageCacheHits(RowFold):
         repeats = f"{sure:,}" if sure == possible else f"{sure:,} to {possible:,}"
         actual = f"{hits:,.0f} hits in {queries:,.0f} queries, {repeats} repeats sent"
         before = self._base[0]
+        verdict: Decision = "pass"
         if possible + slack < hits <= possible + before + slack:
             actual += f": the server had looked up {before:,.0f} images before the load, perhaps the same ones"
-            return Check("image_dial", expected, f"{actual} (restart it, or give another --seed)", "unknown")
-        if hits > possible + slack:
-            return Check("image_dial", expected, f"{actual}: images never sent before were cache hits", "fail")
-        if hits < sure - slack:
+            actual, verdict = f"{actual} (restart it, or give another --seed)", "unknown"
+        elif hits > possible + slack:
+            actual, verdict = f"{actual}: images never sent before were cache hits", "fail"
+        elif hits < sure - slack:
             actual += ": the cache evicts earlier (a small cache, or another distance than reuse_distance)"
-            return Check("image_dial", expected, actual, "unknown" if required else "pass")
-        return Check("image_dial", expected, actual, "pass")
+            verdict = "unknown" if required else "pass"
+        return Check("image_dial", expected, actual, verdict)
 
     def _not_ours(self, queries: float, fewest: int, most: int) -> str:
         if len(self._sides) > 1:

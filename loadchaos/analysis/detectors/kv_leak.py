@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
+from loadchaos.analysis.detectors.silent_faults import RELEASE
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import (
@@ -26,7 +26,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 _SOON_NS = 2 * NS_PER_S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
@@ -62,10 +62,6 @@ class _Engine:
             return
         least = kv if self.kv_before is None else min(kv, self.kv_before)
         self.kv_before, self.at_rest = least if busy else kv, not busy
-
-    def question_at(self, sent_ns: int) -> None:
-        """Take back readings since a question of ours: they show it."""
-        self.readings = [reading for reading in self.readings if reading.at_ns < sent_ns]
 
 
 class KvLeakDetector(Detector):
@@ -112,9 +108,9 @@ class KvLeakDetector(Detector):
     def on_question(self, row: QuestionRow) -> None:
         if row["when"] != "after":
             return
-        self._asked = True
+        self._asked = True  # later readings show our questions
         for engine in self._engines.values():
-            engine.question_at(int(row["sent_ns"]))
+            engine.readings = [reading for reading in engine.readings if reading.at_ns < int(row["sent_ns"])]
 
     def on_launch(self, row: LaunchRow) -> None:
         if row["what"] != "start":
@@ -156,7 +152,7 @@ class KvLeakDetector(Detector):
             if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + int(SCRAPE_EVERY_S * NS_PER_S)):
                 continue
             if engine.newest.busy:
-                found[replica] = "lost_requests_held", f"{requests(engine.newest.busy)} still in the server"
+                found[replica] = "lost_requests_held", f"{counted(engine.newest.busy, 'request')} still in the server"
             elif self._kv_unknown(engine) is None and (held := self._held(engine)):
                 found[replica] = "kv_leak", held
         return found
@@ -197,7 +193,7 @@ class KvLeakDetector(Detector):
         leaks = self.leaks()
         held = "; ".join(f"{replica}: {text}" for replica, (_, text) in leaks.items())
         busy = sum(e.newest.busy for e in engines)
-        actual = held or ("0 requests" if not busy else f"{requests(busy)}, read too soon after the load")
+        actual = held or ("0 requests" if not busy else f"{counted(busy, 'request')}, read too soon after the load")
         reasons = dict.fromkeys(why for e in engines if (why := self._kv_unknown(e)) is not None)
         actual += "".join(f"; KV use not checked: {why}" for why in reasons)
         expected = "0 requests, KV use as before the load"

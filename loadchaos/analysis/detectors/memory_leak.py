@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.analysis.detectors.base import Detector, Finding, from_figures
 from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend, slope
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
 from loadchaos.core.model import SERVER_ROLES
@@ -82,8 +82,7 @@ class MemoryLeakDetector(Detector):
             title += f" in {trend.span_s:.0f} s ({trend.per_s * 3600 / _MB:.0f} MB/h)"
             name = "api_server_leak" if role == "api_server" and self._aborted else "memory_leak"
             remedy = "Restart it before memory runs out. Send a heap profile of that process (memray attach) upstream."
-            shown, process = evidence("figures", title), f"pid {key[1]}"
-            found.append(Failure(name, "degraded", title, shown, now_ns, process=process, remedy=remedy))
+            found.append(from_figures(name, "degraded", title, remedy, now_ns, f"pid {key[1]}"))
         return found
 
     def finish(self) -> list[Finding]:

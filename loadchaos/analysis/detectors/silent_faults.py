@@ -11,7 +11,7 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.state.signals import PROGRESS
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, HeartbeatRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted
 
 _STALL_S = 30.0
 _LOST_S = 15.0
@@ -117,7 +117,7 @@ class SilentFaultDetector(Detector):
         if gauges.stuck_ns is not None and (at_ns - gauges.stuck_ns) / NS_PER_S >= _STALL_S:
             n, kv = gauges.values["requests_waiting"], gauges.values.get("kv_usage_ratio")
             used = f" ({kv:.0%} of the KV cache in use)" if kv is not None else ""
-            title = f"{requests(n)} waiting, 0 running, no progress for {_STALL_S:.0f} s{used}"
+            title = f"{counted(n, 'request')} waiting, 0 running, no progress for {_STALL_S:.0f} s{used}"
             remedy = (
                 "A request that can never get its KV blocks blocks the queue: lower --max-model-len, or add KV cache."
             )
@@ -125,7 +125,7 @@ class SilentFaultDetector(Detector):
             self._pending.append(from_figures(name, "hang", title, remedy, gauges.stuck_ns, where))
         if gauges.held_ns is not None and (at_ns - gauges.held_ns) / NS_PER_S >= _LOST_S:
             n = gauges.values["requests_running"]
-            title = f"{requests(n)} still running {_LOST_S:.0f} s after the last client disconnected"
+            title = f"{counted(n, 'request')} still running {_LOST_S:.0f} s after the last client disconnected"
             remedy = RELEASE
             self._pending.append(from_figures("lost_requests_held", "degraded", title, remedy, gauges.held_ns, where))
 
@@ -141,10 +141,6 @@ class SilentFaultDetector(Detector):
             remedy = "Check the output token limits of server and gateway."
             pending.append(from_figures("silent_truncation", "request", title, remedy, now_ns, "answers"))
         return self.untold(pending)
-
-
-def requests(n: float) -> str:
-    return f"{n:g} request{'' if n == 1 else 's'}"
 
 
 def _context(facts: Facts | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +58,8 @@ class AnswerFigures(RowFold):
     """
 
     def __init__(self, warm_up: Mapping[str, Any] | None = None) -> None:
-        self.latency: dict[str, LatencyHistograms] = {}
-        self.lengths: dict[str, LengthDistribution] = {}
+        self.latency: defaultdict[str, LatencyHistograms] = defaultdict(LatencyHistograms)
+        self.lengths: defaultdict[str, LengthDistribution] = defaultdict(LengthDistribution)
         self.event_tokens = EventTokens()
         self._warm_up, self._rule_is_given = WarmUp(warm_up), warm_up is not None
 
@@ -78,13 +79,10 @@ class AnswerFigures(RowFold):
     def on_end(self, row: EndRow) -> None:
         traffic, in_warm_up = str(row.get("traffic", "")), self._warm_up.covers(row)
         self.event_tokens.on_end(row)
-        if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
-            length = self.lengths[traffic] = LengthDistribution()
-        length.add(row)
+        self.lengths[traffic].add(row)
         if row.get("outcome") == "missed":
             return
-        if (latency := self.latency.get(traffic)) is None:
-            latency = self.latency[traffic] = LatencyHistograms()
+        latency = self.latency[traffic]
         if not in_warm_up and (sample := sample_of(row)) is not None:
             latency.add(sample)
             latency.add_delay(row, sample)

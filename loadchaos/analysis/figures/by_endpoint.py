@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from loadchaos.analysis.figures.requests import Part, sum_of
 from loadchaos.analysis.figures.run_figures import RunFigures
@@ -33,7 +33,7 @@ class EndpointFigures:
 
     def outcomes(self) -> dict[str, Counter[str]]:
         of = self._requests.outcomes
-        sums = {name: _sum(of[traffic] for traffic in traffics) for name, traffics in self._groups.items()}
+        sums = {name: sum((of[traffic] for traffic in traffics), Counter()) for name, traffics in self._groups.items()}
         return {**of, **sums, "": self._requests.total()}
 
     def latency(self) -> dict[str, LatencyHistograms]:
@@ -53,10 +53,3 @@ class EndpointFigures:
             )
             for name, traffics in several_endpoints(self._endpoints, self._requests.outcomes).items()
         }
-
-
-def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for one in counts:
-        found.update(one)
-    return found

@@ -66,14 +66,13 @@ class GoodputCount:
             return f"no answer had {' or '.join(missing)}: was it streamed?"
         return None
 
-    def parts(self) -> dict[str, Part]:
-        """Good requests of those that had to be, by traffic ("": all)."""
-        parts = {traffic: Part(self._good[traffic], n) for traffic, n in self._due.items()}
-        return {**parts, "": sum_of(parts.values())}
-
-    def parts_without_own_delay(self) -> dict[str, Part]:
-        """The same, as if our own client had sent each request in time."""
-        parts = {traffic: Part(self._good[traffic] + self._late[traffic], n) for traffic, n in self._due.items()}
+    def parts(self, *, in_time: bool = False) -> dict[str, Part]:
+        """Good requests of those that had to be, by traffic ("": all). `in_time`: as if our own client had sent each one
+        in time.
+        """
+        parts = {
+            traffic: Part(self._good[traffic] + in_time * self._late[traffic], n) for traffic, n in self._due.items()
+        }
         return {**parts, "": sum_of(parts.values())}
 
     def figures(self, limits_s: Mapping[str, float], seconds: float | None) -> GoodputFigures:

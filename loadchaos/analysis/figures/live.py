@@ -9,7 +9,7 @@ give the same totals, so a restarted follower shows the same numbers.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from loadchaos.analysis.figures.snapshot import (
     Snapshot,
     TrafficLine,
 )
-from loadchaos.analysis.figures.time_bucket import Bucket
+from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
 from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
@@ -93,15 +93,15 @@ class BucketHistogram:
 
 
 class _Bounded:
-    """Histograms with the bounds of the metrics page, for one kind of traffic."""
+    """Histograms with the bounds of the metrics page, for one kind of traffic. `sessions` are those that finished, and those
+    lost to a timeout as lower bounds.
+    """
 
     __slots__ = ("latency", "sessions")
 
     def __init__(self) -> None:
         self.latency = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
-        self.sessions = BucketHistogram(
-            E2E_BOUNDS_S
-        )  # sessions that finished, and those lost to a timeout as lower bounds
+        self.sessions = BucketHistogram(E2E_BOUNDS_S)
 
 
 class LiveFigures(RowFold):
@@ -123,7 +123,7 @@ class LiveFigures(RowFold):
         self.load_end_ns: int | None = None
         self._open_sessions: set[str] = set()
         self.ended = False
-        self._bounded: dict[str, _Bounded] = {}
+        self.bounded: defaultdict[str, _Bounded] = defaultdict(_Bounded)
         self._finished = False
         self.states: dict[str, ReplicaState] = {}
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
@@ -170,7 +170,7 @@ class LiveFigures(RowFold):
             timed = row.get("end") == "finished" or row.get("why") in LOWER_BOUNDS
             if timed and not self.figures.warm_up.covers(row):
                 e2e_s = (int(row["at_ns"]) - int(row["due_ns"])) / NS_PER_S
-                self.bounded(str(row.get("traffic"))).sessions.add(e2e_s, request_id=name[:64])
+                self.bounded[str(row.get("traffic"))].sessions.add(e2e_s, request_id=name[:64])
 
     def on_begin(self, row: BeginRow) -> None:
         self._bucket(row).begun += 1
@@ -185,7 +185,7 @@ class LiveFigures(RowFold):
         if (sample := sample_of(row)) is None:
             return
         bucket.latency.add(sample)
-        request, bounded = str(row.get("request_id") or row.get("id") or "")[:64], self.bounded(str(row.get("traffic")))
+        request, bounded = str(row.get("request_id") or row.get("id") or "")[:64], self.bounded[str(row.get("traffic"))]
         for kind, value in (("ttft", sample.ttft_ns), ("tpot", sample.tpot_ns), ("e2e", sample.e2e_ns)):
             if value is not None:
                 bounded.latency[kind].add(value / NS_PER_S, request_id=request)
@@ -197,11 +197,6 @@ class LiveFigures(RowFold):
         if self.figures.slo_s and row.get("why") == "no_slot" and not self.figures.warm_up.covers(row):
             self._bucket(row).due += count
         self._bucket(row).outcomes["missed"] += count
-
-    def bounded(self, traffic: str) -> _Bounded:
-        if (found := self._bounded.get(traffic)) is None:
-            found = self._bounded[traffic] = _Bounded()
-        return found
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         self.workers[str(row.get("file", ""))] = row
@@ -217,15 +212,13 @@ class LiveFigures(RowFold):
         self.states[replica] = ReplicaState(replica, str(row.get("to")), int(row.get("at_ns") or 0), signs)
 
     def on_metrics(self, row: MetricsRow) -> None:
-        values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         key = str(row.get("replica") or ""), str(row.get("engine") or "0")
-        self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
+        self.server[key], self._server_ns[key] = numbers_of(row), int(row.get("at_ns") or 0)
 
     def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("host") or ""), str(row.get("device") or "")
-        values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         if key in self.devices or len(self.devices) < _MOST_DEVICES:
-            self.devices[key] = self.devices.get(key, {}) | values
+            self.devices[key] = self.devices.get(key, {}) | numbers_of(row)
 
     def on_gap(self, row: GapRow) -> None:
         # A long gap has several rows with its length so far: only the part since the last one is added.
@@ -374,7 +367,7 @@ class LiveFigures(RowFold):
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),
             in_flight=len(requests.in_flight),
             begun_per_s=recent.begun / span,
-            done_per_s=_done(recent) / span,
+            done_per_s=(recent.outcomes.total() - recent.outcomes["missed"]) / span,
             tokens_per_s=recent.events * figures.answers.event_tokens.mean / span,
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
             lag_s=self._worst("lag_ns") / NS_PER_S,
@@ -392,7 +385,7 @@ class LiveFigures(RowFold):
 
 
 def _line(name: str, traffics: Sequence[str], figures: RunFigures) -> TrafficLine:
-    parts = [figures.requests.traffic_of(traffic) for traffic in traffics]
+    parts = [figures.requests.traffic[traffic] for traffic in traffics]
     latency = merged_latency(map(figures.answers.latency.get, traffics))
     return TrafficLine(
         name,
@@ -401,10 +394,6 @@ def _line(name: str, traffics: Sequence[str], figures: RunFigures) -> TrafficLin
         tuple((o, n) for o in OUTCOMES if (n := sum(t.outcomes[o] for t in parts))),
         {kind: percentiles(hist) for kind, hist in latency.items()},
     )
-
-
-def _done(bucket: Bucket) -> int:
-    return sum(n for outcome, n in bucket.outcomes.items() if outcome != "missed")
 
 
 def _session_line(counts: Mapping[str, int]) -> SessionLine:

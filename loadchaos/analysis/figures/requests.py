@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -43,6 +43,13 @@ class Sent(NamedTuple):
     edge: int | None
     image_file: str = ""
 
+    @classmethod
+    def of(cls, row: BeginRow | EndRow, sent_ns: int, tokens: int | None) -> Sent:
+        return cls(
+            str(row["id"]), int(row.get("step") or 0), str(row.get("traffic", "")), sent_ns, tokens,
+            int(row.get("images") or 0), row.get("edge"), str(row.get("image_file") or ""),
+        )  # fmt: skip
+
     def record(self, now_ns: int) -> SentRequest:
         """The request as in incident.json, where it was in flight until `now_ns`."""
         age_s = round((now_ns - self.sent_ns) / NS_PER_S, 3)
@@ -74,11 +81,9 @@ class PhaseStats:
         if self.no_slot <= 0.01 * (self.ended + self.no_slot):
             return None
         e2e = self.e2e.quantile(0.5)
-        slow = (
-            f", as answers took {e2e / NS_PER_S:.3g} s (median)" if e2e is not None else ", as no request was answered"
-        )
+        slow = f"answers took {e2e / NS_PER_S:.3g} s (median)" if e2e is not None else "no request was answered"
         missed = f"{self.no_slot} request{'s were' if self.no_slot > 1 else ' was'} not sent"
-        return f"{limit} was reached{slow}: {missed}"
+        return f"{limit} was reached, as {slow}: {missed}"
 
 
 class TrafficFigures:
@@ -124,10 +129,10 @@ class RequestStats:
     """All requests of a run. `in_flight` maps ids to begun requests; `recent_ends` is bounded."""
 
     def __init__(self) -> None:
-        self.traffic: dict[str, TrafficFigures] = {}
+        self.traffic: defaultdict[str, TrafficFigures] = defaultdict(TrafficFigures)
         self.outcomes: dict[str, Counter[str]] = {}
         """Outcomes by traffic, in the order in which each kind of traffic had its first one."""
-        self.phases: dict[int, PhaseStats] = {}
+        self.phases: defaultdict[int, PhaseStats] = defaultdict(PhaseStats)
         self.in_flight: dict[str, Sent] = {}
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
@@ -145,18 +150,9 @@ class RequestStats:
         self.first_sent_ns: int | None = None
 
     def on_begin(self, row: BeginRow) -> None:
-        sent = Sent(
-            str(row["id"]),
-            int(row.get("step") or 0),
-            str(row.get("traffic", "")),
-            int(row["at_ns"]),
-            row.get("tokens"),
-            int(row.get("images") or 0),
-            row.get("edge"),
-            str(row.get("image_file") or ""),
-        )
+        sent = Sent.of(row, int(row["at_ns"]), row.get("tokens"))
         self.begun += 1
-        traffic = self.traffic_of(sent.traffic)
+        traffic = self.traffic[sent.traffic]
         traffic.on_begin(row)
         traffic.in_flight += sent.id not in self.in_flight
         self.in_flight[sent.id] = sent
@@ -177,7 +173,7 @@ class RequestStats:
             return None
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
-            self.traffic_of(sent.traffic).in_flight -= 1
+            self.traffic[sent.traffic].in_flight -= 1
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
         if detail := row.get("detail"):
             self.stale += int(detail.get("stale_retry") or 0)
@@ -203,16 +199,9 @@ class RequestStats:
             traffic.in_flight -= 1
         return len(left)
 
-    def traffic_of(self, name: str) -> TrafficFigures:
-        if (traffic := self.traffic.get(name)) is None:  # setdefault would make new figures for every row
-            traffic = self.traffic[name] = TrafficFigures()
-        return traffic
-
     def _with_outcome(self, name: str) -> TrafficFigures:
-        traffic = self.traffic_of(name)
-        if name not in self.outcomes:
-            self.outcomes[name] = traffic.outcomes
-        return traffic
+        self.outcomes.setdefault(name, self.traffic[name].outcomes)
+        return self.traffic[name]
 
     def total(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -239,11 +228,8 @@ class RequestStats:
         return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
-        return {
-            name: {"begun": traffic.begun, "ok": traffic.outcomes["ok"]}
-            for name, traffic in self.traffic.items()
-            if traffic.begun
-        }
+        begun = {name: traffic for name, traffic in self.traffic.items() if traffic.begun}
+        return {name: {"begun": traffic.begun, "ok": traffic.outcomes["ok"]} for name, traffic in begun.items()}
 
     def in_flight_at(self, ns: int) -> list[Sent]:
         """Requests in flight at `ns`, oldest first. Clients may get errors before the first sign of a death: then the
@@ -264,10 +250,7 @@ class RequestStats:
             self._phase(row).no_slot += n
 
     def _phase(self, row: BeginRow | EndRow | MissedRow) -> PhaseStats:
-        n = int(row.get("phase") or 0)
-        if (phase := self.phases.get(n)) is None:
-            phase = self.phases[n] = PhaseStats()
-        return phase
+        return self.phases[int(row.get("phase") or 0)]
 
 
 def sum_of(parts: Iterable[Part]) -> Part:

@@ -65,7 +65,7 @@ class RunFigures(RowFold):
             self.answers.on_begin(row)
 
     def on_conversation(self, row: ConversationRow) -> None:
-        self.requests.traffic_of(str(row.get("traffic", "")))  # its place among the others never changes
+        self.requests.traffic[str(row.get("traffic", ""))]  # its place among the others never changes
         self.sessions.on_conversation(row, timed=not self.warm_up.covers(row))
         if self._folds_answers:
             self.answers.on_conversation(row)

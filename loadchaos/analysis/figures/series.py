@@ -5,13 +5,13 @@ Points are seconds at first and are merged in pairs as the run grows.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.analysis.figures.answers import AnswerFigures
-from loadchaos.analysis.figures.time_bucket import Bucket
+from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -69,7 +69,7 @@ class Series(RowFold):
         self._utc_ns: int | None = None  # UTC minus the monotonic clock
         self.load_ns: int | None = None
         self.first_sent_ns: int | None = None
-        self._buckets: dict[int, Bucket] = {}  # index from begin_ns, in widths
+        self._buckets: defaultdict[int, Bucket] = defaultdict(Bucket)  # index from begin_ns, in widths
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
@@ -107,25 +107,17 @@ class Series(RowFold):
         self._bucket(at).latency.add(sample, ttft=False)
 
     def on_missed(self, row: MissedRow) -> None:
-        at = row["at_ns"]
-        self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
+        self._bucket(row["at_ns"]).outcomes["missed"] += int(row.get("count") or 1)
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        at = row["at_ns"]
-        self._bucket(at).on_heartbeat(row)
+        self._bucket(row["at_ns"]).on_heartbeat(row)
 
     def on_metrics(self, row: MetricsRow) -> None:
-        at = row["at_ns"]
         key = f"{row.get('replica')}/{row.get('engine')}"
-        self._bucket(at).server[key] = {
-            k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
-        }
+        self._bucket(row["at_ns"]).server[key] = numbers_of(row)
 
     def on_device(self, row: DeviceRow) -> None:
-        at = row["at_ns"]
-        self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
-            k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
-        }
+        self._bucket(row["at_ns"]).devices[f"{row.get('host')}/{row.get('device')}"] = numbers_of(row)
 
     def on_state(self, row: StateRow) -> None:
         at = row["at_ns"]
@@ -177,19 +169,13 @@ class Series(RowFold):
         while index >= self._at_most:
             self._halve()
             index //= 2
-        if (found := self._buckets.get(index)) is None:  # setdefault would make a bucket for every row
-            found = self._buckets[index] = Bucket()
-        return found
+        return self._buckets[index]
 
     def _halve(self) -> None:
         self.width_s *= 2
-        merged: dict[int, Bucket] = {}
-        for index in sorted(self._buckets):
-            if index // 2 in merged:
-                merged[index // 2].merge(self._buckets[index])
-            else:
-                merged[index // 2] = self._buckets[index]
-        self._buckets = merged
+        old, self._buckets = self._buckets, defaultdict(Bucket)
+        for index in sorted(old):
+            self._buckets[index // 2].merge(old[index])
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class SessionCount:
         return {**self._times, "": whole}
 
     def counts(self) -> dict[str, int]:
-        return {name: sum(c[name] for c in self.by_traffic.values()) for name in ("turns_lost",)}
+        return {"turns_lost": sum(c["turns_lost"] for c in self.by_traffic.values())}
 
     def unproved(self) -> dict[str, str]:
         """Counts that may be too low, with the reason."""
@@ -173,13 +173,8 @@ class SessionCount:
 
     def calls(self) -> CallsMade | None:
         """Tool calls of the traffic that has to call tools; None without such. It is the one with the fewest."""
-        found = [
-            CallsMade(
-                t, self.by_traffic[t]["tool_calls"], self.by_traffic[t]["bad_calls"], self.by_traffic[t]["requests"]
-            )
-            for t, choice in self._tools.items()
-            if choice in _MUST_CALL and self.by_traffic[t]["requests"]
-        ]
+        must_call = [(t, self.by_traffic[t]) for t, choice in self._tools.items() if choice in _MUST_CALL]
+        found = [CallsMade(t, c["tool_calls"], c["bad_calls"], c["requests"]) for t, c in must_call if c["requests"]]
         return min(found, key=lambda made: made.calls, default=None)
 
     def figures(self) -> SessionFigures | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.ledger.rows import HeartbeatRow
+from loadchaos.core.ledger.rows import DeviceRow, HeartbeatRow, MetricsRow
 from loadchaos.core.model import GPU_SLOWED
 
 
@@ -81,3 +81,7 @@ class Bucket:
 
     def host_memory(self) -> float | None:
         return self.used_share("host_memory_available_bytes", "host_memory_total_bytes")
+
+
+def numbers_of(row: MetricsRow | DeviceRow) -> dict[str, float]:
+    return {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}

@@ -16,18 +16,11 @@ from loadchaos.core.model import OUTCOMES, Attribution
 from loadchaos.core.units import NS_PER_S
 
 _AFTER_NS = 10 * NS_PER_S
-_HARMS = {
-    "process": "expected",
-    "network": "expected",
-    "host": "expected",
-    "engine": "injected",
-    "sabotage": "injected",
-}
+_HARMS = dict.fromkeys(("process", "network", "host"), "expected") | dict.fromkeys(("engine", "sabotage"), "injected")
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
-_SABOTAGE_NS = (
-    50 * NS_PER_S
-)  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
+_SABOTAGE_NS = 50 * NS_PER_S  # an entry that is gone is missed when its request comes; a slow step is seen late
+_NO_ATTACK = {"begun": 0, "ok": 0, "failed": 0, "skipped": 0}
 _DEATHS = frozenset({"death", "engine_death"})
 # A reset leaves this behind: one side of the cache still expects images that the other has lost.
 _LASTING = frozenset({
@@ -105,16 +98,14 @@ class AttackLog(RowFold):
     def on_attack(self, row: AttackRow) -> None:
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))
-        counts = self.counts.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
+        counts = self.counts.setdefault(name, dict(_NO_ATTACK))
         effects = frozenset(str(e) for e in row.get("effects") or ())
         if what == "begin":
             counts["begun"] += 1
             for effect in effects & _LASTING:
                 self._lasting.setdefault(effect, row["at_ns"])
-            kind = str(row.get("kind", "admin"))
-            self._recent.append(
-                _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
-            )
+            kind, target = str(row.get("kind", "admin")), (row.get("pid"), row.get("signal"))
+            self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], None, effects, *target))
         elif what == "skipped":
             counts["skipped"] += 1
         elif what == "end":  # after the undo, if any: its effects are ours from begin to end
@@ -182,10 +173,9 @@ class AttackLog(RowFold):
     def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
         found = []
         for name in planned:
-            counts = self.counts.get(name)
-            if counts is None or counts["begun"] == 0:
-                skipped = counts["skipped"] if counts else 0
-                found.append((name, f"skipped {skipped} times" if skipped else "none ran"))
+            counts = self.counts.get(name, _NO_ATTACK)
+            if counts["begun"] == 0:
+                found.append((name, f"skipped {counts['skipped']} times" if counts["skipped"] else "none ran"))
             elif counts["ok"] == 0:
                 found.append((name, f"0 of {counts['begun']} succeeded"))
         return found

@@ -90,20 +90,9 @@ class BadAnswerQueue:
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
         began = row.get("first_token_ns") is not None and not text.startswith(_NO_BYTE)
-        key = (
-            at_ns // NS_PER_S,
-            sent_ns // NS_PER_S,
-            row.get("traffic"),
-            outcome,
-            _short(text),
-            row.get("image_file"),
-            began,
-        )
-        known = self._waiting.get(key)
-        if known is not None:
-            known.count += 1
-            return
-        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, row, began)
+        alike = row.get("traffic"), outcome, _short(text), row.get("image_file"), began
+        new = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 0, row, began)
+        self._waiting.setdefault((at_ns // NS_PER_S, sent_ns // NS_PER_S, *alike), new).count += 1
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
         found = []
@@ -163,18 +152,12 @@ def failure_of(bad: BadAnswer) -> Failure:
     failure = _named(bad)
     if bad.outcome != OUTCOME:
         return failure
-    subject = str(bad.sample.get("id") or "")
     part: Mapping[str, Any] = bad.part or {}
+    facts = {name: part[key] for key, name in _FACTS.items() if part.get(key)}
     wrong = WrongAnswer(
-        failure.id,
-        subject,
-        bad.at_ns,
-        "answer checks",
-        bad.text,
-        got=str(part.get("got") or ""),
-        traffic=bad.traffic,
-        facts={name: part[key] for key, name in _FACTS.items() if part.get(key)},
-    )
+        failure.id, str(bad.sample.get("id") or ""), bad.at_ns, "answer checks", bad.text,
+        got=str(part.get("got") or ""), traffic=bad.traffic, facts=facts,
+    )  # fmt: skip
     return replace(failure, wrong=(wrong,))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import cast
 
 from loadchaos.analysis.incidents.record import ReadingRecord
 from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
@@ -32,18 +31,14 @@ class Reading:
 
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:
     """Reading of a `metrics` or `device` row, None without figures."""
-    of_server = row.get("row") == "metrics"
     figures = row.get("values") or {}
     values = {name: figures[name] for name in _FIGURES if name in figures}
     if not values:
         return None
-    whose = f"engine {row.get('engine')}" if of_server else _device(cast("DeviceRow", row))
-    return Reading(int(row["at_ns"]), str(row.get("replica")) if of_server else "", whose, values)
-
-
-def _device(row: DeviceRow) -> str:
+    if row["row"] == "metrics":
+        return Reading(int(row["at_ns"]), str(row.get("replica")), f"engine {row.get('engine')}", values)
     named = f" ({row['name']})" if row.get("name") else ""
-    return f"{row.get('device')}{named} of {row.get('host')}"
+    return Reading(int(row["at_ns"]), "", f"{row.get('device')}{named} of {row.get('host')}", values)
 
 
 class IncidentContext:

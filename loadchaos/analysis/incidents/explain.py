@@ -71,13 +71,9 @@ class Explainer:
         text = bad.text.strip().strip('."{}').lower()
         if bad.outcome == "http_error" and not any(text == h or (h and h in text[:200]) for h in _UNINFORMATIVE):
             return None
-        near = [
-            (abs(at - bad.at_ns), e)
-            for at, e in self._logged
-            if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS
-        ]
-        near = [(d, e) for d, e in near if e.severity == "request" and e.role == "cause"]
-        return min(near, key=lambda item: item[0])[1] if near else None
+        causes = [(at, e) for at, e in self._logged if e.severity == "request" and e.role == "cause"]
+        near = [(at, e) for at, e in causes if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS]
+        return min(near, key=lambda item: abs(item[0] - bad.at_ns))[1] if near else None
 
     def _misfit(self, bad: BadAnswer) -> str | None:
         tokens, facts = bad.sample.get("planned_tokens"), self.facts
@@ -91,16 +87,9 @@ class Explainer:
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:
-    title = "Answers say that the engine is dead, and no log names the cause"
+    title, shown = "Answers say that the engine is dead, and no log names the cause", evidence("client", bad.text)
     failure = bad_answers.failure_of(bad)
-    return replace(
-        failure,
-        id="engine_dead_error",
-        severity="engine_death",
-        title=title,
-        role="echo",
-        evidence=evidence("client", bad.text),
-    )
+    return replace(failure, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=shown)
 
 
 def _add_image(failure: Failure, bad: BadAnswer) -> None:
@@ -118,15 +107,4 @@ def _add_example(failure: Failure, bad: BadAnswer) -> None:
         return
     held = incident.examples
     if len(held) < _MOST_EXAMPLES and all(sent.id != sample["id"] for sent in held):
-        held.append(
-            Sent(
-                str(sample["id"]),
-                int(sample.get("step") or 0),
-                bad.traffic,
-                bad.sent_ns,
-                sample.get("planned_tokens"),
-                int(sample.get("images") or 0),
-                sample.get("edge"),
-                str(sample.get("image_file") or ""),
-            )
-        )
+        held.append(Sent.of(sample, bad.sent_ns, sample.get("planned_tokens")))

@@ -124,12 +124,7 @@ class Incident:
             remedy = "Read the end of its log: no signature matches a line of it. Send it upstream with this incident."
             if self.candidates:
                 remedy = "No signature matches these lines of its log. Send them upstream with this incident."
-        if (
-            self.kind == "death"
-            and self.exit is not None
-            and self.exit.get("code") == 0
-            and not self.exit.get("signal")
-        ):
+        if self.kind == "death" and self.exit and self.exit.get("code") == 0 and not self.exit.get("signal"):
             remedy += " It ended with exit code 0: a supervisor that restarts only on failure leaves it down."
         text = "; ".join(self.signs) or title
         layer = "host" if severity == "node" else ""
@@ -280,15 +275,14 @@ def _shown(failure: Failure, at_s: float | None) -> ShownFailure:
     )
 
 
+_KINDS: Mapping[State, Kind] = {
+    "dead": "death", "dying": "death", "hung": "hang", "unreachable": "unreachable", "terminated": "terminated",
+}  # fmt: skip
+
+
 def kind_of(state: State, was: State) -> Kind | None:
-    if state in ("dead", "dying"):
-        return "death"
-    if state == "hung":
-        return "hang"
-    if state == "unreachable":
-        return "unreachable"
-    if state == "terminated":
-        return "terminated"
+    if state in _KINDS:
+        return _KINDS[state]
     return "restart" if state == "restarting" and was in ("healthy", "degraded") else None
 
 

@@ -14,7 +14,18 @@ from loadchaos.analysis.incidents.context import IncidentContext, add_later_read
 from loadchaos.analysis.incidents.incident import Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.verdict.model import Kind
-from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import (
+    DeviceRow,
+    IncidentRow,
+    LastQuestionRow,
+    LaunchRow,
+    MetricsRow,
+    ProbeRow,
+    RunRow,
+    StateRow,
+    SupervisorRow,
+)
 from loadchaos.core.model import Attribution, Row, State
 from loadchaos.core.units import NS_PER_S
 
@@ -29,10 +40,10 @@ _ANOTHER_ANSWERS = (
 _NO_LOSS = "no request was lost, no process ended, and the server answered later"
 _QUOTED = 160
 _MOST_NOTES = 3
-_UP: tuple[State, ...] = ("healthy",)
+_ENDS_ENGINES: tuple[State, ...] = ("dead", "terminated", "restarting")
 
 
-class IncidentTracker:
+class IncidentTracker(RowFold):
     """All incidents of a run, in order. Rows about incidents gather in `findings` until they are read."""
 
     def __init__(self, stats: RequestStats, attacks: AttackLog) -> None:
@@ -46,32 +57,43 @@ class IncidentTracker:
         self.last_question_waits = False
         self.attribution: dict[int, Attribution] = {}
         self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
-        self._answered_ns = self._healthy_ns = (
-            0  # sending time of the newest good answer, time of the newest healthy probe
-        )
+        self._answered_ns = 0  # sending time of the newest good answer
+        self._healthy_ns = 0  # of the newest healthy probe
         self._exits: dict[str, Row] = {}
         self._orchestrator_ends: dict[str, Row] = {}  # the newest exit that an orchestrator reported
-        self._shutdowns: deque[int] = deque(maxlen=1000)
+        self.shutdowns: deque[int] = deque(maxlen=1000)  # in the log; a failed server logs one, too
         self._stopped_by_us: dict[str, int] = {}  # when a server was gone that we stopped
         self._replicas: set[str] = set()
         self._launched = False  # we launched it: its exit would be known
         self._balanced = False  # several servers share the address
 
-    def feed_reading(self, row: MetricsRow | DeviceRow) -> None:
+    def on_run(self, row: RunRow) -> None:
+        if row["what"] == "load_begin":
+            self.load_begin_ns = int(row["at_ns"])
+        elif row["what"] == "load_end":
+            self.load_end_ns = int(row["at_ns"])
+
+    def on_last_question(self, row: LastQuestionRow) -> None:
+        self.last_question_waits = row["what"] == "ask"
+
+    def on_metrics(self, row: MetricsRow | DeviceRow) -> None:
         found = reading(row)
         if found is not None:
             self._context.feed(found)
             for incident in self._recent.open.values():
                 add_later_reading(incident.figures, found, incident.replica)
 
-    def feed_state(self, row: StateRow) -> None:
-        replica, to, was = str(row.get("replica")), row["to"], row["from"]
+    on_device = on_metrics
+
+    def on_state(self, row: StateRow) -> None:
+        replica, to, was, at_ns = str(row.get("replica")), row["to"], row["from"], int(row["at_ns"])
         if row.get("engine") is not None:
             replica = f"{replica} engine {row['engine']}"
         else:
             self._replicas.add(replica)
-            self._close_engines(replica, to, int(row["at_ns"]))
-        at_ns = int(row["at_ns"])
+            for name, of_engine in list(self._recent.open.items()) if to in _ENDS_ENGINES else ():
+                if name.startswith(f"{replica} engine "):
+                    self._end(of_engine, at_ns)
         signs = [str(s) for s in row.get("signs") or ()]
         incident = self._recent.open.get(replica)
         if to == was:
@@ -92,31 +114,32 @@ class IncidentTracker:
         incident.note(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
         if kind is not None:
             self._continue(incident, kind, to, row, signs)
-        if to in _UP or (to == "degraded" and incident.kind in ("unreachable", "outage")):
+        if to == "healthy" or (to == "degraded" and incident.kind in ("unreachable", "outage")):
             incident.back_ns = at_ns
             self._end(incident, at_ns)
 
-    def feed_exit(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         replica = str(row.get("replica"))
-        if row.get("asked"):
-            self._stop_by_us(replica, int(row["at_ns"]))
-            return  # it must not hide an earlier exit
-        self._exits[replica] = row
-        incident = self._recent.open.get(replica)
-        if incident is not None:
-            self._attach_exit(incident, row)
+        if row["what"] == "start":
+            self._launched = True
+            if (old := self._exits.pop(replica, None)) is not None:
+                self._report_exit(replica, old)
+        elif row["what"] == "exit" and row.get("asked"):
+            self._stop_by_us(replica, int(row["at_ns"]))  # it must not hide an earlier exit
+        elif row["what"] == "exit":
+            self._exits[replica] = row
+            if (incident := self._recent.open.get(replica)) is not None:
+                self._attach_exit(incident, row)
 
-    def feed_orchestrator_end(self, row: SupervisorRow) -> None:
+    def on_supervisor(self, row: SupervisorRow) -> None:
         """Fold a server exit that docker, Kubernetes or systemd reports. It is polled every other second, so that the
         server may be back by now: then it explains the incident before.
         """
-        at_ns, replica, source = int(row["at_ns"]), str(row.get("replica")), row.get("source")
-        exit_row = {
-            "at_ns": at_ns,
-            "code": row.get("exit_code"),
-            "signal": None,
-            "reason": f"{row['reason']} ({source})",
-        }
+        if row["what"] != "ended":
+            return
+        at_ns, replica = int(row["at_ns"]), str(row.get("replica"))
+        reason = f"{row['reason']} ({row.get('source')})"
+        exit_row = {"at_ns": at_ns, "code": row.get("exit_code"), "signal": None, "reason": reason}
         self._orchestrator_ends[replica] = exit_row
         incident = self._recent.ended_near(replica, at_ns)
         if incident is not None:
@@ -180,9 +203,9 @@ class IncidentTracker:
                 incident.back_ns = at_ns
                 self._end(incident, at_ns)
 
-    def feed_health(self, at_ns: int) -> None:
-        """Fold a probe that found the server healthy."""
-        self._healthy_ns = max(self._healthy_ns, at_ns)
+    def on_probe(self, row: ProbeRow) -> None:
+        if row.get("ok") and row.get("what") == "health":
+            self._healthy_ns = max(self._healthy_ns, row["at_ns"])
 
     def _judge_survival(self, incident: Incident, *, final: bool = False) -> None:
         """Judge a death that only words showed: of a log, or of an answer, which may quote a prompt. A server that was
@@ -234,13 +257,6 @@ class IncidentTracker:
         for incident in self.incidents:
             self._judge_survival(incident, final=True)
 
-    def feed_start(self, replica: str) -> None:
-        """Fold the start of a launched server, and settle its old exit."""
-        self._launched = True
-        row = self._exits.pop(replica, None)
-        if row is not None:
-            self._report_exit(replica, row)
-
     def _report_exit(self, replica: str, row: Row) -> None:
         if any(i.replica == replica and i.exit is row for i in self.incidents):
             return
@@ -250,10 +266,6 @@ class IncidentTracker:
         incident.ever_dead = kind == "death"
         incident.worst = "dead" if kind == "death" else "terminated"
         self._attach_exit(incident, row)
-
-    def add_shutdown(self, at_ns: int) -> None:
-        """Fold an orderly shutdown in the log; a failed server logs one, too."""
-        self._shutdowns.append(at_ns)
 
     def _was_shut_down(self, incident: Incident) -> bool:
         """True for a death that was an orderly shutdown. A routine SIGTERM gives clients the same answers and the same
@@ -267,7 +279,7 @@ class IncidentTracker:
             return False
         others = [i.closed_ns or 0 for i in self._recent.closed if i.replica == incident.replica]
         since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # an earlier shutdown belongs to the life before
-        return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self._shutdowns)
+        return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self.shutdowns)
 
     @property
     def sole(self) -> bool:
@@ -279,11 +291,6 @@ class IncidentTracker:
 
     def real(self) -> list[Incident]:
         return [i for i in self.incidents if i.kind != "failure" and i.real]
-
-    def _close_engines(self, replica: str, to: State, at_ns: int) -> None:
-        if to in ("dead", "terminated", "restarting"):
-            for incident in [i for name, i in self._recent.open.items() if name.startswith(f"{replica} engine ")]:
-                self._end(incident, at_ns)
 
     def _stop_by_us(self, replica: str, at_ns: int) -> None:
         """Dismiss incidents of a server that we stopped after the load. It was alive when we stopped it, as its exit

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.core.ledger.rows import QuestionRow
 
 
@@ -28,7 +27,6 @@ class AdaptersOracle(Oracle):
         super().__init__()
         self._idle: dict[str, dict[str, QuestionRow]] = {}
         self._base = ""
-        self._answers = 0
         self._told: set[tuple[str, str]] = set()
 
     def judge(self, row: QuestionRow) -> None:
@@ -40,21 +38,9 @@ class AdaptersOracle(Oracle):
         own = idle.get(row["model"])
         if own is None:
             return
-        self._answers += 1
         self._told |= {(row["hash"], row["model"])} if any(o["text"] != own["text"] for o in idle.values()) else set()
-        difference = self.margin.compare(own, row)
-        if difference is None:
-            return
-        other = next((model for model, o in idle.items() if o["text"] == row["text"]), None)
-        about = f"token {difference.at}, {difference.describe()}"
-        if difference.proved:
-            self._report(row, own, other, about)
-        elif difference.gap is None:
-            self.doubtful += 1
-            if other is not None and self.doubtful == FEWEST_DOUBTFUL:
-                self._report(row, own, other, f"{self.doubtful} answers differ; {about}")
-        else:
-            self.ties += 1
+        if (found := self.judge_beside(row, own, idle)) is not None:
+            self._report(row, own, *found)
 
     def _report(self, row: QuestionRow, own: QuestionRow, other: str | None, about: str) -> None:
         """Report an answer; `other` is the model whose idle answer it is."""
@@ -67,11 +53,9 @@ class AdaptersOracle(Oracle):
         self.report(failure_id, row, own["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        if not self._answers:
+        if not self.answers:
             return []
         models = len({model for idle in self._idle.values() for model in idle})
-        actual = f"{self._answers} answers of {models} models, {self.wrong} differ, {self.ties} near ties"
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        actual = f"{self.answers} answers of {models} models, {self.wrong} differ, {self.ties} near ties"
         actual += "" if self._told else "; all models answer alike when idle"
-        blind = self.doubtful or not self._told
-        return [Check("adapter_answers", "answers as when idle", actual, "unknown" if blind else "pass")]
+        return self.checked("answers as when idle", actual, blind=not self._told)

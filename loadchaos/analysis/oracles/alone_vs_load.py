@@ -41,7 +41,7 @@ class AloneVsLoadOracle(Oracle):
         super().__init__()
         self._busy: list[QuestionRow] = []
         self._loaded: dict[str, list[str]] = {}
-        self._answers = self._compared = self._withdrawn = 0
+        self._compared = self._withdrawn = 0
         self._unconfirmed: list[_Unconfirmed] = []
 
     def takes(self, row: QuestionRow) -> bool:
@@ -61,14 +61,14 @@ class AloneVsLoadOracle(Oracle):
         idle = self.margin.reference(row) if row.get("part") == "reference" and row.get("when") == "load" else None
         if idle is None or not answered(row):
             return
-        self._answers += 1
+        self.answers += 1
         difference = self.margin.compare(idle, row)
         if idle.get("tokens") and row.get("tokens") and self.margin.limit is not None:
             self._compared += 1
             if difference is None:
                 return
             if difference.proved:
-                about = f"token {difference.at}, {difference.describe()}"
+                about = difference.describe()
                 self._found(row, idle, idle["text"], about)
             else:
                 self.ties += 1
@@ -106,16 +106,16 @@ class AloneVsLoadOracle(Oracle):
         idle = self.margin.reference(row)
         difference = self.margin.compare(idle, row) if idle is not None and answered(row) else None
         if difference is not None and difference.proved and (difference.gap or 0.0) > NEAR_TIE:
-            about = f"before the load, with some requests at once; token {difference.at}, {difference.describe()}"
+            about = f"before the load, with some requests at once; {difference.describe()}"
             self.report(_ID, row, idle["text"] if idle is not None else "", about)
 
     def conclude(self) -> list[Finding]:
-        if not self._answers:
+        if not self.answers:
             return []
         limit = self.margin.limit
         by = "text" if limit is None else f"logprob margin {limit:.2f}"
         actual = (
-            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self.ties} near ties"
+            f"{self.answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self.ties} near ties"
         )
         if open_ := self._withdrawn + len(self._unconfirmed):
             actual += f", {open_} not confirmed by the idle server after the load"

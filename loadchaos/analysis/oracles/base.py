@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
@@ -42,7 +43,7 @@ class Oracle(Detector):
     def __init__(self) -> None:
         super().__init__()
         self.margin, self._moves = Margin(), CounterMoves()
-        self.wrong = self.doubtful = self.ties = self._skipped = 0
+        self.answers = self.wrong = self.doubtful = self.ties = self._skipped = 0
         self._not_compared = ""
 
     def on_learned(self, row: LearnedRow) -> None:
@@ -76,6 +77,34 @@ class Oracle(Detector):
             self.doubtful += difference.gap is None
             self.ties += difference.gap is not None
         return difference.proved
+
+    def judge_beside(
+        self,
+        row: QuestionRow,
+        own: QuestionRow,
+        idle: Mapping[str, QuestionRow],
+        about: str = "",
+        *,
+        least: float = 0.0,
+    ) -> tuple[str | None, str] | None:
+        """Compare an answer with the idle one to the same question, and find whose idle answer it is instead.
+
+        Returns (key in `idle` or None, what differs) of an answer to report. Without logprobs that is the third one that
+        is another's; a margin up to `least` is a near tie.
+        """
+        self.answers += 1
+        difference = self.margin.compare(own, row)
+        if difference is None:
+            return None
+        other = next((key for key, answer in idle.items() if answer["text"] == row["text"]), None)
+        about += difference.describe()
+        if difference.proved and (difference.gap or 0.0) > least:
+            return other, about
+        self.doubtful += difference.gap is None
+        self.ties += difference.gap is not None
+        if difference.gap is None and other is not None and self.doubtful == FEWEST_DOUBTFUL:
+            return other, f"{self.doubtful} answers differ; {about}"
+        return None
 
     def checked(self, expected: str, actual: str, *, blind: bool = False) -> list[Finding]:
         """The check of this oracle: unknown with `blind`, or where answers are doubtful."""

@@ -34,7 +34,7 @@ class ColdWarmOracle(Oracle):
         difference = self.margin.compare(cold, row)
         if difference is not None and self.proved(difference):
             shown = "the server does not report cached tokens" if cached is None else f"{cached} cached tokens"
-            about = f"{shown}; token {difference.at}, {difference.describe()}"
+            about = f"{shown}; {difference.describe()}"
             self._pairs.report(self, "cache_changes_answer", (cold, row), about)
 
     def conclude(self) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.core.ledger.rows import QuestionRow
 
 _FACTOR = 4.0
@@ -33,7 +33,6 @@ class ImageCanariesOracle(Oracle):
         super().__init__()
         self._idle: dict[str, list[QuestionRow]] = {}
         self._moved = 0.0
-        self._answers = 0
 
     def judge(self, row: QuestionRow) -> None:
         if row["when"] == "idle":
@@ -43,20 +42,10 @@ class ImageCanariesOracle(Oracle):
         own = self._idle.get(row["kind"])
         if own is None:
             return
-        self._answers += 1
-        difference = self.margin.compare(own[0], row)
-        if difference is None:
-            return
-        other = next((kind for kind, rows in self._idle.items() if rows[0]["text"] == row["text"]), None)
-        about = f"{_ROLES.get(row['role'], row['role'])}; token {difference.at}, {difference.describe()}"
-        if difference.gap is None:
-            self.doubtful += 1
-            if other is not None and self.doubtful == FEWEST_DOUBTFUL:
-                self._report(row, own[0], other, f"{self.doubtful} answers differ; {about}")
-        elif difference.proved and difference.gap > _FACTOR * self._moved:
-            self._report(row, own[0], other, about)
-        else:
-            self.ties += 1
+        idle = {kind: rows[0] for kind, rows in self._idle.items()}
+        about = f"{_ROLES.get(row['role'], row['role'])}; "
+        if (found := self.judge_beside(row, own[0], idle, about, least=_FACTOR * self._moved)) is not None:
+            self._report(row, own[0], *found)
 
     def _learn(self, row: QuestionRow) -> None:
         rows = self._idle.setdefault(row["kind"], [])
@@ -77,7 +66,7 @@ class ImageCanariesOracle(Oracle):
         self.report(failure_id, row, idle["text"], about, **facts)
 
     def conclude(self) -> list[Finding]:
-        if not self._answers:
+        if not self.answers:
             return []
-        actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self.ties} near ties"
+        actual = f"{self.answers} answers about {len(self._idle)} images, {self.wrong} differ, {self.ties} near ties"
         return self.checked("answers as when idle", actual)

@@ -155,7 +155,7 @@ class KeyedOracle(Oracle):
         if difference is None:
             return
         if difference.proved:
-            about = f"right when asked again; token {difference.at}, {difference.describe()}"
+            about = f"right when asked again; {difference.describe()}"
             self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
         elif difference.gap is None:
             self.doubtful += 1

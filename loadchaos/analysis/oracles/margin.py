@@ -44,10 +44,11 @@ class AnswerDifference:
 
     def describe(self) -> str:
         if self.gap is None:
-            return "the server gives no logprobs of it"
-        if self.limit is None:
-            return f"margin {self.gap:.2f}, and numerics were not measured"
-        return f"margin {self.gap:.2f}, numerical noise of this server at most {self.limit:.2f}"
+            return f"token {self.at}, the server gives no logprobs of it"
+        noise = "and numerics were not measured"
+        if self.limit is not None:
+            noise = f"numerical noise of this server at most {self.limit:.2f}"
+        return f"token {self.at}, margin {self.gap:.2f}, {noise}"
 
 
 def answered(row: QuestionRow) -> bool:

@@ -42,7 +42,7 @@ class PrefixLadderOracle(Oracle):
         self._other_length += f"{row.get('prompt_tokens')} tokens" != row["kind"]
         difference = self.margin.compare(cold, row)
         if difference is not None and self.proved(difference):
-            about = f"a prompt of {row.get('prompt_tokens')} tokens; token {difference.at}, {difference.describe()}"
+            about = f"a prompt of {row.get('prompt_tokens')} tokens; {difference.describe()}"
             self._pairs.report(self, _IDS[row["role"]], (cold, row), about)
 
     def conclude(self) -> list[Finding]:

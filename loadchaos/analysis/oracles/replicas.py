@@ -26,10 +26,9 @@ class ReplicasOracle(Oracle):
         super().__init__()
         self._groups: OrderedDict[int, list[QuestionRow]] = OrderedDict()
         self._reported: set[int] = set()
-        self._answers = 0
 
     def judge(self, row: QuestionRow) -> None:
-        self._answers += 1
+        self.answers += 1
         group = self._groups.setdefault(row["group"], [])
         if len(self._groups) > _MOST_GROUPS:
             self._groups.popitem(last=False)
@@ -40,11 +39,11 @@ class ReplicasOracle(Oracle):
         if self.proved(difference):
             self._reported.add(row["group"])
             wrong, right = wrong_and_right(group[0], row)
-            about = f"question {right['n']} was the same; token {difference.at}, {difference.describe()}"
+            about = f"question {right['n']} was the same; {difference.describe()}"
             self.report("identical_requests_differ", wrong, right["text"], about)
 
     def conclude(self) -> list[Finding]:
-        if not self._answers:
+        if not self.answers:
             return []
-        actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self.ties} near ties"
+        actual = f"{self.answers} answers, {len(self._reported)} groups differ, {self.ties} near ties"
         return self.checked("equal answers", actual)

@@ -50,7 +50,7 @@ class StreamedOracle(Oracle):
         if _lost(wrong) and not _lost(right):
             self.report(_ID, wrong, "".join(wrong["tokens"]), "its text is not that of its own tokens")
         elif difference is not None and self.proved(difference):
-            self.report(_ID, wrong, right["text"], f"token {difference.at}, {difference.describe()}")
+            self.report(_ID, wrong, right["text"], difference.describe())
 
     def conclude(self) -> list[Finding]:
         if self._off:

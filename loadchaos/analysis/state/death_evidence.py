@@ -11,7 +11,7 @@ import re
 from loadchaos.analysis.state.limits import LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted
 
 _LATER_NS = 300 * MS
 _NEAR_NS = 10 * NS_PER_S
@@ -96,8 +96,8 @@ class DeathEvidence:
         weak = []
         traffic = self._traffic
         if traffic.dead_text_ns is not None and self._sole:
-            n = traffic.dead_texts
-            weak.append((traffic.dead_text_ns, f"{n} answer{'s' * (n != 1)} said that the engine is dead"))
+            said = f"{counted(traffic.dead_texts, 'answer')} said that the engine is dead"
+            weak.append((traffic.dead_text_ns, said))
         if self.log_death is not None:
             weak.append(self.log_death)
         for at_ns, text in weak:
@@ -131,7 +131,7 @@ class DeathEvidence:
         if network.refused_ns is not None:
             first, _, n = network.refused_ns
             sure = network.refused_twice() and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append((first, f"connection refused ({n} probe{'s' * (n != 1)})"))
+            (proofs if sure else signs).append((first, f"connection refused ({counted(n, 'probe')})"))
         if network.says_dead(knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
             sure = newest - first >= 50 * MS and self._silent_since(first, now_ns)

@@ -12,7 +12,7 @@ from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates, state_row
 from loadchaos.analysis.state.hang_evidence import HangEvidence
 from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS
-from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
+from loadchaos.analysis.state.restarts import RestartDetector
 from loadchaos.analysis.state.signals import (
     MS,
     AttackEffects,
@@ -396,15 +396,12 @@ class StateMachine:
             self._listener_gone_ns = self._now_ns
         for note in self._restarts.poll(self._now_ns, self.state, healthy_ns=self._healthy_ns):
             if note.restarted_ns is None:
-                rows.append(self._note(note))
+                row = state_row(self.replica, None, (self.state, self.state), [note.text], self._now_ns, None)
+                if note.balanced:
+                    row["balanced"] = True
+                rows.append(row)
             else:
                 rows.append(self._enter("restarting", note.restarted_ns, [note.text]))
                 rows.append(self._enter("healthy", self._now_ns, ["working"]))
                 self._restarts.settled()
         return rows
-
-    def _note(self, note: RestartNote) -> StateRow:
-        row = state_row(self.replica, None, (self.state, self.state), [note.text], self._now_ns, None)
-        if note.balanced:
-            row["balanced"] = True
-        return row

@@ -141,11 +141,11 @@ def _count(name: str, figures: ExpectationInputs) -> _Figure:
     n = figures.counts.get(name, 0)
     if n == 0 and name in figures.unproved:
         return _Figure(None, f"0, but {figures.unproved[name]}")
-    return _Figure(float(n), _count_text(name, n, figures))
-
-
-def _ok_share(traffic: str, figures: ExpectationInputs) -> _Figure:
-    return _part(figures.ok.get(traffic), "requests that had to succeed", "no request had to succeed")
+    if name != "failures" or not n:
+        return _Figure(float(n), str(n))
+    times = figures.counts.get("occurrences", n)
+    kinds, occurrences = ("kind" if n == 1 else "kinds"), ("occurrence" if times == 1 else "occurrences")
+    return _Figure(float(n), f"{n} {kinds}, {times:,} {occurrences}")
 
 
 def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
@@ -164,15 +164,10 @@ def _if_cold(figure: _Figure, figures: ExpectationInputs) -> _Figure:
     return figure._replace(doubt=figures.warm)
 
 
-def _share_of(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
-    def figure(traffic: str, figures: ExpectationInputs) -> _Figure:
-        return _part(figures.efficiency.get(name, {}).get(traffic), whole, UNTOLD[name])
-
-    return figure
-
-
-def _error_rate(traffic: str, figures: ExpectationInputs) -> _Figure:
-    return _part(figures.errors.get(traffic), "requests that ended", "no requests")
+def _share_of(
+    parts_of: Callable[[ExpectationInputs], Mapping[str, Part]], whole: str, nothing: str
+) -> Callable[[str, ExpectationInputs], _Figure]:
+    return lambda traffic, figures: _part(parts_of(figures).get(traffic), whole, nothing)
 
 
 def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
@@ -185,14 +180,6 @@ def _part(part: Part | None, what: str, nothing: str) -> _Figure:
     if part is None or part.share is None:
         return _Figure(None, nothing)
     return _Figure(part.share, f"{part.share:.2%}, {part.n:,} of {part.whole:,} {what}")
-
-
-def _count_text(name: str, n: int, figures: ExpectationInputs) -> str:
-    if name != "failures" or not n:
-        return str(n)
-    times = figures.counts.get("occurrences", n)
-    kinds, occurrences = ("kind" if n == 1 else "kinds"), ("occurrence" if times == 1 else "occurrences")
-    return f"{n} {kinds}, {times:,} {occurrences}"
 
 
 def _recovery(_traffic: str, figures: ExpectationInputs) -> _Figure:
@@ -268,11 +255,15 @@ def _duration_text(ns: float) -> str:
 
 
 _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
-    "ok_share": _ok_share,
+    "ok_share": _share_of(lambda figures: figures.ok, "requests that had to succeed", "no request had to succeed"),
     "goodput": _goodput,
-    "error_rate": _error_rate,
-    "prefix_hit_rate": _share_of("prefix_hit_rate", "prompt tokens"),
-    "acceptance": _share_of("acceptance", "drafted tokens"),
+    "error_rate": _share_of(lambda figures: figures.errors, "requests that ended", "no requests"),
+    "prefix_hit_rate": _share_of(
+        lambda figures: figures.efficiency.get("prefix_hit_rate", {}), "prompt tokens", UNTOLD["prefix_hit_rate"]
+    ),
+    "acceptance": _share_of(
+        lambda figures: figures.efficiency.get("acceptance", {}), "drafted tokens", UNTOLD["acceptance"]
+    ),
     "shed_share": _shed,
     "recovers_within": _recovery,
 }

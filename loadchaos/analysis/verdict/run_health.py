@@ -32,7 +32,7 @@ from loadchaos.core.ledger.rows import (
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
-from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.core.units import NS_PER_S, counted, seconds_of
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
@@ -90,21 +90,18 @@ class RunHealth(RowFold):
         self._preflight: list[Row] = []
         self._worker_events: Counter[str] = Counter()
         self._absent = False
-        self._by_hand: list[str] = []
+        self.by_hand: list[str] = []  # actions in the web UI: such a run differs from its profile
         self._disk: list[str] = []
 
     def move_clock(self, row: Row) -> None:
-        at_ns = row.get("at_ns") or 0
-        if at_ns > self.newest_ns:
-            self.newest_ns = int(at_ns)
+        self.newest_ns = max(self.newest_ns, int(row.get("at_ns") or 0))
 
     def utc(self, ns: int | None) -> str | None:
         """ISO 8601 UTC of a monotonic time; None without a time or anchor."""
         if ns is None or self._anchor is None:
             return None
-        return datetime.fromtimestamp((self._anchor[1] + ns - self._anchor[0]) / 1e9, UTC).isoformat(
-            timespec="milliseconds"
-        )
+        utc_s = (self._anchor[1] + ns - self._anchor[0]) / NS_PER_S
+        return datetime.fromtimestamp(utc_s, UTC).isoformat(timespec="milliseconds")
 
     def on_header(self, row: HeaderRow) -> None:
         if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:
@@ -127,8 +124,8 @@ class RunHealth(RowFold):
             self.end = row
 
     def on_command(self, row: CommandRow) -> None:
-        if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
-            self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
+        if row.get("ok") and len(self.by_hand) < _MOST_BY_HAND:
+            self.by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
     def on_disk(self, row: DiskRow) -> None:
         if len(self._disk) < _MOST_BY_HAND:
@@ -204,24 +201,18 @@ class RunHealth(RowFold):
         self.cpu_share = max(self.cpu_share, float(row.get("cpu_share") or 0.0))
 
     @property
-    def by_hand(self) -> list[str]:
-        """Actions in the web UI, in order. Such a run differs from its profile and from other runs."""
-        return list(self._by_hand)
-
-    @property
     def notes(self) -> list[str]:
-        return [
-            *([f"changed by hand during the run: {'; '.join(self._by_hand)}"] if self._by_hand else []),
-            *self._disk,
-        ]
+        by_hand = [f"changed by hand during the run: {'; '.join(self.by_hand)}"] if self.by_hand else []
+        return by_hand + self._disk
 
     # --- what it comes to ---------------------------------------------------------------------------------------------
 
     def checks(
         self, terms: Terms, stats: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
     ) -> list[Check]:
+        sent = Check("requests_sent", "> 0", str(stats.begun), "pass" if stats.begun else "unknown")
         found = [
-            self._completed(), self._sent(stats), self._delivered(terms, stats), self._shed(stats),
+            self._completed(), sent, self._delivered(terms, stats), self._shed(stats),
             self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
         ]  # fmt: skip
         if stats.resent_hidden:
@@ -249,10 +240,6 @@ class RunHealth(RowFold):
             return Check("run", "completed", str(self.end.get("why") or "ended early"), "unknown")
         return Check("run", "completed", "completed", "pass")
 
-    def _sent(self, stats: RequestStats) -> Check:
-        n = stats.begun
-        return Check("requests_sent", "> 0", str(n), "pass" if n else "unknown")
-
     def _delivered(self, terms: Terms, stats: RequestStats) -> Check:
         counts = stats.total()
         given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished")) - stats.later
@@ -273,7 +260,7 @@ class RunHealth(RowFold):
         sent = sum(n for outcome, n in counts.items() if outcome != "missed")
         ours = stats.shed_by_attacks
         part = (counts["shed"] - ours) / sent if sent else 0.0
-        actual = f"{part:.1%}" + (f", and {_requests(ours)} that an attack had refused" if ours else "")
+        actual = f"{part:.1%}" + (f", and {counted(ours, 'request')} that an attack had refused" if ours else "")
         return Check("shed", f"<= {_SHED:.0%}", actual, "pass" if part <= _SHED else "unknown")
 
     def _retries(self, stats: RequestStats) -> Check:
@@ -282,7 +269,7 @@ class RunHealth(RowFold):
         """
         n, part = stats.resent_hidden, stats.resent_hidden / max(1, stats.begun)
         many = n > _FEW_RETRIES and part > _RETRIES
-        actual = f"{part:.1%} ({n} of {_requests(stats.begun)} sent again on a new connection)"
+        actual = f"{part:.1%} ({n} of {counted(stats.begun, 'request')} sent again on a new connection)"
         return Check("retries", f"<= {_RETRIES:.1%}", actual, "fail" if many else "pass")
 
     def _load_process(self, stats: RequestStats, unfinished: int) -> Check:
@@ -292,22 +279,28 @@ class RunHealth(RowFold):
         elif lost or not self._workers:
             actual = f"no end recorded for {', '.join(lost)}" if lost else "no load was recorded"
         elif unfinished or stats.missed["worker_lost"]:
-            actual = f"{_requests(unfinished)} without an end, {stats.missed['worker_lost']} lost with a worker"
+            actual = (
+                f"{counted(unfinished, 'request')} without an end, {stats.missed['worker_lost']} lost with a worker"
+            )
         else:
             return Check("load_process", "alive until the end", "alive until the end", "pass")
         return Check("load_process", "alive until the end", actual, "unknown")
 
     def _watched(self, episodes: list[Incident]) -> Check:
-        expected = "probed and recorded throughout"
+        missing = self._not_watched(episodes)
+        actual = missing or f"{self._probes} probes, longest gap {self._longest_gap[0]:.1f} s"
+        return Check("watching", "probed and recorded throughout", actual, "unknown" if missing else "pass")
+
+    def _not_watched(self, episodes: list[Incident]) -> str:
         if not self._probes:
-            return Check("watching", expected, "the server was never probed", "unknown")
+            return "the server was never probed"
         gap_s, since_ns = self._longest_gap
         if gap_s > _PROBE_GAP_S:
-            return Check("watching", expected, f"no probe for {gap_s:.0f} s, from {self._at(since_ns)} on", "unknown")
+            return f"no probe for {gap_s:.0f} s, from {self._at(since_ns)} on"
+        if self._log_lost:
+            return f"part of the log is lost: {self._log_lost}"
         load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / NS_PER_S
         lost: Counter[str] = Counter()
-        if self._log_lost:
-            return Check("watching", expected, f"part of the log is lost: {self._log_lost}", "unknown")
         for source, at_ns, seconds in self._gaps:
             down = any(i.covers(at_ns - int(seconds * NS_PER_S), at_ns) for i in episodes)
             without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
@@ -315,8 +308,8 @@ class RunHealth(RowFold):
                 lost[source] += round(seconds * 1000)
         for source, ms in lost.items():
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
-                return Check("watching", expected, f"no data from {source} for {ms / 1000:.1f} s", "unknown")
-        return Check("watching", expected, f"{self._probes} probes, longest gap {gap_s:.1f} s", "pass")
+                return f"no data from {source} for {ms / 1000:.1f} s"
+        return ""
 
     def _fitted_checks(self) -> list[Check]:
         """Checks of requests that were adjusted to the server. A run in which most requests were replaced by short text
@@ -326,15 +319,10 @@ class RunHealth(RowFold):
         kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
         actual = f"{replaced} of {sent} requests were replaced by text ({kinds})"
         void = [Check("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
-        return void + [
-            Check(
-                f"fitted {key[0]}",
-                "as in the profile",
-                f"{n} of {self._begun[key[0]]}: {self._fitted_as[key]}",
-                "pass",
-            )
-            for key, n in sorted(self._fitted.items())
-        ]
+        for (traffic, text), n in sorted(self._fitted.items()):
+            actual = f"{n} of {self._begun[traffic]}: {self._fitted_as[traffic, text]}"
+            void.append(Check(f"fitted {traffic}", "as in the profile", actual, "pass"))
+        return void
 
     def _logged(self) -> Check:
         """Check of a server log; one without lines is likely of another server."""
@@ -350,7 +338,8 @@ class RunHealth(RowFold):
         if lost:
             return Check("ledger", "complete", str(lost), "unknown")
         verdict: Decision = "pass" if bad_rows <= (stats.begun + 1000) / 1000 else "unknown"
-        return Check("ledger", "complete", _unreadable(bad_rows), verdict)
+        actual = counted(bad_rows, "unreadable row") if bad_rows else "complete"
+        return Check("ledger", "complete", actual, verdict)
 
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / NS_PER_S:.1f} s"
@@ -387,11 +376,3 @@ def _log_loss(row: GapRow) -> LogLoss | None:
 
 def slots_of(terms: Terms, phase: int) -> str:
     return terms.in_flight[phase] if phase < len(terms.in_flight) else "max_in_flight"
-
-
-def _requests(n: int) -> str:
-    return f"{n} request{'' if n == 1 else 's'}"
-
-
-def _unreadable(rows: int) -> str:
-    return f"{rows} unreadable row{'' if rows == 1 else 's'}" if rows else "complete"

@@ -19,26 +19,23 @@ from loadchaos.core.stats import upper_bound_at_zero
 
 _EXIT: Mapping[Decision, int] = {"pass": exit_codes.PASS, "fail": exit_codes.FAIL, "unknown": exit_codes.UNKNOWN}
 _MOST_NAMED = 5
+_STANDINGS = {"load": "load", "expected": "expected", "self-inflicted": "ours", "injected": "ours"}
+"""Standing of failures by their attribution; those of the server are known or unexplained."""
 _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
 """Ids of failures without a known cause."""
 
 
 def accepted(failures: Sequence[FailureResult], terms: Terms, today: date | None) -> list[FailureResult]:
-    return [_accepted(failure, failures, terms, today) for failure in failures]
-
-
-def _accepted(
-    failure: FailureResult, failures: Sequence[FailureResult], terms: Terms, today: date | None
-) -> FailureResult:
-    for entry in terms.accept:
-        if entry.get("id") == failure.id:
+    found = []
+    for failure in failures:
+        for entry in [e for e in terms.accept if e.get("id") == failure.id]:
             why_not = _refusal(entry, sum(f.count for f in failures if f.id == failure.id), today)
-            failure = replace(
-                failure, accepted=why_not is None, acceptance=str(entry.get("because")) if why_not is None else why_not
-            )
+            reason = str(entry.get("because")) if why_not is None else why_not
+            failure = replace(failure, accepted=why_not is None, acceptance=reason)
             if failure.accepted:
                 break
-    return failure
+        found.append(failure)
+    return found
 
 
 def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | None:
@@ -61,17 +58,9 @@ def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
-        if failure.before_load:
-            found["before_load"] = found.get("before_load", 0) + failure.count
-            continue
-        if failure.attribution == "load":
-            found["load"] = found.get("load", 0) + failure.count
-            continue
-        if failure.attribution != "server":
-            standing = "expected" if failure.attribution == "expected" else "ours"
-        else:
-            standing = "unexplained" if _UNEXPLAINED.search(failure.id) else "known"
-        found[standing] += failure.count
+        standing = "before_load" if failure.before_load else _STANDINGS.get(failure.attribution)
+        standing = standing or ("unexplained" if _UNEXPLAINED.search(failure.id) else "known")
+        found[standing] = found.get(standing, 0) + failure.count
     return found
 
 
@@ -97,13 +86,12 @@ def figures_of(
         "replicas_lost": len({i.replica for i in deaths}),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return replace(base, counts=found, unproved={**base.unproved, **_unproved(found)})
-
-
-def _unproved(found: Mapping[str, int]) -> dict[str, str]:
-    if found["outages"]:
-        return dict.fromkeys(("engine_deaths", "restarts", "replicas_lost"), "what happened in the outage is not known")
-    return {}
+    lost = ("engine_deaths", "restarts", "replicas_lost") if found["outages"] else ()
+    return replace(
+        base,
+        counts=found,
+        unproved={**base.unproved, **dict.fromkeys(lost, "what happened in the outage is not known")},
+    )
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:

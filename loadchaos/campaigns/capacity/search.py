@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.capacity.findings import Step
-from loadchaos.analysis.capacity.queue_model import QueueModel
+from loadchaos.analysis.capacity.queue_model import QueueModel, Step
 from loadchaos.analysis.capacity.result import CapacityAnswer, Unit
 from loadchaos.core.units import figure
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.analysis.capacity import findings
-from loadchaos.analysis.capacity.findings import Step
+from loadchaos.analysis.capacity.queue_model import Step
 from loadchaos.analysis.capacity.result import (
     CapacityResult,
     CapacityStep,

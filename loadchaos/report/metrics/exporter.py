@@ -150,7 +150,7 @@ def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Met
     page, figures = SamplePage(run), live.figures
     goodput = figures.goodput.parts()
     for name, group in _bounded_traffic(list(figures.requests.traffic)):
-        _requests(page, name, [figures.requests.traffic_of(traffic) for traffic in group])
+        _requests(page, name, [figures.requests.traffic[traffic] for traffic in group])
         for label, values in sum_of_labels(figures.labels.by_traffic.get(t, {}) for t in group).items():
             for value, count in values.items():
                 page.add("loadchaos_answers", [name, label, value], count)
@@ -160,7 +160,7 @@ def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Met
             parts = [goodput[traffic] for traffic in group if traffic in goodput]
             page.add("loadchaos_slo_requests", [name], sum(part.whole for part in parts))
             page.add("loadchaos_slo_good_requests", [name], sum(part.n for part in parts))
-        bounded = [live.bounded(traffic) for traffic in group]
+        bounded = [live.bounded[traffic] for traffic in group]
         sessions = [figures.sessions.by_traffic[traffic] for traffic in group if traffic in figures.sessions.by_traffic]
         if sessions:
             _sessions(page, name, sessions)

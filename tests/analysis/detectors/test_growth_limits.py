@@ -95,7 +95,7 @@ def test_growth_is_hardly_ever_found_in_slow_noise(minutes: int) -> None:
             at = keep * at + rng.gauss(0, 0.05 * math.sqrt(1 - keep * keep))
         return points
 
-    found = [growth(wandering(seed)) for seed in range(100)]
+    found = [growth("threads", wandering(seed)) for seed in range(100)]
     assert sum(one is not None and one.per_hour > 0 for one in found) <= 8
 
 

@@ -19,9 +19,9 @@ def state(at_s: int, was: str, to: str) -> Any:
 def test_tracker_keeps_a_death_when_what_is_left_is_ended_later(after_s: int, load_ended: bool, kind: str) -> None:
     tracker = IncidentTracker(RequestStats(), AttackLog())
     tracker.load_begin_ns = S
-    tracker.feed_state(state(2, "starting", "healthy"))
-    tracker.feed_state(state(100, "healthy", "dead"))
+    tracker.on_state(state(2, "starting", "healthy"))
+    tracker.on_state(state(100, "healthy", "dead"))
     tracker.load_end_ns = 101 * S if load_ended else None
-    tracker.feed_state(state(100 + after_s, "dead", "terminated"))
+    tracker.on_state(state(100 + after_s, "dead", "terminated"))
     tracker.finish(130 * S)
     assert [i.kind for i in tracker.real()] == [kind]
