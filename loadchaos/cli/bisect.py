@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from loadchaos.cli.common import Given, echo, resumed_command, rounds_option, say, time_option
-from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
+from loadchaos.cli.common import Given, rounds_option, say, time_option
+from loadchaos.cli.replay import begin_search, end_search, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from loadchaos.campaigns.campaign import Campaign
-    from loadchaos.campaigns.minimise.candidate_session import SearchResult
-    from loadchaos.campaigns.replay.one_try import TryPlan
-    from loadchaos.profile.request_trace import RequestTrace
 
 _BUDGET_S = 7200.0
 _EXIT_CODES = """\b
@@ -94,12 +85,10 @@ def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
 def _bisect_flags(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.flag_session import FlagSession
 
-    campaign, trace, plan = _prepared(source, out, options)
-    if plan.server.launch is None:
-        raise OptionError("a bisection needs a server that it can start: give its command with --launch")
+    campaign, trace, plan = begin_search(source, out, "bisect", options)
     say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
     session = FlagSession(campaign, trace, plan, options["budget"] or _BUDGET_S)
-    _finish(campaign, session.run(options["changes"]))
+    end_search(campaign, session.run(options["changes"]))
 
 
 def _bisect_versions(source: Path, out: Path, options: Given) -> None:
@@ -109,24 +98,11 @@ def _bisect_versions(source: Path, out: Path, options: Given) -> None:
     installs = InstallPlan(options["install"], options["launch"], options["package"], options["venvs"])
     installs.check()
     releases = releases_between(options["versions"], installs)
-    campaign, trace, plan = _prepared(source, out, options)
+    campaign, trace, plan = begin_search(source, out, "bisect", options)
     bad = options["bad"] or str(trace.header.server.get("version") or "") or None
     if options["bad"] and options["bad"] not in releases:
         raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
     requests = plural(len(trace.sends), "request")
     say(f"bisecting {requests} of {source} over {len(releases)} releases of {installs.name()}")
     session = VersionSession(campaign, trace, plan, options["budget"] or _BUDGET_S, installs)
-    _finish(campaign, session.run(releases, bad))
-
-
-def _prepared(source: Path, out: Path, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
-    campaign = replay_campaign(out, "bisect", source, resume=options["resume"])
-    trace, plan = prepare(source, campaign, options)
-    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
-    return campaign, trace, plan
-
-
-def _finish(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> None:
-    found = campaign.run(search, resumed_command())
-    echo(found.text)
-    sys.exit(found.exit_code)
+    end_search(campaign, session.run(releases, bad))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -29,7 +29,10 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.minimise.candidate_session import SearchResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import ServerChoice
@@ -111,6 +114,22 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     say(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
     say(f"looking for {plan.expected.describe()}; tries are in {campaign.folder}")
     sys.exit(campaign.run(ReplaySession(campaign, trace, request, echo).run(), resumed_command()))
+
+
+def begin_search(source: Path, out: Path, what: str, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
+    """Begin a search of candidates. Raises OptionError without a server that it can start."""
+    campaign = replay_campaign(out, what, source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
+    if plan.server.launch is None:
+        raise OptionError("a search needs a server that it can start: give its command with --launch")
+    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
+    return campaign, trace, plan
+
+
+def end_search(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> NoReturn:
+    found = campaign.run(search, resumed_command())
+    echo(found.text)
+    sys.exit(found.exit_code)
 
 
 def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTrace, TryPlan]:

@@ -12,6 +12,7 @@ from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, whole_of
 from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
 from loadchaos.campaigns.minimise.decider import Decision
+from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import redacted_command
 from loadchaos.core import exit_codes
@@ -138,8 +139,7 @@ def outcome(decision: Decision) -> str:
 
 
 def share(failed: int, tries: int) -> str:
-    low, high = wilson(failed, tries)
-    return f"{failed} of {tries} (p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f})"
+    return f"{failed} of {tries} ({probability(failed, tries)})"
 
 
 def remedy_name(remedy: Remedy) -> str:

@@ -20,9 +20,8 @@ from typing import Any
 
 from loadchaos.campaigns.campaign import DEADLY, Campaign
 from loadchaos.campaigns.hunt.journal import FINDINGS, HuntFailure, WorkloadRow
-from loadchaos.campaigns.replay.estimate import result_line
+from loadchaos.campaigns.replay.estimate import probability, result_line
 from loadchaos.campaigns.replay.session import ReplayState, proved
-from loadchaos.core.stats import wilson
 from loadchaos.core.typed_json import IF_KNOWN, from_json, only_with
 from loadchaos.report.formatting import plural
 
@@ -75,10 +74,8 @@ class HuntFinding:
         after += f" and {self.after_others:,} beside the load" if self.after_others else ""
         parts = [f"{failure.id}{frame}: {failure.title} ({shown}, first {after})"]
         if replay.tries:
-            low, high = wilson(replay.reproduced, replay.tries)
-            p = replay.reproduced / replay.tries
-            interval = f"p = {p:.2f}, 95 % CI {low:.2f} to {high:.2f}"
-            parts.append(f"replay: {replay.reproduced} of {replay.tries} ({interval})")
+            p = probability(replay.reproduced, replay.tries)
+            parts.append(f"replay: {replay.reproduced} of {replay.tries} ({p})")
         return "; ".join([*parts, *filter(None, (self.minimised, self.note))])
 
 

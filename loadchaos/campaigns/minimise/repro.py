@@ -17,9 +17,9 @@ from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.minimiser import Minimised
 from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
 from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import yaml_text
 from loadchaos.profile.request_trace import BODIES, FILE
@@ -66,10 +66,7 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
 
 def readme(found: Reproducer, runs: ScriptRuns) -> str:
     expected, candidate = found.plan.expected, found.candidate
-    low, high = wilson(runs.reproduced, runs.runs)
-    p = runs.reproduced / runs.runs if runs.runs else 0.0
-    interval = f"{low:.2f} to {high:.2f}"
-    facts = found.facts()
+    p, facts = probability(runs.reproduced, runs.runs), found.facts()
     effect = "An answer breaks its schema" if facts.check else "The server dies" if facts.deadly else "A request fails"
     needs = "httpx and jsonschema" if "jsonschema" in facts.check else "httpx"
     rounds = f", sent up to {candidate.rounds} times" if candidate.rounds > 1 else ""
@@ -81,7 +78,7 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 {effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
 {frame}{more}
 - Server: {found.dialect} {found.version or "(version unknown)"}
-- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server (p = {p:.2f}, 95 % CI {interval})
+- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server ({p})
 
 ## Steps
 
