@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import Given, rounds_option, say, time_option
+from loadchaos.cli.common import Given, flag, option, rounds_option, say, time_option
 from loadchaos.cli.replay import begin_search, end_search, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -25,42 +25,35 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option("--flags", is_flag=True, help="Find the needed launch flags, and single changes that cure the failure.")
-@click.option("--versions", metavar="A..B", help="Find the first bad and the first good release of this range.")
-@click.option(
+@flag("--flags", "Find the needed launch flags, and single changes that cure the failure.")
+@option("--versions", "Find the first bad and the first good release of this range.", "A..B")
+@option(
     "--launch",
-    metavar="COMMAND",
-    help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'; with --versions: "
+    "Launch command of the server, e.g. 'vllm serve MODEL --port 8000'; with --versions: "
     "'{venv}/bin/vllm serve MODEL'.",
+    "COMMAND",
 )
-@click.option(
+@option(
     "--install",
-    metavar="COMMAND",
-    help="With --versions: command that installs a release, e.g. '{venv}/bin/pip install vllm=={version}'.",
+    "With --versions: command that installs a release, e.g. '{venv}/bin/pip install vllm=={version}'.",
+    "COMMAND",
 )
-@click.option(
-    "--package", metavar="NAME", help="With --versions: package whose releases pip lists (default: --install's)."
-)
-@click.option("--bad", metavar="VERSION", help="With --versions: release that fails (default: the recorded server's).")
-@click.option(
+@option("--package", "With --versions: package whose releases pip lists (default: --install's).", "NAME")
+@option("--bad", "With --versions: release that fails (default: the recorded server's).", "VERSION")
+@option(
     "--venvs",
+    "With --versions: folder of the installed releases (default: in ~/.cache/loadchaos/releases).",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --versions: folder of the installed releases (default: in ~/.cache/loadchaos/releases).",
 )
-@click.option(
-    "--change",
-    "changes",
+@option(
+    "--change changes",
+    "With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
+    "FLAG",
     multiple=True,
-    metavar="FLAG",
-    help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
 )
 @time_option("--budget", help="Stop after this time (default: 2h).", positive=True)
 @rounds_option
-@click.option(
-    "--share-server",
-    is_flag=True,
-    help="Prove remedies and good releases on one server that survives, not on fresh ones.",
-)
+@flag("--share-server", "Prove remedies and good releases on one server that survives, not on fresh ones.")
 @replayed_options("bisection")
 def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
     """Find the launch flags or the releases that a failure depends on.

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import allow_path_option, json_option, print_json, profile_names
+from loadchaos.cli.common import allow_path_option, json_option, option, print_json, profile_names
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
 
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="PATH=VALUE",
-    help="Override a value of the profile, e.g. load.0.users=20. Repeatable.",
+set_option = option(
+    "--set overrides", "Override a value of the profile, e.g. load.0.users=20. Repeatable.", "PATH=VALUE", multiple=True
 )
 
 
@@ -38,7 +34,7 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_profile_argument
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first steps that are listed.")
+@option("--seed", "Seed of the first steps that are listed.", type=int, default=0, show_default=True)
 @json_option()
 def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Explain in plain words what a profile does and how much load it makes."""

@@ -10,9 +10,12 @@ from typing import Any
 import click
 
 from loadchaos.cli.common import (
+    PATH,
     duration,
+    flag,
     json_option,
     no_live_option,
+    option,
     page_option,
     print_json,
     terminal,
@@ -159,17 +162,13 @@ def _send_spans(folder: Any, given: str) -> bool:
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--openmetrics", is_flag=True, help="Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
-@click.option("--csv", "as_csv", is_flag=True, help="Write requests.csv, metrics.csv and events.csv.")
-@click.option("--parquet", is_flag=True, help="Write the same tables as Parquet.")
-@click.option("--vllm-bench", is_flag=True, help="Write vllm_bench.json, with the keys of `vllm bench serve`.")
-@click.option(
-    "--otlp", metavar="URL", help="Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*."
-)
-@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder (default: RUN/export).")
-@click.option(
-    "--step", callback=duration, default="1s", show_default=True, help="Time between points of --openmetrics."
-)
+@flag("--openmetrics", "Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
+@flag("--csv as_csv", "Write requests.csv, metrics.csv and events.csv.")
+@flag("--parquet", "Write the same tables as Parquet.")
+@flag("--vllm-bench", "Write vllm_bench.json, with the keys of `vllm bench serve`.")
+@option("--otlp", "Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*.", "URL")
+@option("--to", "Output folder (default: RUN/export).", "FOLDER", type=PATH)
+@option("--step", "Time between points of --openmetrics.", callback=duration, default="1s", show_default=True)
 def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
     """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
 
@@ -228,7 +227,7 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: no exporter).")
+@option("--exporter-port", "Prometheus port (default: no exporter).", type=click.IntRange(0, 65535))
 @no_live_option
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Watch a run in progress: live view, incidents, /metrics for Prometheus."""

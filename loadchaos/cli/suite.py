@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    FOLDER,
     Given,
     authorize_option,
     echo,
     json_option,
+    option,
     out_option,
     print_json,
     probed_server,
@@ -52,15 +54,14 @@ Exit codes: the worst of the runs.
 
 @click.command(epilog=_EXIT_CODES)
 @url_argument
-@click.option("--launch", metavar="COMMAND", help="Start this server for each profile, in place of URL.")
-@click.option("--only", multiple=True, metavar="PROFILE", help="Run only this profile. Repeatable.")
-@click.option("--skip", multiple=True, metavar="PROFILE", help="Leave this profile out. Repeatable.")
-@click.option(
-    "--set",
-    "overrides",
+@option("--launch", "Start this server for each profile, in place of URL.", "COMMAND")
+@option("--only", "Run only this profile. Repeatable.", "PROFILE", multiple=True)
+@option("--skip", "Leave this profile out. Repeatable.", "PROFILE", multiple=True)
+@option(
+    "--set overrides",
+    "Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
+    "PROFILE:PATH=VALUE",
     multiple=True,
-    metavar="PROFILE:PATH=VALUE",
-    help="Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
 )
 @server_options
 @authorize_option("Allow attacks on this server. Repeatable.")
@@ -69,14 +70,9 @@ Exit codes: the worst of the runs.
 @time_option("-t", "--duration", "duration", help="End each load after this time.", positive=True)
 @wait_ready_option
 @out_option("Folder for the result.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Continue the suite of this folder: profiles that had finished are not run again.",
+@option("--seed", "Seed of the first run; later runs have the next numbers.", type=int, default=0, show_default=True)
+@option(
+    "--resume", "Continue the suite of this folder: profiles that had finished are not run again.", "DIR", type=FOLDER
 )
 @json_option("Print suite.json.")
 def suite(
@@ -116,10 +112,8 @@ def _stored(folder: Path) -> SuiteResult:
     from loadchaos.campaigns.campaign import saved
     from loadchaos.report.suite_result import SuiteResult
 
-    try:
-        return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite"))
-    except FileNotFoundError:
-        raise OptionError(f"--resume {folder}: it has no suite.json; start a new suite") from None
+    missing = f"--resume {folder}: it has no suite.json; start a new suite"
+    return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite", missing))
 
 
 async def _suite(

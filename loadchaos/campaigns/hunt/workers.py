@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -28,8 +29,9 @@ class SlotLostError(Exception):
 class SlotProcess:
     """Runs workloads one after the other in a process (`slot`), started when it is needed."""
 
-    def __init__(self, settings: SlotSettings, log: Path) -> None:
-        self._settings, self._log = settings, log
+    def __init__(self, settings: SlotSettings, servers: Path, number: int) -> None:
+        self._settings = replace(settings, folder=str(servers / str(number)))
+        self._log = servers / f"slot-{number}.log"
         self._process: asyncio.subprocess.Process | None = None
 
     async def probe(self) -> ProbedSlot:

@@ -14,7 +14,6 @@ from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
 from loadchaos.core import exit_codes
-from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
@@ -41,10 +40,6 @@ class ReplayState:
     tries: tuple[TryResult, ...] = ()
     against: tuple[TryResult, ...] = ()
 
-    @classmethod
-    def from_json(cls, data: object) -> ReplayState:
-        return from_json(cls, data)
-
 
 def proved(tries: Sequence[TryResult]) -> list[bool]:
     """Results of the tries that proved something."""
@@ -64,7 +59,7 @@ class ReplaySession:
             "server of --against": _without_port(request.against) if request.against is not None else "",
         }  # fmt: skip
         self._saved = SavedState(campaign, STATE, _SCHEMA, settings)
-        state = self._saved.load(ReplayState.from_json, ReplayState())
+        state = self._saved.load(ReplayState)
         self._tries, self._against = list(state.tries), list(state.against)
         self._save()  # an interruption before the first try can be continued, too
         self._interrupts = request.plan.interrupts

@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -167,8 +168,11 @@ def test_scripts_of_larger_candidates_follow_with_growing_distance(n: int, place
 def test_state_of_a_minimisation_has_no_secret_of_the_launch_command(tmp_path: Path) -> None:
     found, whole, _ = minimiser(tmp_path, Pool(), "serve", "--hf-token", "corp-hunter2pass99")
     found._decider.step = "flags"
-    decision = found._decider._decision(
-        replace(whole, change="without --hf-token corp-hunter2pass99"), True, (1, 1), 0.0
-    )
+
+    async def fails(_: Reduction) -> bool:
+        return True
+
+    found._decider._deadline_s, found._decider._attempt = math.inf, fails
+    decision = asyncio.run(found._decider.decide(replace(whole, change="without --hf-token corp-hunter2pass99")))
     assert "hunter2" not in decision.step
     assert "--hf-token" in decision.step
