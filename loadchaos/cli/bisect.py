@@ -51,7 +51,7 @@ Exit codes:
     "FLAG",
     multiple=True,
 )
-@time_option("--budget", help="Stop after this time (default: 2h).", positive=True)
+@time_option("--budget", "Stop after this time (default: 2h).", positive=True)
 @rounds_option
 @flag("--share-server", "Prove remedies and good releases on one server that survives, not on fresh ones.")
 @replayed_options("bisection")

@@ -80,7 +80,7 @@ Exit codes:
     default="rate",
     show_default=True,
 )
-@time_option("--budget", help="Time for the whole search (default: 10m).", positive=True)
+@time_option("--budget", "Time for the whole search (default: 10m).", positive=True)
 @option("--start", "Load of the first step.", type=ABOVE_ZERO)
 @option("--max most", "Highest load that is tried.", type=ABOVE_ZERO)
 @option("--tolerance", "Width of the interval at which the search ends.", default="3%", show_default=True)

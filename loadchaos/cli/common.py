@@ -35,29 +35,23 @@ def flag(names: str, help: str, **more: Any) -> Decorator:  # noqa: A002
     return option(names, help, is_flag=True, **more)
 
 
-def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse a duration as `duration` does, and refuse 0."""
-    found = duration(context, parameter, value)
-    if found == 0:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
-    return found
+def time_option(names: str, help: str, *, positive: bool = False, **more: Any) -> Decorator:  # noqa: A002
+    """An option with a time such as `30s`, in seconds. Plain digits are seconds, as in Locust's --run-time."""
 
+    def parsed(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        from loadchaos.core.units import duration_s
 
-def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
-    from loadchaos.core.units import duration_s
+        if value is None:
+            return None
+        try:
+            found = duration_s(f"{value}s" if value.isdigit() else value)
+            if positive and not found:
+                raise ValueError(f"more than 0 was expected (got {value!r})")
+        except ValueError as e:
+            raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+        return found
 
-    if value is None:
-        return None
-    try:
-        return duration_s(f"{value}s" if value.isdigit() else value)
-    except ValueError as e:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
-
-
-def time_option(*names: str, help: str, positive: bool = False) -> Decorator:  # noqa: A002 - as click has it
-    """An option with a time such as `30s`, in seconds."""
-    return click.option(*names, callback=positive_duration if positive else duration, metavar="TIME", help=help)
+    return option(names, help, "TIME", callback=parsed, **more)
 
 
 def out_option(help: str, default: str = "runs") -> Decorator:  # noqa: A002
@@ -83,7 +77,7 @@ def together(*options: Decorator) -> Decorator:
     return add
 
 
-wait_ready_option = time_option("--wait-ready", help="Wait at most this long for a healthy server.")
+wait_ready_option = time_option("--wait-ready", "Wait at most this long for a healthy server.")
 shared_option = flag("--shared", "Run even if other clients use the server.")
 server_log_option = option(
     "--server-log", "Log of the server, as for `loadchaos run`. Repeatable.", "SOURCE", multiple=True
@@ -121,10 +115,11 @@ launched_server_options = together(*_SERVER_OPTIONS[1:])
 """Options of a server that loadchaos starts: its launch command has the address."""
 
 
-def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
-    command = option("-H --target target_option", "The same as the argument URL.", "URL")(command)
-    return click.argument("url", required=False)(command)
+url_argument = together(
+    click.argument("url", required=False),
+    option("-H --target target_option", "The same as the argument URL.", "URL"),
+)
+"""The argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
 
 
 def url_of(url: str | None, target_option: str | None) -> str | None:

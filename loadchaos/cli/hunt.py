@@ -64,7 +64,7 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @launch_option
-@time_option("--budget", help="Time for the whole hunt (default: 2h).", positive=True)
+@time_option("--budget", "Time for the whole hunt (default: 2h).", positive=True)
 @option("--seed", "Seed of the choice of workloads.", type=int, default=0, show_default=True)
 @option("--genes", "YAML file of genes to use or leave out.", "FILE", type=PATH)
 @option("--parallel", "Servers at once, on successive ports.", type=click.IntRange(1, 64), default=1, show_default=True)
@@ -72,7 +72,7 @@ Exit codes:
 @option(
     "--requests", "Requests of the largest workload.", type=click.IntRange(8, 100_000), default=64, show_default=True
 )
-@time_option("--workload-time", help="End a workload after this time (default: 60s).", positive=True)
+@time_option("--workload-time", "End a workload after this time (default: 60s).", positive=True)
 @flag("--no-feedback", "Draw every workload at random. For comparison.")
 @flag("--resume", "Continue the newest hunt in --out, with its options.")
 @wait_ready_option

@@ -16,7 +16,7 @@ from loadchaos.core.private import create_privately
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 @option("--url", "Address of the server (default: read from its --host and --port).", "URL")
-@time_option("--ready-within", help="Maximum time until the server is ready (default: 20m).")
+@time_option("--ready-within", "Maximum time until the server is ready (default: 20m).")
 @flag("--check", "Stop the server as soon as it is ready.")
 @ca_option
 @insecure_option

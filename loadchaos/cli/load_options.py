@@ -89,7 +89,7 @@ def _dataset(_: click.Context, __: click.Parameter, name: str | None) -> str | N
 
 
 _positive = click.IntRange(min=1)
-_LOAD_OPTIONS = (
+load_options = together(
     option("--rate --request-rate rate", "Requests per second, or inf: all at once.", "N", callback=_rate),
     option("--num-prompts", "End the load after this many requests.", "N", type=COUNT),
     option("--burstiness", "Shape of gamma arrivals; 1: Poisson.", type=ABOVE_ZERO),
@@ -116,13 +116,10 @@ _LOAD_OPTIONS = (
     option("--timed-trace-sec-multiplier", "Seconds of a unit of its timestamps.", "X", type=float),
     option("--ignore-eos/--no-ignore-eos", "Exact output lengths (default of random data).", default=None),
     option("--backend", "Backend of vllm bench, in place of --endpoint.", "NAME"),
-    option("--temperature", "Sampling of each request.", type=float),
-    option("--top-p", "Sampling of each request.", type=float),
-    option("--top-k", "Sampling of each request.", type=int),
-    option("--min-p", "Sampling of each request.", type=float),
-    option("--presence-penalty", "Sampling of each request.", type=float),
-    option("--frequency-penalty", "Sampling of each request.", type=float),
-    option("--repetition-penalty", "Sampling of each request.", type=float),
+    *(
+        option(f"--{name.replace('_', '-')}", "Sampling of each request.", type=int if name == "top_k" else float)
+        for name in _SAMPLING
+    ),
 )
 
 goodput_option = option(
@@ -132,9 +129,6 @@ goodput_option = option(
     multiple=True,
     callback=_limits,
 )
-
-
-load_options = together(*_LOAD_OPTIONS)
 
 
 class ManyGoodputWords(click.Command):

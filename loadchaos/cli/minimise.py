@@ -25,7 +25,7 @@ Exit codes:
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @launch_option
-@time_option("--budget", help="Stop reducing after this time (default: 1h).")
+@time_option("--budget", "Stop reducing after this time (default: 1h).")
 @rounds_option
 @replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:

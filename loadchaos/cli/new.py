@@ -25,7 +25,7 @@ _KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_re
 @load_options
 @goodput_option
 @option("-u --users --concurrency --max-concurrency users", "Users.", type=COUNT)
-@time_option("-t", "--duration", "duration", help="Length of the load.")
+@time_option("-t --duration duration", "Length of the load.")
 @option("--endpoint", "Endpoint of the requests: chat, completions and others.", "NAME")
 @option("--expect", "Expectation such as 'ttft_p99 <= 2s'. Repeatable.", "RULE", multiple=True)
 @flag("--ask", "Ask for the load, also where the input is no terminal.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import allow_path_option, json_option, option, print_json, profile_names
+from loadchaos.cli.common import allow_path_option, json_option, option, print_json, profile_names, together
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     return load(resources.profile(name), registry.full_registry(), overrides)
 
 
-def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("profile", shell_complete=profile_names)(set_option(allow_path_option(command)))
+_profile_argument = together(click.argument("profile", shell_complete=profile_names), set_option, allow_path_option)
 
 
 @click.command()

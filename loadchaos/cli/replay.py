@@ -71,7 +71,7 @@ def replayed_options(what: str) -> Decorator:
 
 
 @click.command(epilog=_EXIT_CODES)
-@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SOURCE", type=PATH)
 @option("--launch", "Start this server for each try, e.g. 'vllm serve MODEL --port 8000'.", "COMMAND")
 @option("-H --target", "Use this running server.", "URL")
 @option(

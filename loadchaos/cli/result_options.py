@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loadchaos.run.finalize import Result
 
 _WITH_FILE = ("save_detailed", "result_dir", "result_filename", "label", "metadata")
-_RESULT_OPTIONS = (
+result_options = together(
     flag("--save-result", "Write the result as JSON with the keys of vllm bench serve."),
     flag("--save-detailed", "Also write lists with a value for each request."),
     option("--result-dir", "Folder of the result.", "DIR", type=PATH),
@@ -23,9 +23,6 @@ _RESULT_OPTIONS = (
     option("--percentile-metrics", "ttft,tpot,itl,e2el: print them as vllm bench does.", "LIST"),
     option("--metric-percentiles", "Percentiles of these, e.g. 50,90,99 (default: 99).", "LIST"),
 )
-
-
-result_options = together(*_RESULT_OPTIONS)
 
 
 def figures_of(options: Given) -> BenchFigures | None:

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 )
 @out_option("Folder for run folders.")
 @option("--seed", "The same profile and seed give the same requests.", type=int, default=0, show_default=True)
-@time_option("-t", "--duration", "--run-time", "duration", help="End the load after this time.", positive=True)
+@time_option("-t --duration --run-time duration", "End the load after this time.", positive=True)
 @option(
     "-u --users --concurrency --max-concurrency users",
     "Number of users in every phase that has users. Without a profile and with --rate: most requests in flight.",
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
 @flag("--master", "Let workers on other machines send the load (`loadchaos worker`).")
 @option("--expect-workers", "Start the load when N workers are connected.", "N", type=COUNT)
 @bind_options
-@time_option("--wait-workers", help="Wait at most this long for workers (default: 5m).")
+@time_option("--wait-workers", "Wait at most this long for workers (default: 5m).")
 @no_live_option
 @flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run.")
 @option("--web-port", "Port of the web UI (default: 8089). 0 selects a free port.", type=click.IntRange(0, 65535))

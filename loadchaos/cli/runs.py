@@ -11,7 +11,6 @@ import click
 
 from loadchaos.cli.common import (
     PATH,
-    duration,
     flag,
     json_option,
     no_live_option,
@@ -20,6 +19,7 @@ from loadchaos.cli.common import (
     print_json,
     terminal,
     terminal_width,
+    time_option,
     write_page,
 )
 from loadchaos.core.errors import LedgerError, OptionError
@@ -38,7 +38,7 @@ def _run_folder(path: Path) -> Any:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 @json_option("Print verdict.json, not the text report.")
 def judge(run_folder: Path, as_json: bool) -> None:
     """Compute the verdict of a finished or killed run from its folder.
@@ -61,7 +61,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 def report(run_folder: Path) -> None:
     """Write the reports of a finished or killed run again.
 
@@ -83,8 +83,8 @@ def report(run_folder: Path) -> None:
 
 
 @click.command()
-@click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
-@click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
+@click.argument("run_a", metavar="RUN_A", type=PATH)
+@click.argument("run_b", metavar="RUN_B", type=PATH)
 @json_option("Print the result as JSON, in seconds and shares.")
 @page_option
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
@@ -130,7 +130,7 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("folder", type=PATH, default=Path("runs"))
 @json_option()
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs in FOLDER (default: runs/) with their verdicts.
@@ -148,7 +148,7 @@ def runs(folder: Path, as_json: bool) -> None:
         )
 
 
-def _send_spans(folder: Any, given: str) -> bool:
+def _send_spans(folder: Any, given: str) -> None:
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import otlp
 
@@ -157,18 +157,17 @@ def _send_spans(folder: Any, given: str) -> bool:
     if result.trouble:
         raise OptionError(f"{result.describe()}; see to the receiver, or give --otlp another URL")
     click.echo(result.describe())
-    return True
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 @flag("--openmetrics", "Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
 @flag("--csv as_csv", "Write requests.csv, metrics.csv and events.csv.")
 @flag("--parquet", "Write the same tables as Parquet.")
 @flag("--vllm-bench", "Write vllm_bench.json, with the keys of `vllm bench serve`.")
 @option("--otlp", "Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*.", "URL")
 @option("--to", "Output folder (default: RUN/export).", "FOLDER", type=PATH)
-@option("--step", "Time between points of --openmetrics.", callback=duration, default="1s", show_default=True)
+@time_option("--step", "Time between points of --openmetrics.", default="1s", show_default=True)
 def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
     """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
 
@@ -185,9 +184,11 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
     if not any(formats.values()) and not otlp:
         known = "--openmetrics, --csv, --parquet, --vllm-bench, --otlp"
         raise OptionError(f"a format is missing: give {known}, or several of them")
-    if otlp and _send_spans(_run_folder(run_folder), otlp) and not any(formats.values()):
-        return
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
+    if otlp:
+        _send_spans(folder, otlp)
+    if not any(formats.values()):
+        return
     try:
         to.mkdir(parents=True, exist_ok=True)
         if formats["openmetrics"]:
@@ -226,7 +227,7 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 @option("--exporter-port", "Prometheus port (default: no exporter).", type=click.IntRange(0, 65535))
 @no_live_option
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:

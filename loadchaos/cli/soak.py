@@ -114,18 +114,10 @@ def _emitted(order: Order, kind: str) -> str:
     path = resources.profile(order.profile).absolute()
     program = shutil.which("loadchaos")
     prefix = [program] if program else [sys.executable, "-m", "loadchaos"]
-    command = [*prefix, "soak", str(path), "--once", *order.options, "--out", str(order.home), "--no-live"]
+    where, home = str(path), str(order.home)
     if kind == "k8s":
-        command = [
-            "loadchaos",
-            "soak",
-            f"/profile/{path.name}",
-            "--once",
-            *order.options,
-            "--out",
-            "/work/runs",
-            "--no-live",
-        ]
+        prefix, where, home = ["loadchaos"], f"/profile/{path.name}", "/work/runs"
+    command = [*prefix, "soak", where, "--once", *order.options, "--out", home, "--no-live"]
     return emit(
         Job(
             name=order.name,

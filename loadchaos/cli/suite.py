@@ -67,7 +67,7 @@ Exit codes: the worst of the runs.
 @authorize_option("Allow attacks on this server. Repeatable.")
 @shared_option
 @server_log_option
-@time_option("-t", "--duration", "duration", help="End each load after this time.", positive=True)
+@time_option("-t --duration duration", "End each load after this time.", positive=True)
 @wait_ready_option
 @out_option("Folder for the result.")
 @option("--seed", "Seed of the first run; later runs have the next numbers.", type=int, default=0, show_default=True)
@@ -119,6 +119,7 @@ def _stored(folder: Path) -> SuiteResult:
 async def _suite(
     campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Given
 ) -> tuple[SuiteResult, int]:
+    from loadchaos.campaigns.replay.servers import from_launch, redacted_command
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteRecord, SuiteSession
 
@@ -127,7 +128,8 @@ async def _suite(
     )
     choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
     selected = select(profiles, probed.fits, choice, probed.facts.base_url)
-    record = SuiteRecord(campaign, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
+    shown = probed.facts.base_url if target else redacted_command(from_launch(options["launch"]))
+    record = SuiteRecord(campaign, shown, probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     campaign.lock("loadchaos suite")
@@ -140,16 +142,6 @@ async def _suite(
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
     return record.result(ended=True), code
-
-
-def _shown(command: str) -> str:
-    import os
-
-    from loadchaos.core.redact import Redactor
-    from loadchaos.server.process.launcher import parse_command_line
-
-    server = parse_command_line(command)
-    return " ".join(Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv))
 
 
 def _profile(name: str, overrides: Sequence[str]) -> Profile:

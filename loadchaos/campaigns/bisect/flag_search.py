@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go
+from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, raised
@@ -104,11 +104,10 @@ class FlagSearch:
 
         async def fails(kept: Sequence[Flag], block: Sequence[Flag]) -> bool:
             self.left = len(kept) + len(self._changes) + 1
-            flags = tuple(f for f in whole.flags if not may_go(f) or f in kept)
             self._decider.step = f"without {', '.join(map(shlex.join, block))}"
-            return await self._fails(replace(whole, flags=flags), [(flag, None) for flag in block])
+            return await self._fails(whole.with_loose(kept), [(flag, None) for flag in block])
 
-        loose = [flag for flag in whole.flags if may_go(flag)]
+        loose = whole.loose
         kept = loose if loose and not await fails([], loose) else []
         for flag in await leave_out(kept, fails):
             await self._reduce_keys(flag)

@@ -34,6 +34,14 @@ class Reduction:
     def requests(self) -> int:
         return len(self.trace.sends)
 
+    @property
+    def loose(self) -> list[tuple[str, ...]]:
+        """Flags that may be left out."""
+        return [flag for flag in self.flags if may_go(flag)]
+
+    def with_loose(self, kept: Sequence[tuple[str, ...]]) -> Reduction:
+        return replace(self, flags=tuple(f for f in self.flags if not may_go(f) or f in kept))
+
     def key(self) -> str:
         """Hash of everything but the server's address that a try depends on."""
         loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]

@@ -19,7 +19,6 @@ from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
-from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import yaml_text
 from loadchaos.profile.request_trace import BODIES, FILE
@@ -34,13 +33,12 @@ class Reproducer:
     """A candidate that is written down as a reproducer."""
 
     candidate: Reduction
-    server: ServerChoice
     plan: TryPlan
     version: str
     dialect: str
 
     def facts(self) -> script.ScriptFacts:
-        return facts_of(self.server, self.plan.expected, self.dialect)
+        return facts_of(self.plan.server, self.plan.expected, self.dialect)
 
 
 def write_script(found: Reproducer, folder: Path) -> Path:
@@ -84,7 +82,7 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 
 1. Start the server:
 
-       {found.server.describe()}
+       {found.plan.server.describe()}
 
 2. Run the script (Python 3 with {needs}):
 
@@ -134,6 +132,6 @@ def _write_profile(found: Reproducer, folder: Path) -> None:
     for phase in data["load"]:
         phase["replay"] = FILE
     data["about"] = f"Reproduces {found.plan.expected.describe()}"
-    assert found.server.launch is not None
-    data["target"]["launch"]["command"] = shlex.split(shlex.join(found.server.launch.argv))
+    assert found.plan.server.launch is not None
+    data["target"]["launch"]["command"] = shlex.split(shlex.join(found.plan.server.launch.argv))
     (folder / "profile.yaml").write_text(yaml_text(data), encoding="utf-8")

@@ -61,7 +61,7 @@ class MinimiseSession(CandidateSession):
     async def _validated(self, candidate: Reduction, result: Minimised) -> ScriptRuns | None:
         server = candidate.server(self._plan.server)
         plan = replace(self._plan, server=server, rounds=candidate.rounds, name="repro")
-        reproducer = repro.Reproducer(candidate, server, plan, self._trials.version, self._trials.dialect)
+        reproducer = repro.Reproducer(candidate, plan, self._trials.version, self._trials.dialect)
         folder = self._campaign.folder / "repro"
         script = repro.write_script(reproducer, folder)
         runs_folder = self._campaign.folder / "validation"
