@@ -49,7 +49,6 @@ class Campaign:
 
     @property
     def at_s(self) -> float:
-        """Time of the campaign, with that before a resumption."""
         return self.before_s + time.monotonic() - self._begin_s
 
     def begin_now(self) -> float:
@@ -136,7 +135,6 @@ def _difference(one: str, other: str) -> str:
 
 
 def now_text(timespec: str = "seconds") -> str:
-    """The current time in UTC as files of a campaign have it."""
     return datetime.now(UTC).isoformat(timespec=timespec)
 
 

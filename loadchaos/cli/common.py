@@ -67,7 +67,6 @@ def authorize_option(help: str) -> Decorator:  # noqa: A002
 
 
 def together(*options: Decorator) -> Decorator:
-    """Options of a command, in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for one in reversed(options):
@@ -193,7 +192,6 @@ async def probed_server(
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:
-    """Parse --processes: a number, or `auto`."""
     if value == "auto":
         return "auto"
     if value.isdigit() and int(value) > 0:
@@ -280,7 +278,6 @@ def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | Non
 
 
 def resumed_command(folder: Path | None = None) -> str:
-    """The command line of this process with --resume, and without secrets."""
     import shlex
 
     from loadchaos.core.redact import Redactor

@@ -210,7 +210,6 @@ def made_from(options: Given) -> LoadOptions | None:
 
 
 def given_names(options: Given) -> list[str]:
-    """Options of a load without a profile that were given."""
     return [name for name in load_option_names() if options.get(name) is not None]
 
 

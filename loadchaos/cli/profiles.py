@@ -20,7 +20,6 @@ set_option = option(
 
 
 def profile_of(name: str, overrides: Sequence[str]) -> Profile:
-    """Load a profile by path or shipped name, or raise ProfileError."""
     from loadchaos.core import resources
     from loadchaos.load import registry
     from loadchaos.profile.profile import load

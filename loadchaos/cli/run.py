@@ -309,7 +309,6 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
 
 
 def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
-    """The profile with the server of --launch instead of its own."""
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -340,5 +339,4 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
 
 
 def _secret_url(url: str | None) -> list[str]:
-    """The URL of --otlp, if it may hold a key."""
     return [url] if url and any(mark in url for mark in "@?") else []

@@ -97,7 +97,6 @@ def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:
 
 
 def _variables(order: Order) -> tuple[str, ...]:
-    """Environment variables from which the options of `run` read secrets."""
     from loadchaos.cli.run import run_parameters
 
     given = run_parameters([order.profile, *order.options])

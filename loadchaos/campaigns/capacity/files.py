@@ -29,7 +29,6 @@ _COLUMNS = (
 
 
 def contents(data: SearchData) -> dict[str, object]:
-    """The three files by name."""
     return {RESULT: data, TABLE: table(data), PAGE: capacity_page.render(CapacityResult.from_json(data))}
 
 

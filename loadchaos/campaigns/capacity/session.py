@@ -101,7 +101,6 @@ class CapacitySession:
         self._interrupts = campaign.interrupts
 
     def restore(self, data: CapacityResult, steps: Sequence[Step]) -> None:
-        """Continue a search with the `steps` of its capacity.json."""
         for step in steps:
             self._search.add(step)
         self._campaign.before_s, self._started, self._server = data.seconds, data.started, data.server

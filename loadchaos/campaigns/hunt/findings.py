@@ -107,7 +107,6 @@ def _read_back(finding: HuntFinding, folder: Path) -> None:
 
 
 def keep_run(finding: HuntFinding, campaign: Campaign, run: Path) -> None:
-    """Move the run of a finding into its folder, with its incident beside it."""
     into = campaign.folder / finding.folder
     into.mkdir(parents=True, exist_ok=True)
     kept = into / "run"

@@ -150,7 +150,6 @@ class Breeder:
 
 
 def _pruned(genes: Part) -> Part:
-    """Leave out genes that mean nothing without another one."""
     idle = {name for owner, names in _BELONG_TO.items() if owner not in genes for name in names}
     return {name: value for name, value in genes.items() if name not in idle}
 

@@ -221,7 +221,6 @@ class HuntSession:
         self._campaign.write({"report.html": hunt_page.render(to_json(data))})
 
     def worth(self) -> str:
-        """Describe what the hunt is worth: workloads, requests, time, coverage."""
         first = self._settings.identified_with.get("generations", 0)
         return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0, first)
 

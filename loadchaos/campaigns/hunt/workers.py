@@ -39,7 +39,6 @@ class SlotProcess:
         return from_json(ProbedSlot, await self._ask({"do": "probe"}))
 
     async def run(self, order: WorkloadOrder) -> WorkloadResult:
-        """Run one workload. Raises SlotLostError where no answer came."""
         return from_json(WorkloadResult, await self._ask({"do": "run", **to_json(order)}))
 
     def interrupt(self) -> None:

@@ -42,7 +42,6 @@ class Workload:
     attacks: tuple[Genes, ...] = field(default=(), metadata=IF_SET)
 
     def values(self) -> set[str]:
-        """Every gene with its value, as texts: `traffic.top_k=20`."""
         groups = [("load", self.load), *(("traffic", t) for t in self.traffic), *(("attacks", a) for a in self.attacks)]
         return {value_key(group, name, value) for group, genes in groups for name, value in genes.items()}
 

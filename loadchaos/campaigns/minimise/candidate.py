@@ -70,7 +70,6 @@ def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str
 
 
 def whole_of(trace: RequestTrace, server: ServerChoice, rounds: int, release: str = "") -> Reduction:
-    """All requests and flags of a launched server."""
     assert server.launch is not None
     return Reduction(trace, *split_command(server.launch.argv), rounds=rounds, release=release)
 

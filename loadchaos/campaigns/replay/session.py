@@ -42,7 +42,6 @@ class ReplayState:
 
 
 def proved(tries: Sequence[TryResult]) -> list[bool]:
-    """Results of the tries that proved something."""
     return [t.reproduced for t in tries if t.reproduced is not None]
 
 

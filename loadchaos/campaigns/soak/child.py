@@ -119,7 +119,6 @@ class SoakChild:
         return _finished(chosen[1], chosen[2])
 
     def judge(self, folder: str) -> FinishedRun | None:
-        """Run `loadchaos judge` on the folder of a killed run."""
         command = [sys.executable, "-m", "loadchaos", "judge", str(self._home / folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it can still be judged by hand
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_JUDGE_S)

@@ -107,7 +107,6 @@ class Soak:
         return LedgerError.exit_code if code is None else code
 
     def poll(self) -> None:
-        """Check the clock and the current run once."""
         was_running = self.state.running is not None
         busy = self._busy()
         if was_running and not busy:

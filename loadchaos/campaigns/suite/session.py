@@ -74,7 +74,6 @@ class SuiteRecord:
         self.write()
 
     def write(self, *, ended: bool = False) -> None:
-        """Write suite.json and suite.html. Raises LedgerError."""
         result = self.result(ended=ended)
         self.campaign.write({"suite.json": result, "suite.html": suite_page.render(result)})
 
@@ -106,7 +105,6 @@ class SuiteSession:
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
-        """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
             if self._record.is_finished(profile.name):
@@ -126,7 +124,6 @@ class SuiteSession:
         return self._record.exit_code
 
     async def _run(self, profile: Profile, row: ProfileRow, seed: int) -> ProfileRow:
-        """Run a profile with prompts that the server has not cached."""
         options = replace(self._options, out=self._record.campaign.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
             return _finished(row, await run_quietly(profile, options, self._interrupts, self._print))
