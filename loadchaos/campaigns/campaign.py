@@ -14,7 +14,7 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.folder_lock import FolderLock
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.suite_result import SuiteVerdict
 from loadchaos.run.finalize import Result
@@ -49,7 +49,6 @@ class Campaign:
 
     @property
     def at_s(self) -> float:
-        """Time of the campaign, with that before a resumption."""
         return self.before_s + time.monotonic() - self._begin_s
 
     def begin_now(self) -> float:
@@ -83,13 +82,15 @@ class Campaign:
                 self.print_line(f"interrupted; continue with: {resume}")
 
 
-def saved(file: Path, schema: int, instead: str) -> dict[str, Any]:
-    """Read a JSON file of a campaign. Raises FileNotFoundError without one, OptionError for one that cannot be used."""
+def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, Any]:
+    """Read a JSON file of a campaign. Raises OptionError for one that cannot be used, with the text `missing` without
+    one.
+    """
     try:
         data = orjson.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError) as e:
+        if missing and isinstance(e, FileNotFoundError):
+            raise OptionError(missing) from None
         raise OptionError(f"{file.parent}: {file.name} cannot be read ({e}); {instead}") from e
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise OptionError(
@@ -104,20 +105,16 @@ class SavedState:
     def __init__(self, campaign: Campaign, name: str, schema: int, settings: Mapping[str, str]) -> None:
         self._campaign, self._name, self._schema, self._settings = campaign, name, schema, dict(settings)
 
-    def load(self, read: Callable[[Mapping[str, Any]], T], otherwise: T) -> T:
-        """Results as `read` makes them of the file; `otherwise` without one.
-
-        Raises OptionError for a file of another version or with other settings, and for one that cannot be read.
+    def load(self, kind: type[T]) -> T:
+        """Results as a dataclass, which is empty without a file. Raises OptionError for a file that cannot be read, of
+        another version or with other settings.
         """
         file = self._campaign.folder / self._name
-        try:
-            data = saved(file, self._schema, "start without --resume")
-            _require_same(file, data.get("settings"), self._settings)
-            return read(data)
-        except FileNotFoundError:
-            return otherwise
-        except (KeyError, TypeError) as e:
-            raise OptionError(f"{file}: the state cannot be read: {e}; start without --resume") from e
+        if not file.exists():
+            return from_json(kind, {})
+        data = saved(file, self._schema, "start without --resume")
+        _require_same(file, data.get("settings"), self._settings)
+        return from_json(kind, data)
 
     def save(self, **results: object) -> None:
         self._campaign.write({self._name: {"schema": self._schema, "settings": self._settings, **results}})
@@ -140,7 +137,6 @@ def _difference(one: str, other: str) -> str:
 
 
 def now_text(timespec: str = "seconds") -> str:
-    """The current time in UTC as files of a campaign have it."""
     return datetime.now(UTC).isoformat(timespec=timespec)
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from loadchaos.cli.common import Given, echo, resumed_command, rounds_option, say, time_option
-from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
+from loadchaos.cli.common import Given, flag, option, rounds_option, say, time_option
+from loadchaos.cli.replay import begin_search, end_search, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from loadchaos.campaigns.campaign import Campaign
-    from loadchaos.campaigns.minimise.candidate_session import SearchResult
-    from loadchaos.campaigns.replay.one_try import TryPlan
-    from loadchaos.profile.request_trace import RequestTrace
 
 _BUDGET_S = 7200.0
 _EXIT_CODES = """\b
@@ -34,42 +25,35 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option("--flags", is_flag=True, help="Find the needed launch flags, and single changes that cure the failure.")
-@click.option("--versions", metavar="A..B", help="Find the first bad and the first good release of this range.")
-@click.option(
+@flag("--flags", "Find the needed launch flags, and single changes that cure the failure.")
+@option("--versions", "Find the first bad and the first good release of this range.", "A..B")
+@option(
     "--launch",
-    metavar="COMMAND",
-    help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'; with --versions: "
+    "Launch command of the server, e.g. 'vllm serve MODEL --port 8000'; with --versions: "
     "'{venv}/bin/vllm serve MODEL'.",
+    "COMMAND",
 )
-@click.option(
+@option(
     "--install",
-    metavar="COMMAND",
-    help="With --versions: command that installs a release, e.g. '{venv}/bin/pip install vllm=={version}'.",
+    "With --versions: command that installs a release, e.g. '{venv}/bin/pip install vllm=={version}'.",
+    "COMMAND",
 )
-@click.option(
-    "--package", metavar="NAME", help="With --versions: package whose releases pip lists (default: --install's)."
-)
-@click.option("--bad", metavar="VERSION", help="With --versions: release that fails (default: the recorded server's).")
-@click.option(
+@option("--package", "With --versions: package whose releases pip lists (default: --install's).", "NAME")
+@option("--bad", "With --versions: release that fails (default: the recorded server's).", "VERSION")
+@option(
     "--venvs",
+    "With --versions: folder of the installed releases (default: in ~/.cache/loadchaos/releases).",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --versions: folder of the installed releases (default: in ~/.cache/loadchaos/releases).",
 )
-@click.option(
-    "--change",
-    "changes",
+@option(
+    "--change changes",
+    "With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
+    "FLAG",
     multiple=True,
-    metavar="FLAG",
-    help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
 )
-@time_option("--budget", help="Stop after this time (default: 2h).", positive=True)
+@time_option("--budget", "Stop after this time (default: 2h).", positive=True)
 @rounds_option
-@click.option(
-    "--share-server",
-    is_flag=True,
-    help="Prove remedies and good releases on one server that survives, not on fresh ones.",
-)
+@flag("--share-server", "Prove remedies and good releases on one server that survives, not on fresh ones.")
 @replayed_options("bisection")
 def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
     """Find the launch flags or the releases that a failure depends on.
@@ -94,12 +78,10 @@ def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
 def _bisect_flags(source: Path, out: Path, options: Given) -> None:
     from loadchaos.campaigns.bisect.flag_session import FlagSession
 
-    campaign, trace, plan = _prepared(source, out, options)
-    if plan.server.launch is None:
-        raise OptionError("a bisection needs a server that it can start: give its command with --launch")
+    campaign, trace, plan = begin_search(source, out, "bisect", options)
     say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
     session = FlagSession(campaign, trace, plan, options["budget"] or _BUDGET_S)
-    _finish(campaign, session.run(options["changes"]))
+    end_search(campaign, session.run(options["changes"]))
 
 
 def _bisect_versions(source: Path, out: Path, options: Given) -> None:
@@ -109,24 +91,11 @@ def _bisect_versions(source: Path, out: Path, options: Given) -> None:
     installs = InstallPlan(options["install"], options["launch"], options["package"], options["venvs"])
     installs.check()
     releases = releases_between(options["versions"], installs)
-    campaign, trace, plan = _prepared(source, out, options)
+    campaign, trace, plan = begin_search(source, out, "bisect", options)
     bad = options["bad"] or str(trace.header.server.get("version") or "") or None
     if options["bad"] and options["bad"] not in releases:
         raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
     requests = plural(len(trace.sends), "request")
     say(f"bisecting {requests} of {source} over {len(releases)} releases of {installs.name()}")
     session = VersionSession(campaign, trace, plan, options["budget"] or _BUDGET_S, installs)
-    _finish(campaign, session.run(releases, bad))
-
-
-def _prepared(source: Path, out: Path, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
-    campaign = replay_campaign(out, "bisect", source, resume=options["resume"])
-    trace, plan = prepare(source, campaign, options)
-    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
-    return campaign, trace, plan
-
-
-def _finish(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> None:
-    found = campaign.run(search, resumed_command())
-    echo(found.text)
-    sys.exit(found.exit_code)
+    end_search(campaign, session.run(releases, bad))

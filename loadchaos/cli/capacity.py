@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    ABOVE_ZERO,
+    FOLDER,
     Given,
     authorize_option,
     campaign_in,
@@ -18,12 +20,13 @@ from loadchaos.cli.common import (
     exporter_port_option,
     free_exporter_port,
     json_option,
+    option,
+    options_of,
     out_option,
     print_json,
     profile_names,
     server_log_option,
     server_options,
-    server_settings,
     shared_option,
     terminal,
     time_option,
@@ -56,55 +59,41 @@ Exit codes:
 @click.pass_context
 @set_option
 @click.argument("profile", required=False, shell_complete=profile_names)
-@click.option("-H", "--target", metavar="URL", help="URL of the server, with or without /v1.")
-@click.option(
+@option("-H --target", "URL of the server, with or without /v1.", "URL")
+@option(
     "--launch",
-    metavar="COMMAND",
-    help="Start this server once for all steps, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",
+    "Start this server once for all steps, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",
+    "COMMAND",
 )
-@click.option(
-    "--slo",
-    "limits",
-    metavar="LIMITS",
-    help="Limits of each request, e.g. ttft=2s,itl_p99=50ms (default: the profile's).",
-)
-@click.option(
+@option("--slo limits", "Limits of each request, e.g. ttft=2s,itl_p99=50ms (default: the profile's).", "LIMITS")
+@option(
     "--phase",
+    "Number of the phase of `load` whose traffic is sent, from 0 (default: the last with users or a constant rate).",
+    "N",
     type=click.IntRange(min=0),
-    metavar="N",
-    help="Number of the phase of `load` whose traffic is sent, from 0 (default: the last with users or a constant rate).",
 )
-@click.option("--goal", default="99%", show_default=True, metavar="SHARE", help="Share of requests within all limits.")
-@click.option(
+@option("--goal", "Share of requests within all limits.", "SHARE", default="99%", show_default=True)
+@option(
     "--by",
+    "Search requests per second, or users that each wait for their answer.",
     type=click.Choice(["rate", "concurrency"]),
     default="rate",
     show_default=True,
-    help="Search requests per second, or users that each wait for their answer.",
 )
-@time_option("--budget", help="Time for the whole search (default: 10m).", positive=True)
-@click.option("--start", type=click.FloatRange(min=0, min_open=True), help="Load of the first step.")
-@click.option("--max", "most", type=click.FloatRange(min=0, min_open=True), help="Highest load that is tried.")
-@click.option("--tolerance", default="3%", show_default=True, help="Width of the interval at which the search ends.")
-@click.option(
-    "--at-least",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Fail if the capacity is proved to be below this load.",
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Continue the search of this folder after its last finished step.",
-)
+@time_option("--budget", "Time for the whole search (default: 10m).", positive=True)
+@option("--start", "Load of the first step.", type=ABOVE_ZERO)
+@option("--max most", "Highest load that is tried.", type=ABOVE_ZERO)
+@option("--tolerance", "Width of the interval at which the search ends.", default="3%", show_default=True)
+@option("--at-least", "Fail if the capacity is proved to be below this load.", type=ABOVE_ZERO)
+@option("--resume", "Continue the search of this folder after its last finished step.", "DIR", type=FOLDER)
 @server_options
 @server_log_option
-@click.option("--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder.")
+@option("--tokenizer", "Count tokens with tokenizer.json in this folder.", "DIR")
 @authorize_option("Allow dangerous payloads. Repeatable.")
 @shared_option
 @wait_ready_option
 @out_option("Folder for the result.")
-@click.option("--seed", type=int, help="Seed of the requests; default: a new one, as a server caches prompts.")
+@option("--seed", "Seed of the requests; default: a new one, as a server caches prompts.", type=int)
 @exporter_port_option
 @json_option("Print capacity.json.")
 def capacity(
@@ -140,7 +129,8 @@ def capacity(
     options["external"] = None if options["launch"] else options["target"]
     searched, settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    run_options = _run_options(options)
+    seed, argv = options["seed"] * 1000, ("loadchaos", "capacity")
+    run_options = options_of(options, target=options["external"], seed=seed, live=False, argv=argv)
     lines = _Lines()
     campaign = campaign_in(folder, "capacity", lines.print)
     if not stored:
@@ -306,14 +296,3 @@ def _share(option: str, text: str, least: float, most: float) -> float:
         why = "; no number of requests proves 100 %" if option == "--goal" and value > most else ""
         raise OptionError(f"{option} {text}: a share from {100 * least:g}% to {100 * most:g}% was expected{why}")
     return value
-
-
-def _run_options(options: Given) -> Any:
-    from loadchaos.run.options import Options
-
-    return Options(
-        target=options["external"], **server_settings(options), tokenizer=options["tokenizer"],
-        server_log=options["server_log"], seed=options["seed"] * 1000, authorize=options["authorize"],
-        shared=options["shared"], wait_ready_s=options["wait_ready"], live=False,
-        argv=("loadchaos", "capacity"),
-    )  # fmt: skip

@@ -127,6 +127,7 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     from loadchaos.analysis.classify.log_document import log_lines
     from loadchaos.analysis.classify.rejoin import rejoin
     from loadchaos.cli.logfiles import LONGEST_LINE
+    from loadchaos.cli.unknown_error import unknown
 
     head: list[WholeLine] = []
     size = 0
@@ -138,10 +139,12 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
         if size > _BODY_CHARS or (len(head) > 1 and not body):
             break
     else:
+        if not head:
+            return []
         for line in head:
             diagnosis.feed(line)
         text = "\n".join(line.text for line in head)
-        return [_at_its_line(f, head) for f in classify_text(text)] or _unknown_error(text) if head else []
+        return [_at_its_line(f, head) for f in classify_text(text)] or list(filter(None, [unknown(text)]))
     for line in chain(head, whole):
         diagnosis.feed(line)
     return diagnosis.finish()
@@ -150,13 +153,6 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
 def _at_its_line(failure: Failure, lines: Sequence[WholeLine]) -> Failure:
     at = failure.evidence.line or 1
     return replace(failure, evidence=replace(failure.evidence, line=lines[min(at, len(lines)) - 1].line_no))
-
-
-def _unknown_error(text: str) -> list[Failure]:
-    from loadchaos.cli.unknown_error import unknown
-
-    found = unknown(text)
-    return [] if found is None else [found]
 
 
 @click.command()

@@ -16,100 +16,95 @@ from loadchaos.core.errors import OptionError
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
     from loadchaos.profile.profile import Profile
+    from loadchaos.run.options import Options
     from loadchaos.run.probe import ProbeResult
 
 Given = Mapping[str, Any]
 """Values of the options of a command, by the names of its parameters."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+COUNT, ABOVE_ZERO = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+PATH, FOLDER = click.Path(path_type=Path), click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse a duration as `duration` does, and refuse 0."""
-    found = duration(context, parameter, value)
-    if found == 0:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
-    return found
+def option(names: str, help: str, metavar: str | None = None, **more: Any) -> Decorator:  # noqa: A002 - as click has it
+    """An option by all its names, with spaces between them."""
+    return click.option(*names.split(), help=help, metavar=metavar, **more)
 
 
-def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse an option such as `30s` into seconds. Plain digits are seconds, as in Locust's --run-time."""
-    from loadchaos.core.units import duration_s
-
-    if value is None:
-        return None
-    try:
-        return duration_s(f"{value}s" if value.isdigit() else value)
-    except ValueError as e:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+def flag(names: str, help: str, **more: Any) -> Decorator:  # noqa: A002
+    return option(names, help, is_flag=True, **more)
 
 
-def time_option(*names: str, help: str, positive: bool = False) -> Decorator:  # noqa: A002 - as click has it
-    """An option with a time such as `30s`, in seconds."""
-    return click.option(*names, callback=positive_duration if positive else duration, metavar="TIME", help=help)
+def time_option(names: str, help: str, *, positive: bool = False, **more: Any) -> Decorator:  # noqa: A002
+    """An option with a time such as `30s`, in seconds. Plain digits are seconds, as in Locust's --run-time."""
+
+    def parsed(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        from loadchaos.core.units import duration_s
+
+        if value is None:
+            return None
+        try:
+            found = duration_s(f"{value}s" if value.isdigit() else value)
+            if positive and not found:
+                raise ValueError(f"more than 0 was expected (got {value!r})")
+        except ValueError as e:
+            raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+        return found
+
+    return option(names, help, "TIME", callback=parsed, **more)
 
 
 def out_option(help: str, default: str = "runs") -> Decorator:  # noqa: A002
-    return click.option("--out", type=click.Path(path_type=Path), default=Path(default), show_default=True, help=help)
+    return option("--out", help, type=PATH, default=Path(default), show_default=True)
 
 
 def json_option(help: str = "Print the result as JSON.") -> Decorator:  # noqa: A002
-    return click.option("--json", "as_json", is_flag=True, help=help)
+    return flag("--json as_json", help)
 
 
 def authorize_option(help: str) -> Decorator:  # noqa: A002
-    return click.option("--authorize", multiple=True, metavar="HOST:PORT", help=help)
+    return option("--authorize", help, "HOST:PORT", multiple=True)
 
 
 def together(*options: Decorator) -> Decorator:
-    """Options of a command, in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
+        for one in reversed(options):
+            command = one(command)
         return command
 
     return add
 
 
-wait_ready_option = time_option("--wait-ready", help="Wait at most this long for a healthy server.")
-shared_option = click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
-server_log_option = click.option(
-    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
+wait_ready_option = time_option("--wait-ready", "Wait at most this long for a healthy server.")
+shared_option = flag("--shared", "Run even if other clients use the server.")
+server_log_option = option(
+    "--server-log", "Log of the server, as for `loadchaos run`. Repeatable.", "SOURCE", multiple=True
 )
-launch_option = click.option(
-    "--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'."
-)
-rounds_option = click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
-)
-ca_option = click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
-insecure_option = click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
-page_option = click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
-)
-no_live_option = click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
+launch_option = option("--launch", "Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.", "COMMAND")
+rounds_option = option("--rounds", "Send the requests at least this many times in each try.", type=COUNT, default=1)
+ca_option = option("--ca", "Trust the certificates in this PEM file, not the system's.", "FILE")
+insecure_option = flag("-k --insecure", "Accept any certificate.")
+page_option = option("--html page", "Also write an HTML page.", "FILE", type=click.Path(path_type=Path, dir_okay=False))
+no_live_option = flag("--no-live", "Print plain lines, not the live view.")
+_RUN_OPTIONS = (
+    "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",
+    "embedded", "processes",
+)  # fmt: skip
 _SERVER_OPTIONS = (
-    click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
-    click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
-    click.option(
-        "--api-key-env", metavar="VAR", help="Environment variable with the API key. The key is never stored."
-    ),
-    click.option(
-        "--header",
-        "headers",
-        multiple=True,
-        metavar="NAME=env:VAR",
-        help="Extra header: NAME=env:VAR or NAME=text. Repeatable.",
-    ),
+    option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL"),
+    option("--model", "Model name in requests (default: the server's first model).", "NAME"),
+    option("--api-key-env", "Environment variable with the API key. The key is never stored.", "VAR"),
+    option("--header headers", "Extra header: NAME=env:VAR or NAME=text. Repeatable.", "NAME=env:VAR", multiple=True),
     ca_option,
     insecure_option,
 )
 
 
-exporter_port_option = click.option(
+exporter_port_option = option(
     "--exporter-port",
+    "Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
     type=click.IntRange(0, 65535),
-    help="Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
 )
 
 
@@ -119,12 +114,11 @@ launched_server_options = together(*_SERVER_OPTIONS[1:])
 """Options of a server that loadchaos starts: its launch command has the address."""
 
 
-def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
-    command = click.option("-H", "--target", "target_option", metavar="URL", help="The same as the argument URL.")(
-        command
-    )
-    return click.argument("url", required=False)(command)
+url_argument = together(
+    click.argument("url", required=False),
+    option("-H --target target_option", "The same as the argument URL.", "URL"),
+)
+"""The argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
 
 
 def url_of(url: str | None, target_option: str | None) -> str | None:
@@ -167,12 +161,15 @@ def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, 
     return found
 
 
-def server_settings(options: Given) -> dict[str, Any]:
+def options_of(given: Given, **more: Any) -> Options:
+    """Options of runs from those of a command: the ones of the same name, `wait_ready` and `duration`, and `more`."""
     from loadchaos.core.tls import TlsSettings
+    from loadchaos.run.options import Options
 
-    found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
-    tls = TlsSettings(options["ca"], options["insecure"])
-    return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
+    found = {name: given[name] for name in _RUN_OPTIONS if name in given}
+    times = {f"{name}_s": given[name] for name in ("wait_ready", "duration") if name in given}
+    headers, tls = parse_header_options(given["headers"]), TlsSettings(given["ca"], given["insecure"])
+    return Options(**{**found, **times, "headers": headers, "tls": tls, **more})
 
 
 async def probed_server(
@@ -183,10 +180,10 @@ async def probed_server(
 
     from loadchaos.run import probe
     from loadchaos.run.asker import HttpAsker
-    from loadchaos.run.options import Options, headers_of_options
+    from loadchaos.run.options import headers_of_options
     from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 
-    base, settings = parse_target(url), Options(**server_settings(options))
+    base, settings = parse_target(url), options_of(options)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
     headers, tls = headers_of_options(settings), settings.tls.context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
@@ -195,7 +192,6 @@ async def probed_server(
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:
-    """Parse --processes: a number, or `auto`."""
     if value == "auto":
         return "auto"
     if value.isdigit() and int(value) > 0:
@@ -209,14 +205,14 @@ def _allow(_: click.Context, __: click.Parameter, folders: tuple[str, ...]) -> N
     images_by_path.allow(folders)
 
 
-allow_path_option = click.option(
+allow_path_option = option(
     "--allow-path",
+    "Let a requests file name images in this folder too. Repeatable.",
+    "DIR",
     multiple=True,
     expose_value=False,
     is_eager=True,
     callback=_allow,
-    metavar="DIR",
-    help="Let a requests file name images in this folder too. Repeatable.",
 )
 
 
@@ -282,7 +278,6 @@ def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | Non
 
 
 def resumed_command(folder: Path | None = None) -> str:
-    """The command line of this process with --resume, and without secrets."""
     import shlex
 
     from loadchaos.core.redact import Redactor

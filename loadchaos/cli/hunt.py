@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +11,15 @@ import click
 from click.core import ParameterSource
 
 from loadchaos.cli.common import (
+    COUNT,
+    PATH,
     Given,
     campaign_in,
     echo,
+    flag,
     launch_option,
     launched_server_options,
+    option,
     out_option,
     parse_header_options,
     say,
@@ -25,12 +27,14 @@ from loadchaos.cli.common import (
     wait_ready_option,
 )
 from loadchaos.core.errors import OptionError
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.hunt.journal import HuntSettings
     from loadchaos.campaigns.hunt.slot import SlotSettings
+    from loadchaos.campaigns.replay.servers import ServerChoice
     from loadchaos.server.process.launcher import CommandLine
 
 _BUDGET_S, _WORKLOAD_S = 7200.0, 60.0
@@ -60,25 +64,17 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @launch_option
-@time_option("--budget", help="Time for the whole hunt (default: 2h).", positive=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of workloads.")
-@click.option(
-    "--genes", metavar="FILE", type=click.Path(path_type=Path), help="YAML file of genes to use or leave out."
+@time_option("--budget", "Time for the whole hunt (default: 2h).", positive=True)
+@option("--seed", "Seed of the choice of workloads.", type=int, default=0, show_default=True)
+@option("--genes", "YAML file of genes to use or leave out.", "FILE", type=PATH)
+@option("--parallel", "Servers at once, on successive ports.", type=click.IntRange(1, 64), default=1, show_default=True)
+@option("--findings", "End after N findings.", "N", type=COUNT)
+@option(
+    "--requests", "Requests of the largest workload.", type=click.IntRange(8, 100_000), default=64, show_default=True
 )
-@click.option(
-    "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Servers at once, on successive ports."
-)
-@click.option("--findings", type=click.IntRange(min=1), metavar="N", help="End after N findings.")
-@click.option(
-    "--requests",
-    type=click.IntRange(8, 100_000),
-    default=64,
-    show_default=True,
-    help="Requests of the largest workload.",
-)
-@time_option("--workload-time", help="End a workload after this time (default: 60s).", positive=True)
-@click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
-@click.option("--resume", is_flag=True, help="Continue the newest hunt in --out, with its options.")
+@time_option("--workload-time", "End a workload after this time (default: 60s).", positive=True)
+@flag("--no-feedback", "Draw every workload at random. For comparison.")
+@flag("--resume", "Continue the newest hunt in --out, with its options.")
 @wait_ready_option
 @launched_server_options
 @out_option("Folder for the hunt.")
@@ -102,22 +98,21 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     folder = newest_hunt(out) if options["resume"] else None
     stored = HuntSettings() if folder is None else read_settings(folder)
     options = options if folder is None else with_stored(context, options, stored)
-    line, shown = _launch(options["launch"], stored.launch)
+    server, shown = _launch(options["launch"], stored.launch)
     chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.genes
     if folder is not None and orjson.dumps(chosen) != orjson.dumps(stored.genes):
         raise OptionError("--genes differs from those of the hunt; start a new hunt")
     budget_s = options["budget"] or stored.budget_s or _BUDGET_S
     settings = replace(stored, launch=shown, budget_s=budget_s, genes=chosen, **stored_form(options))
-    slots = _slots(line, options, folder or Path())
-    if folder is None:
-        folder = create_folder(out, "hunt").path
-        slots = _slots(line, options, folder)
+    assert server.launch is not None
+    slots = _slots(server.launch, options)
+    folder = folder or create_folder(out, "hunt").path
     campaign = campaign_in(folder, "hunt")
     campaign.write({SETTINGS: settings})
-    command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
     say(f"hunting on {shown}; files are in {folder}")
-    runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
-    session = HuntSession(settings, campaign, runners, Reproduction(campaign, command, _passed_on(options)))
+    runners = [SlotProcess(slot, folder / "servers", number) for number, slot in enumerate(slots, 1)]
+    reproduction = Reproduction(campaign, server.describe(), _passed_on(options))
+    session = HuntSession(settings, campaign, runners, reproduction)
     code = campaign.run(session.run(), f"loadchaos hunt --resume --out {out}")
     echo(f"report: {folder / 'report.html'}")
     sys.exit(code)
@@ -133,33 +128,39 @@ def newest_hunt(out: Path) -> Path:
     return max(found, key=lambda p: (any(rows_of(p)), (p / SETTINGS).stat().st_mtime))
 
 
-def _launch(command: str | None, stored: str) -> tuple[CommandLine, str]:
-    from loadchaos.core.redact import Redactor
-    from loadchaos.server.process.launcher import parse_command_line
+def _launch(command: str | None, stored: str) -> tuple[ServerChoice, str]:
+    from loadchaos.campaigns.replay.servers import from_launch, redacted_command
 
     text = command or stored
     if not text:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     if command is None and REDACTED in text:
         raise OptionError("the launch command had a secret, which is not stored: give it again with --launch")
-    line = parse_command_line(text)
-    redactor = Redactor.from_environment(os.environ)
-    env = redactor.mapping(dict(line.env))
-    shown = shlex.join([*(f"{k}={v}" for k, v in env.items()), *redactor.argv(list(line.argv))])
+    server = from_launch(text)
+    shown = redacted_command(server)
     if command is not None and stored not in ("", shown):
         raise OptionError(f"--launch differs from that of the hunt ({stored}); start a new hunt")
-    return line, shown
+    return server, shown
 
 
-def _slots(line: CommandLine, options: Given, folder: Path) -> list[SlotSettings]:
+def _slots(line: CommandLine, options: Given) -> list[SlotSettings]:
+    """Settings of each server of a hunt. Raises OptionError where a variable for a header is missing."""
+    from loadchaos.campaigns.hunt.slot import SlotSettings
+    from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.process.launcher import refuse_taken_port
 
-    first = slot_settings(line, options, folder / "servers" / "1")
-    first = replace(first, most_load_s=options["workload_time"] or _WORKLOAD_S)
+    headers = parse_header_options(options["headers"])
+    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
+    first = SlotSettings(
+        line.argv, line.url, env=dict(line.env), headers=headers,
+        ready_within_s=options["wait_ready"] or READY_WITHIN_S,
+        most_load_s=options["workload_time"] or _WORKLOAD_S,
+        **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure")},
+    )  # fmt: skip
     slots = [first]
     for i in range(1, options["parallel"]):
         argv, url = _on_port(line, int(line.url.rpartition(":")[2]) + i)
-        slots.append(replace(first, argv=argv, url=url, folder=str(folder / "servers" / str(i + 1))))
+        slots.append(replace(first, argv=argv, url=url))
     for slot in slots:
         refuse_taken_port(slot.url)
     return slots
@@ -182,8 +183,8 @@ def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
 
 def _passed_on(options: Given) -> list[str]:
     found = []
-    for name, option in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
-        found += [option, str(options[name])] if options[name] else []
+    for name, word in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
+        found += [word, str(options[name])] if options[name] else []
     found += [word for text in options["headers"] for word in ("--header", text)]
     found += ["--insecure"] if options["insecure"] else []
     return found
@@ -218,18 +219,3 @@ def with_stored(context: click.Context, options: Given, stored: HuntSettings) ->
                 f"the value of the header {name} is not stored: give it again with --header {name}=env:VAR"
             )
     return found
-
-
-def slot_settings(line: CommandLine, options: Given, folder: Path) -> SlotSettings:
-    """Settings of one server of a hunt. Raises OptionError where a variable for a header is missing."""
-    from loadchaos.campaigns.hunt.slot import SlotSettings
-    from loadchaos.run.options import Options, headers_of_options
-
-    headers = parse_header_options(options["headers"])
-    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
-    return SlotSettings(
-        line.argv, line.url, str(folder), dict(line.env),
-        **({"ready_within_s": options["wait_ready"]} if options["wait_ready"] else {}),
-        model=options["model"], api_key_env=options["api_key_env"], headers=headers, ca=options["ca"],
-        insecure=options["insecure"],
-    )  # fmt: skip

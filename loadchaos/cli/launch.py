@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import ca_option, echo, insecure_option, out_option, time_option
+from loadchaos.cli.common import ca_option, echo, flag, insecure_option, option, out_option, time_option
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-@click.option("--url", metavar="URL", help="Address of the server (default: read from its --host and --port).")
-@time_option("--ready-within", help="Maximum time until the server is ready (default: 20m).")
-@click.option("--check", is_flag=True, help="Stop the server as soon as it is ready.")
+@option("--url", "Address of the server (default: read from its --host and --port).", "URL")
+@time_option("--ready-within", "Maximum time until the server is ready (default: 20m).")
+@flag("--check", "Stop the server as soon as it is ready.")
 @ca_option
 @insecure_option
 @out_option("Folder for the log.", "launches")

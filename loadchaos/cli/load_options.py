@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import Given, together
+from loadchaos.cli.common import ABOVE_ZERO, COUNT, Given, option, together
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
 from loadchaos.core.errors import OptionError
 
@@ -89,65 +89,46 @@ def _dataset(_: click.Context, __: click.Parameter, name: str | None) -> str | N
 
 
 _positive = click.IntRange(min=1)
-_LOAD_OPTIONS = (
-    click.option(
-        "--rate",
-        "--request-rate",
-        "rate",
-        callback=_rate,
-        metavar="N",
-        help="Requests per second, or inf: all at once.",
+load_options = together(
+    option("--rate --request-rate rate", "Requests per second, or inf: all at once.", "N", callback=_rate),
+    option("--num-prompts", "End the load after this many requests.", "N", type=COUNT),
+    option("--burstiness", "Shape of gamma arrivals; 1: Poisson.", type=ABOVE_ZERO),
+    option("--num-warmups", "Requests before these that no figure counts.", "N", type=COUNT),
+    option("--ramp-up-strategy", "Change the rate over the load.", "linear"),
+    option("--ramp-up-start-rps", "First rate.", "N", type=ABOVE_ZERO),
+    option("--ramp-up-end-rps", "Last rate.", "N", type=ABOVE_ZERO),
+    option("--dataset-name", f"{', '.join(DATASETS)} (default: random).", "NAME", callback=_dataset),
+    option("--dataset-path", "File of a data set. Nothing is downloaded.", "FILE"),
+    option("--input-len", "As --random-input-len.", "N", type=COUNT),
+    option("--output-len", "Output tokens of any data set.", "N", type=COUNT),
+    option("--random-input-len", "Prompt tokens as the server counts them.", "N", type=COUNT),
+    option("--random-output-len", "Output tokens.", "N", type=COUNT),
+    option("--random-range-ratio", "Lengths are from N x (1-R) to N x (1+R).", "R", callback=_ratio),
+    option("--random-prefix-len", "Prompt tokens before these, equal in all.", "N", type=COUNT),
+    option("--random-mm-base-items-per-request", "Images of a request.", "N", type=COUNT),
+    option("--random-mm-num-mm-items-range-ratio", "As the range ratio, for images.", "R", type=float),
+    option("--random-mm-bucket-config", "Sizes of images, e.g. {(256,256,1): 1.0}.", "DICT", callback=_buckets),
+    option("--prefix-repetition-prefix-len", "Tokens that prompts share.", "N", type=COUNT),
+    option("--prefix-repetition-suffix-len", "Tokens of their own.", "N", type=COUNT),
+    option("--prefix-repetition-num-prefixes", "Number of shared prefixes.", "N", type=COUNT),
+    option("--prefix-repetition-output-len", "Output tokens.", "N", type=COUNT),
+    option("--timed-trace-chunk-hash-size", "Tokens of a block of the trace.", "N", type=COUNT),
+    option("--timed-trace-sec-multiplier", "Seconds of a unit of its timestamps.", "X", type=float),
+    option("--ignore-eos/--no-ignore-eos", "Exact output lengths (default of random data).", default=None),
+    option("--backend", "Backend of vllm bench, in place of --endpoint.", "NAME"),
+    *(
+        option(f"--{name.replace('_', '-')}", "Sampling of each request.", type=int if name == "top_k" else float)
+        for name in _SAMPLING
     ),
-    click.option("--num-prompts", type=_positive, metavar="N", help="End the load after this many requests."),
-    click.option(
-        "--burstiness", type=click.FloatRange(min=0, min_open=True), help="Shape of gamma arrivals; 1: Poisson."
-    ),
-    click.option("--num-warmups", type=_positive, metavar="N", help="Requests before these that no figure counts."),
-    click.option("--ramp-up-strategy", metavar="linear", help="Change the rate over the load."),
-    click.option("--ramp-up-start-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="First rate."),
-    click.option("--ramp-up-end-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Last rate."),
-    click.option("--dataset-name", callback=_dataset, metavar="NAME", help=f"{', '.join(DATASETS)} (default: random)."),
-    click.option("--dataset-path", metavar="FILE", help="File of a data set. Nothing is downloaded."),
-    click.option("--input-len", type=_positive, metavar="N", help="As --random-input-len."),
-    click.option("--output-len", type=_positive, metavar="N", help="Output tokens of any data set."),
-    click.option("--random-input-len", type=_positive, metavar="N", help="Prompt tokens as the server counts them."),
-    click.option("--random-output-len", type=_positive, metavar="N", help="Output tokens."),
-    click.option("--random-range-ratio", callback=_ratio, metavar="R", help="Lengths are from N x (1-R) to N x (1+R)."),
-    click.option("--random-prefix-len", type=_positive, metavar="N", help="Prompt tokens before these, equal in all."),
-    click.option("--random-mm-base-items-per-request", type=_positive, metavar="N", help="Images of a request."),
-    click.option(
-        "--random-mm-num-mm-items-range-ratio", type=float, metavar="R", help="As the range ratio, for images."
-    ),
-    click.option(
-        "--random-mm-bucket-config", callback=_buckets, metavar="DICT", help="Sizes of images, e.g. {(256,256,1): 1.0}."
-    ),
-    click.option("--prefix-repetition-prefix-len", type=_positive, metavar="N", help="Tokens that prompts share."),
-    click.option("--prefix-repetition-suffix-len", type=_positive, metavar="N", help="Tokens of their own."),
-    click.option("--prefix-repetition-num-prefixes", type=_positive, metavar="N", help="Number of shared prefixes."),
-    click.option("--prefix-repetition-output-len", type=_positive, metavar="N", help="Output tokens."),
-    click.option("--timed-trace-chunk-hash-size", type=_positive, metavar="N", help="Tokens of a block of the trace."),
-    click.option("--timed-trace-sec-multiplier", type=float, metavar="X", help="Seconds of a unit of its timestamps."),
-    click.option("--ignore-eos/--no-ignore-eos", default=None, help="Exact output lengths (default of random data)."),
-    click.option("--backend", metavar="NAME", help="Backend of vllm bench, in place of --endpoint."),
-    click.option("--temperature", type=float, help="Sampling of each request."),
-    click.option("--top-p", type=float, help="Sampling of each request."),
-    click.option("--top-k", type=int, help="Sampling of each request."),
-    click.option("--min-p", type=float, help="Sampling of each request."),
-    click.option("--presence-penalty", type=float, help="Sampling of each request."),
-    click.option("--frequency-penalty", type=float, help="Sampling of each request."),
-    click.option("--repetition-penalty", type=float, help="Sampling of each request."),
 )
 
-goodput_option = click.option(
+goodput_option = option(
     "--goodput",
+    "Limits of each request, e.g. ttft:2000 tpot:50 e2el:30000.",
+    "NAME:MS...",
     multiple=True,
     callback=_limits,
-    metavar="NAME:MS...",
-    help="Limits of each request, e.g. ttft:2000 tpot:50 e2el:30000.",
 )
-
-
-load_options = together(*_LOAD_OPTIONS)
 
 
 class ManyGoodputWords(click.Command):
@@ -229,7 +210,6 @@ def made_from(options: Given) -> LoadOptions | None:
 
 
 def given_names(options: Given) -> list[str]:
-    """Options of a load without a profile that were given."""
     return [name for name in load_option_names() if options.get(name) is not None]
 
 

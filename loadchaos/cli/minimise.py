@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from loadchaos.cli.common import echo, launch_option, resumed_command, rounds_option, say, time_option
-from loadchaos.cli.replay import prepare, replay_campaign, replayed_options
-from loadchaos.core.errors import OptionError
+from loadchaos.cli.common import launch_option, rounds_option, say, time_option
+from loadchaos.cli.replay import begin_search, end_search, replayed_options
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
 
@@ -27,7 +25,7 @@ Exit codes:
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @launch_option
-@time_option("--budget", help="Stop reducing after this time (default: 1h).")
+@time_option("--budget", "Stop reducing after this time (default: 1h).")
 @rounds_option
 @replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
@@ -36,16 +34,9 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
     profile, and a page that shows what was left out.
     """
-    from loadchaos.campaigns.minimise.session import MinimiseSession, summary
+    from loadchaos.campaigns.minimise.session import MinimiseSession
 
     create_privately()
-    campaign = replay_campaign(out, "minimise", source, resume=options["resume"])
-    trace, plan = prepare(source, campaign, options)
-    if plan.server.launch is None:
-        raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
+    campaign, trace, plan = begin_search(source, out, "minimise", options)
     say(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
-    session = MinimiseSession(campaign, trace, plan, budget or _BUDGET_S)
-    found = campaign.run(session.run(), resumed_command())
-    echo(summary(found, campaign.at_s))
-    sys.exit(found.exit_code)
+    end_search(campaign, MinimiseSession(campaign, trace, plan, budget or _BUDGET_S).run())

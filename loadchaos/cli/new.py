@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import time_option
+from loadchaos.cli.common import COUNT, flag, option, time_option
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import DEFAULT_EXPECT
@@ -24,11 +24,11 @@ _KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_re
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @load_options
 @goodput_option
-@click.option("-u", "--users", "--concurrency", "--max-concurrency", "users", type=click.IntRange(min=1), help="Users.")
-@time_option("-t", "--duration", "duration", help="Length of the load.")
-@click.option("--endpoint", metavar="NAME", help="Endpoint of the requests: chat, completions and others.")
-@click.option("--expect", multiple=True, metavar="RULE", help="Expectation such as 'ttft_p99 <= 2s'. Repeatable.")
-@click.option("--ask", is_flag=True, help="Ask for the load, also where the input is no terminal.")
+@option("-u --users --concurrency --max-concurrency users", "Users.", type=COUNT)
+@time_option("-t --duration duration", "Length of the load.")
+@option("--endpoint", "Endpoint of the requests: chat, completions and others.", "NAME")
+@option("--expect", "Expectation such as 'ttft_p99 <= 2s'. Repeatable.", "RULE", multiple=True)
+@flag("--ask", "Ask for the load, also where the input is no terminal.")
 def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
     """Write a new profile with comments to FILE ("-": print it).
 

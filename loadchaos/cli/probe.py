@@ -9,6 +9,7 @@ import click
 
 from loadchaos.cli.common import (
     authorize_option,
+    flag,
     json_option,
     print_json,
     probed_server,
@@ -24,7 +25,7 @@ from loadchaos.core.errors import OptionError
 @click.command()
 @url_argument
 @server_options
-@click.option("--lengths", is_flag=True, help="Find the longest accepted prompt, with at most 40 generations.")
+@flag("--lengths", "Find the longest accepted prompt, with at most 40 generations.")
 @authorize_option("Allow --lengths, which can harm this server. Repeatable.")
 @json_option()
 def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bool, **options: Any) -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import allow_path_option, json_option, print_json, profile_names
+from loadchaos.cli.common import allow_path_option, json_option, option, print_json, profile_names, together
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
 
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="PATH=VALUE",
-    help="Override a value of the profile, e.g. load.0.users=20. Repeatable.",
+set_option = option(
+    "--set overrides", "Override a value of the profile, e.g. load.0.users=20. Repeatable.", "PATH=VALUE", multiple=True
 )
 
 
 def profile_of(name: str, overrides: Sequence[str]) -> Profile:
-    """Load a profile by path or shipped name, or raise ProfileError."""
     from loadchaos.core import resources
     from loadchaos.load import registry
     from loadchaos.profile.profile import load
@@ -32,13 +27,12 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     return load(resources.profile(name), registry.full_registry(), overrides)
 
 
-def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("profile", shell_complete=profile_names)(set_option(allow_path_option(command)))
+_profile_argument = together(click.argument("profile", shell_complete=profile_names), set_option, allow_path_option)
 
 
 @click.command()
 @_profile_argument
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first steps that are listed.")
+@option("--seed", "Seed of the first steps that are listed.", type=int, default=0, show_default=True)
 @json_option()
 def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Explain in plain words what a profile does and how much load it makes."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from loadchaos.cli.common import ca_option, insecure_option, say
+from loadchaos.cli.common import PATH, ca_option, flag, insecure_option, option, say
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.urls import DEFAULT_PORTS
@@ -45,33 +45,23 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
 
 
 @click.command()
-@click.option("--upstream", required=True, metavar="URL", help="Server whose requests are recorded.")
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Address for the clients; port 0: a free one.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the recording.")
-@click.option(
+@option("--upstream", "Server whose requests are recorded.", "URL", required=True)
+@option("--listen", "Address for the clients; port 0: a free one.", "HOST:PORT", required=True)
+@option("--out", "Folder of the recording.", required=True, type=PATH)
+@option(
     "--minutes",
+    "Keep the requests of the newest minutes.",
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="Keep the requests of the newest minutes.",
 )
-@click.option(
-    "--max-size",
-    default="1GB",
-    show_default=True,
-    callback=_bytes,
-    metavar="SIZE",
-    help="Maximum size of the recording.",
-)
-@click.option(
-    "--bodies", is_flag=True, help="Keep the bodies of requests, without secrets. Default: only their shapes."
-)
-@click.option(
-    "--freeze-on",
-    "most_failed",
+@option("--max-size", "Maximum size of the recording.", "SIZE", default="1GB", show_default=True, callback=_bytes)
+@flag("--bodies", "Keep the bodies of requests, without secrets. Default: only their shapes.")
+@option(
+    "--freeze-on most_failed",
+    "Keep the recording when a larger share of requests fails.",
+    "'error-rate>X'",
     callback=_rate,
-    metavar="'error-rate>X'",
-    help="Keep the recording when a larger share of requests fails.",
 )
 @ca_option
 @insecure_option

@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from loadchaos.cli.common import (
+    COUNT,
+    PATH,
     Decorator,
     Given,
     authorize_option,
     campaign_in,
     echo,
+    flag,
+    option,
+    options_of,
     out_option,
     resumed_command,
     say,
     server_options,
-    server_settings,
     together,
     wait_ready_option,
 )
@@ -29,7 +33,10 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.minimise.candidate_session import SearchResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import ServerChoice
@@ -54,9 +61,9 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
 
 def replayed_options(what: str) -> Decorator:
     return together(
-        click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
-        click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
-        click.option("--resume", is_flag=True, help=f"Continue the newest {what} of SOURCE in --out."),
+        option("--failure", "Failure that has to occur again, if the run has several.", "ID"),
+        flag("--any-death", "Count any death or hang, not only the same failure."),
+        flag("--resume", f"Continue the newest {what} of SOURCE in --out."),
         wait_ready_option,
         server_options,
         out_option("Folder for the result."),
@@ -64,26 +71,22 @@ def replayed_options(what: str) -> Decorator:
 
 
 @click.command(epilog=_EXIT_CODES)
-@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option(
-    "--launch", metavar="COMMAND", help="Start this server for each try, e.g. 'vllm serve MODEL --port 8000'."
-)
-@click.option("-H", "--target", metavar="URL", help="Use this running server.")
-@click.option(
+@click.argument("source", metavar="SOURCE", type=PATH)
+@option("--launch", "Start this server for each try, e.g. 'vllm serve MODEL --port 8000'.", "COMMAND")
+@option("-H --target", "Use this running server.", "URL")
+@option(
     "--times",
+    "Number of tries; auto: a statistical test decides.",
+    "N",
     default="auto",
     show_default=True,
     callback=_times,
-    metavar="N",
-    help="Number of tries; auto: a statistical test decides.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests this many times in each try.")
-@click.option("--share-server", is_flag=True, help="Use one launched server for several tries, until it dies.")
-@click.option("--against", metavar="COMMAND", help="Then try this launch command, which should prevent the failure.")
-@click.option(
-    "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
-)
-@click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
+@option("--rounds", "Send the requests this many times in each try.", type=COUNT, default=1)
+@flag("--share-server", "Use one launched server for several tries, until it dies.")
+@option("--against", "Then try this launch command, which should prevent the failure.", "COMMAND")
+@option("--export", "Write the trace and its bodies. Send nothing.", "DIR", type=PATH)
+@option("--server-log", "Log of --target, as for `loadchaos run`.", "SOURCE", multiple=True)
 @authorize_option("Allow recorded attacks on --target. Repeatable.")
 @replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
@@ -113,12 +116,27 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     sys.exit(campaign.run(ReplaySession(campaign, trace, request, echo).run(), resumed_command()))
 
 
+def begin_search(source: Path, out: Path, what: str, options: Given) -> tuple[Campaign, RequestTrace, TryPlan]:
+    """Begin a search of candidates. Raises OptionError without a server that it can start."""
+    campaign = replay_campaign(out, what, source, resume=options["resume"])
+    trace, plan = prepare(source, campaign, options)
+    if plan.server.launch is None:
+        raise OptionError("a search needs a server that it can start: give its command with --launch")
+    say(f"looking for {plan.expected.describe()}; the state is in {campaign.folder}")
+    return campaign, trace, plan
+
+
+def end_search(campaign: Campaign, search: Coroutine[Any, Any, SearchResult]) -> NoReturn:
+    found = campaign.run(search, resumed_command())
+    echo(found.text)
+    sys.exit(found.exit_code)
+
+
 def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTrace, TryPlan]:
     from loadchaos.campaigns.replay import bodies
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
-    from loadchaos.run.options import Options
 
     found = read_source(source, campaign.folder)
     expected = expected_failure(source, found, options)
@@ -131,12 +149,8 @@ def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTr
     found = bodies.fitting(found)
     if len(found.sends) < whole:
         say(f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB")
-    run_options = Options(
-        **server_settings(options), wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
-        authorize=options.get("authorize") or (), argv=sys.argv,
-    )  # fmt: skip
     plan = TryPlan(
-        server, expected, run_options, recorded_parts(found), options.get("rounds") or 1,
+        server, expected, options_of(options, target=None, argv=sys.argv), recorded_parts(found), options.get("rounds") or 1,
         share=bool(options.get("share_server")), interrupts=campaign.interrupts,
     )  # fmt: skip
     return bodies.stored(found, campaign.folder), plan

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from loadchaos.cli.common import Given, named_values, together
+from loadchaos.cli.common import PATH, Given, flag, named_values, option, together
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,19 +13,16 @@ if TYPE_CHECKING:
     from loadchaos.run.finalize import Result
 
 _WITH_FILE = ("save_detailed", "result_dir", "result_filename", "label", "metadata")
-_RESULT_OPTIONS = (
-    click.option("--save-result", is_flag=True, help="Write the result as JSON with the keys of vllm bench serve."),
-    click.option("--save-detailed", is_flag=True, help="Also write lists with a value for each request."),
-    click.option("--result-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the result."),
-    click.option("--result-filename", metavar="NAME", help="File name of the result."),
-    click.option("--label", metavar="TEXT", help="Begin of its file name."),
-    click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="More keys of the result. Repeatable."),
-    click.option("--percentile-metrics", metavar="LIST", help="ttft,tpot,itl,e2el: print them as vllm bench does."),
-    click.option("--metric-percentiles", metavar="LIST", help="Percentiles of these, e.g. 50,90,99 (default: 99)."),
+result_options = together(
+    flag("--save-result", "Write the result as JSON with the keys of vllm bench serve."),
+    flag("--save-detailed", "Also write lists with a value for each request."),
+    option("--result-dir", "Folder of the result.", "DIR", type=PATH),
+    option("--result-filename", "File name of the result.", "NAME"),
+    option("--label", "Begin of its file name.", "TEXT"),
+    option("--metadata", "More keys of the result. Repeatable.", "KEY=VALUE", multiple=True),
+    option("--percentile-metrics", "ttft,tpot,itl,e2el: print them as vllm bench does.", "LIST"),
+    option("--metric-percentiles", "Percentiles of these, e.g. 50,90,99 (default: 99).", "LIST"),
 )
-
-
-result_options = together(*_RESULT_OPTIONS)
 
 
 def figures_of(options: Given) -> BenchFigures | None:

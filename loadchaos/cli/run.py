@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    COUNT,
+    FOLDER,
     Given,
     allow_path_option,
     authorize_option,
     echo,
     exporter_port_option,
+    flag,
     free_exporter_port,
     no_live_option,
+    option,
+    options_of,
     out_option,
     process_count,
     profile_names,
     say,
     server_options,
-    server_settings,
     shared_option,
     terminal,
     time_option,
@@ -61,96 +65,76 @@ if TYPE_CHECKING:
 @set_option
 @allow_path_option
 @click.argument("profile", required=False, shell_complete=profile_names)
-@click.option(
+@option(
     "--resume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="RUN",
-    help="Continue an interrupted run with its profile, options and seed, at the next step of its plan.",
+    "Continue an interrupted run with its profile, options and seed, at the next step of its plan.",
+    "RUN",
+    type=FOLDER,
 )
-@click.option(
-    "-H", "--target", "--host", "--base-url", "target", metavar="URL", help="URL of the server, with or without /v1."
-)
-@click.option(
-    "--launch",
-    metavar="COMMAND",
-    help="Start this server, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",
+@option("-H --target --host --base-url target", "URL of the server, with or without /v1.", "URL")
+@option(
+    "--launch", "Start this server, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.", "COMMAND"
 )
 @server_options
-@click.option(
-    "--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder. Nothing is downloaded."
-)
-@click.option(
+@option("--tokenizer", "Count tokens with tokenizer.json in this folder. Nothing is downloaded.", "DIR")
+@option(
     "--server-log",
+    "Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
+    "SOURCE",
     multiple=True,
-    metavar="SOURCE",
-    help="Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
 )
 @out_option("Folder for run folders.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same profile and seed give the same requests."
-)
-@time_option("-t", "--duration", "--run-time", "duration", help="End the load after this time.", positive=True)
-@click.option(
-    "-u",
-    "--users",
-    "--concurrency",
-    "--max-concurrency",
-    "users",
-    type=click.IntRange(min=1),
-    help="Number of users in every phase that has users. Without a profile and with --rate: most requests in flight.",
+@option("--seed", "The same profile and seed give the same requests.", type=int, default=0, show_default=True)
+@time_option("-t --duration --run-time duration", "End the load after this time.", positive=True)
+@option(
+    "-u --users --concurrency --max-concurrency users",
+    "Number of users in every phase that has users. Without a profile and with --rate: most requests in flight.",
+    type=COUNT,
 )
 @load_options
 @goodput_option
 @result_options
-@click.option("--print-profile", is_flag=True, help="Print the profile as YAML, with all options in it. Send nothing.")
-@click.option(
+@flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing.")
+@option(
     "--endpoint",
-    metavar="NAME",
-    help="Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
+    "Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
+    "NAME",
 )
 @authorize_option("Allow attacks on this server. Repeatable.")
-@click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
+@option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT)
 @shared_option
 @wait_ready_option
-@click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
+@flag("--embedded", "Use the embedded server, also if CI=true or the profile has none.")
 @exporter_port_option
-@click.option(
+@option(
     "--processes",
-    metavar="N|auto",
+    "Number of load-generating processes. auto: from the profile and the cores of this machine.",
+    "N|auto",
     callback=process_count,
     default="1",
     show_default=True,
-    help="Number of load-generating processes. auto: from the profile and the cores of this machine.",
 )
-@click.option("--master", is_flag=True, help="Let workers on other machines send the load (`loadchaos worker`).")
-@click.option(
-    "--expect-workers", type=click.IntRange(min=1), metavar="N", help="Start the load when N workers are connected."
-)
+@flag("--master", "Let workers on other machines send the load (`loadchaos worker`).")
+@option("--expect-workers", "Start the load when N workers are connected.", "N", type=COUNT)
 @bind_options
-@time_option("--wait-workers", help="Wait at most this long for workers (default: 5m).")
+@time_option("--wait-workers", "Wait at most this long for workers (default: 5m).")
 @no_live_option
-@click.option("--web", is_flag=True, help="Start Locust's web UI. Each Start...Stop in it is a run.")
-@click.option(
-    "--web-port", type=click.IntRange(0, 65535), help="Port of the web UI (default: 8089). 0 selects a free port."
-)
-@click.option(
-    "--web-host", metavar="HOST", help="Address of the web UI (default: 127.0.0.1). Any other address asks for a login."
-)
-@click.option(
-    "--headless", is_flag=True, hidden=True, help="Accepted for compatibility with Locust. This is the default."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be sent and when. Send nothing.")
-@click.option("--ci", type=click.Choice(["github"]), help="Write annotations and a step summary for GitHub Actions.")
-@click.option(
+@flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run.")
+@option("--web-port", "Port of the web UI (default: 8089). 0 selects a free port.", type=click.IntRange(0, 65535))
+@option("--web-host", "Address of the web UI (default: 127.0.0.1). Any other address asks for a login.", "HOST")
+@flag("--headless", "Accepted for compatibility with Locust. This is the default.", hidden=True)
+@flag("--dry-run", "Print what would be sent and when. Send nothing.")
+@option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"]))
+@option(
     "--notify",
+    "Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
+    "URL",
     multiple=True,
-    metavar="URL",
-    help="Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
 )
-@click.option(
+@option(
     "--otlp",
-    metavar="URL",
-    help="After the run, send its requests as spans to this OTLP/HTTP receiver; env: as OTEL_EXPORTER_OTLP_* say.",
+    "After the run, send its requests as spans to this OTLP/HTTP receiver; env: as OTEL_EXPORTER_OTLP_* say.",
+    "URL",
 )
 def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile: send its load, watch the server, judge the result.
@@ -275,24 +259,10 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
 
 
 def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
-    from loadchaos.run.options import Options
-
-    return Options(
-        target=options["target"],
-        **server_settings(options),
-        tokenizer=options["tokenizer"],
-        server_log=options["server_log"],
-        out=options["out"],
-        seed=options["seed"],
-        duration_s=options["duration"],
-        authorize=options["authorize"],
-        shared=options["shared"],
-        pid=options["pid"],
-        wait_ready_s=options["wait_ready"],
-        embedded=options["embedded"],
+    return options_of(
+        options,
         exporter_port=free_exporter_port(options["exporter_port"]),
         live=not options["no_live"],
-        processes=options["processes"],
         master=master(options),
         resume=resumed,
         argv=_redacted_argv(
@@ -339,7 +309,6 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
 
 
 def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
-    """The profile with the server of --launch instead of its own."""
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -370,5 +339,4 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
 
 
 def _secret_url(url: str | None) -> list[str]:
-    """The URL of --otlp, if it may hold a key."""
     return [url] if url and any(mark in url for mark in "@?") else []

@@ -10,13 +10,16 @@ from typing import Any
 import click
 
 from loadchaos.cli.common import (
-    duration,
+    PATH,
+    flag,
     json_option,
     no_live_option,
+    option,
     page_option,
     print_json,
     terminal,
     terminal_width,
+    time_option,
     write_page,
 )
 from loadchaos.core.errors import LedgerError, OptionError
@@ -35,7 +38,7 @@ def _run_folder(path: Path) -> Any:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 @json_option("Print verdict.json, not the text report.")
 def judge(run_folder: Path, as_json: bool) -> None:
     """Compute the verdict of a finished or killed run from its folder.
@@ -58,7 +61,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=PATH)
 def report(run_folder: Path) -> None:
     """Write the reports of a finished or killed run again.
 
@@ -80,8 +83,8 @@ def report(run_folder: Path) -> None:
 
 
 @click.command()
-@click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
-@click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
+@click.argument("run_a", metavar="RUN_A", type=PATH)
+@click.argument("run_b", metavar="RUN_B", type=PATH)
 @json_option("Print the result as JSON, in seconds and shares.")
 @page_option
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
@@ -127,7 +130,7 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("folder", type=PATH, default=Path("runs"))
 @json_option()
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs in FOLDER (default: runs/) with their verdicts.
@@ -145,7 +148,7 @@ def runs(folder: Path, as_json: bool) -> None:
         )
 
 
-def _send_spans(folder: Any, given: str) -> bool:
+def _send_spans(folder: Any, given: str) -> None:
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import otlp
 
@@ -154,22 +157,17 @@ def _send_spans(folder: Any, given: str) -> bool:
     if result.trouble:
         raise OptionError(f"{result.describe()}; see to the receiver, or give --otlp another URL")
     click.echo(result.describe())
-    return True
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--openmetrics", is_flag=True, help="Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
-@click.option("--csv", "as_csv", is_flag=True, help="Write requests.csv, metrics.csv and events.csv.")
-@click.option("--parquet", is_flag=True, help="Write the same tables as Parquet.")
-@click.option("--vllm-bench", is_flag=True, help="Write vllm_bench.json, with the keys of `vllm bench serve`.")
-@click.option(
-    "--otlp", metavar="URL", help="Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*."
-)
-@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder (default: RUN/export).")
-@click.option(
-    "--step", callback=duration, default="1s", show_default=True, help="Time between points of --openmetrics."
-)
+@click.argument("run_folder", metavar="RUN", type=PATH)
+@flag("--openmetrics", "Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
+@flag("--csv as_csv", "Write requests.csv, metrics.csv and events.csv.")
+@flag("--parquet", "Write the same tables as Parquet.")
+@flag("--vllm-bench", "Write vllm_bench.json, with the keys of `vllm bench serve`.")
+@option("--otlp", "Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*.", "URL")
+@option("--to", "Output folder (default: RUN/export).", "FOLDER", type=PATH)
+@time_option("--step", "Time between points of --openmetrics.", default="1s", show_default=True)
 def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
     """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
 
@@ -186,9 +184,11 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
     if not any(formats.values()) and not otlp:
         known = "--openmetrics, --csv, --parquet, --vllm-bench, --otlp"
         raise OptionError(f"a format is missing: give {known}, or several of them")
-    if otlp and _send_spans(_run_folder(run_folder), otlp) and not any(formats.values()):
-        return
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
+    if otlp:
+        _send_spans(folder, otlp)
+    if not any(formats.values()):
+        return
     try:
         to.mkdir(parents=True, exist_ok=True)
         if formats["openmetrics"]:
@@ -227,8 +227,8 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: no exporter).")
+@click.argument("run_folder", metavar="RUN", type=PATH)
+@option("--exporter-port", "Prometheus port (default: no exporter).", type=click.IntRange(0, 65535))
 @no_live_option
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Watch a run in progress: live view, incidents, /metrics for Prometheus."""

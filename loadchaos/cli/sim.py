@@ -7,20 +7,18 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import named_values
+from loadchaos.cli.common import flag, named_values, option
 from loadchaos.core.errors import OptionError
 
 
 @click.command()
-@click.option("--dialect", default="vllm", show_default=True, help="Server to simulate: vllm or lmdeploy.")
-@click.option("--era", default="0.18", show_default=True, help="Version of that server to simulate.")
-@click.option("--defect", "defects", multiple=True, metavar="NAME", help="Bug to plant. Repeatable.")
-@click.option(
-    "--flag", "flags", multiple=True, metavar="NAME=VALUE", help="Flag of the server, under its own name. Repeatable."
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
-@click.option("--no-images", is_flag=True, help="Serve a text-only model.")
-@click.option("--no-dev-mode", is_flag=True, help="Disable the development endpoints.")
+@option("--dialect", "Server to simulate: vllm or lmdeploy.", default="vllm", show_default=True)
+@option("--era", "Version of that server to simulate.", default="0.18", show_default=True)
+@option("--defect defects", "Bug to plant. Repeatable.", "NAME", multiple=True)
+@option("--flag flags", "Flag of the server, under its own name. Repeatable.", "NAME=VALUE", multiple=True)
+@option("--port", "Port to listen on.", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@flag("--no-images", "Serve a text-only model.")
+@flag("--no-dev-mode", "Disable the development endpoints.")
 def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, port: int, **options: Any) -> None:
     """Run the embedded server in the foreground, optionally with planted bugs."""
     from loadchaos.simulator.command import command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import echo, json_option, page_option, print_json, profile_names, write_page
+from loadchaos.cli.common import echo, flag, json_option, option, page_option, print_json, profile_names, write_page
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -25,13 +25,12 @@ _EPILOG = "Any option of `loadchaos run` may follow PROFILE and is used for each
 @click.command(epilog=_EPILOG, context_settings={"ignore_unknown_options": True})
 @click.argument("profile", shell_complete=profile_names)
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
-@click.option("--once", is_flag=True, help="Run once now. Ends with the exit code of the run.")
-@click.option("--next", "count", type=click.IntRange(1, 1000), metavar="N", help="Print when the next N runs start.")
-@click.option(
-    "--emit",
-    "kind",
+@flag("--once", "Run once now. Ends with the exit code of the run.")
+@option("--next count", "Print when the next N runs start.", "N", type=click.IntRange(1, 1000))
+@option(
+    "--emit kind",
+    "Print systemd units, a crontab line or a Kubernetes CronJob.",
     type=click.Choice(["systemd", "cron", "k8s"]),
-    help="Print systemd units, a crontab line or a Kubernetes CronJob.",
 )
 def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int | None, kind: str | None) -> None:
     """Run PROFILE on its `schedule` until Ctrl-C.
@@ -98,7 +97,6 @@ def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:
 
 
 def _variables(order: Order) -> tuple[str, ...]:
-    """Environment variables from which the options of `run` read secrets."""
     from loadchaos.cli.run import run_parameters
 
     given = run_parameters([order.profile, *order.options])
@@ -115,18 +113,10 @@ def _emitted(order: Order, kind: str) -> str:
     path = resources.profile(order.profile).absolute()
     program = shutil.which("loadchaos")
     prefix = [program] if program else [sys.executable, "-m", "loadchaos"]
-    command = [*prefix, "soak", str(path), "--once", *order.options, "--out", str(order.home), "--no-live"]
+    where, home = str(path), str(order.home)
     if kind == "k8s":
-        command = [
-            "loadchaos",
-            "soak",
-            f"/profile/{path.name}",
-            "--once",
-            *order.options,
-            "--out",
-            "/work/runs",
-            "--no-live",
-        ]
+        prefix, where, home = ["loadchaos"], f"/profile/{path.name}", "/work/runs"
+    command = [*prefix, "soak", where, "--once", *order.options, "--out", home, "--no-live"]
     return emit(
         Job(
             name=order.name,
@@ -145,7 +135,7 @@ def _emitted(order: Order, kind: str) -> str:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--profile", metavar="NAME", help="Name of the profile to show (default: the one that ran last).")
+@option("--profile", "Name of the profile to show (default: the one that ran last).", "NAME")
 @json_option("Print the result as JSON, in seconds and rates.")
 @page_option
 def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool) -> None:

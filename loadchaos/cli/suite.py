@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import (
+    FOLDER,
     Given,
     authorize_option,
     echo,
     json_option,
+    option,
     out_option,
     print_json,
     probed_server,
@@ -52,31 +54,25 @@ Exit codes: the worst of the runs.
 
 @click.command(epilog=_EXIT_CODES)
 @url_argument
-@click.option("--launch", metavar="COMMAND", help="Start this server for each profile, in place of URL.")
-@click.option("--only", multiple=True, metavar="PROFILE", help="Run only this profile. Repeatable.")
-@click.option("--skip", multiple=True, metavar="PROFILE", help="Leave this profile out. Repeatable.")
-@click.option(
-    "--set",
-    "overrides",
+@option("--launch", "Start this server for each profile, in place of URL.", "COMMAND")
+@option("--only", "Run only this profile. Repeatable.", "PROFILE", multiple=True)
+@option("--skip", "Leave this profile out. Repeatable.", "PROFILE", multiple=True)
+@option(
+    "--set overrides",
+    "Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
+    "PROFILE:PATH=VALUE",
     multiple=True,
-    metavar="PROFILE:PATH=VALUE",
-    help="Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
 )
 @server_options
 @authorize_option("Allow attacks on this server. Repeatable.")
 @shared_option
 @server_log_option
-@time_option("-t", "--duration", "duration", help="End each load after this time.", positive=True)
+@time_option("-t --duration duration", "End each load after this time.", positive=True)
 @wait_ready_option
 @out_option("Folder for the result.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Continue the suite of this folder: profiles that had finished are not run again.",
+@option("--seed", "Seed of the first run; later runs have the next numbers.", type=int, default=0, show_default=True)
+@option(
+    "--resume", "Continue the suite of this folder: profiles that had finished are not run again.", "DIR", type=FOLDER
 )
 @json_option("Print suite.json.")
 def suite(
@@ -116,15 +112,14 @@ def _stored(folder: Path) -> SuiteResult:
     from loadchaos.campaigns.campaign import saved
     from loadchaos.report.suite_result import SuiteResult
 
-    try:
-        return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite"))
-    except FileNotFoundError:
-        raise OptionError(f"--resume {folder}: it has no suite.json; start a new suite") from None
+    missing = f"--resume {folder}: it has no suite.json; start a new suite"
+    return from_json(SuiteResult, saved(folder / "suite.json", 1, "start a new suite", missing))
 
 
 async def _suite(
     campaign: Campaign, target: str | None, profiles: Mapping[str, Profile], options: Given
 ) -> tuple[SuiteResult, int]:
+    from loadchaos.campaigns.replay.servers import from_launch, redacted_command
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteRecord, SuiteSession
 
@@ -133,7 +128,8 @@ async def _suite(
     )
     choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
     selected = select(profiles, probed.fits, choice, probed.facts.base_url)
-    record = SuiteRecord(campaign, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
+    shown = probed.facts.base_url if target else redacted_command(from_launch(options["launch"]))
+    record = SuiteRecord(campaign, shown, probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     campaign.lock("loadchaos suite")
@@ -146,16 +142,6 @@ async def _suite(
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
     return record.result(ended=True), code
-
-
-def _shown(command: str) -> str:
-    import os
-
-    from loadchaos.core.redact import Redactor
-    from loadchaos.server.process.launcher import parse_command_line
-
-    server = parse_command_line(command)
-    return " ".join(Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv))
 
 
 def _profile(name: str, overrides: Sequence[str]) -> Profile:

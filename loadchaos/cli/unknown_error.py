@@ -35,7 +35,6 @@ def unknown(text: str) -> Failure | None:
 
 
 def _errors(text: str) -> Iterator[tuple[int, ErrorObject]]:
-    """Yield (line number, error) of a JSON body or a stream."""
     whole = _error(text)
     if whole is not None:
         yield 1, whole

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import Given, duration, echo, out_option, refuse_bound
+from loadchaos.cli.common import Given, echo, option, out_option, refuse_bound, time_option, together
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -19,14 +18,16 @@ if TYPE_CHECKING:
 _WAIT_WORKERS_S = 300.0
 
 
-def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    port = click.IntRange(1, 65535)
-    command = click.option(
-        "--master-bind-port", type=port, default=5557, show_default=True, help="Port for worker connections."
-    )(command)
-    return click.option(
-        "--master-bind-host", default="*", metavar="HOST", help="Address for worker connections (default: all)."
-    )(command)
+bind_options = together(
+    option("--master-bind-host", "Address for worker connections (default: all).", "HOST", default="*"),
+    option(
+        "--master-bind-port",
+        "Port for worker connections.",
+        type=click.IntRange(1, 65535),
+        default=5557,
+        show_default=True,
+    ),
+)
 
 
 def master(options: Given) -> Master | None:
@@ -47,14 +48,10 @@ def master(options: Given) -> Master | None:
 
 
 @click.command()
-@click.option("--master-host", required=True, metavar="HOST", help="Machine that runs `loadchaos run --master`.")
-@click.option(
-    "--master-port", type=click.IntRange(1, 65535), default=5557, show_default=True, help="Its port for workers."
-)
+@option("--master-host", "Machine that runs `loadchaos run --master`.", "HOST", required=True)
+@option("--master-port", "Its port for workers.", type=click.IntRange(1, 65535), default=5557, show_default=True)
 @out_option("Folder for this worker's files.", "worker-runs")
-@click.option(
-    "--wait", callback=duration, default="10m", show_default=True, help="Maximum time to wait for the master."
-)
+@time_option("--wait", "Maximum time to wait for the master.", default="10m", show_default=True)
 def worker(master_host: str, master_port: int, out: Path, wait: float) -> None:
     """Send a share of the load of a run.
 

@@ -102,7 +102,3 @@ def flags_of_remedy(text: str) -> list[str]:
     found = [match.group() for match in _SWITCH.finditer(text)]
     found += [f"{match[1]} {match[2]}" for match in _NUMBERED.finditer(text)]
     return list(dict.fromkeys(found))
-
-
-def text_of(flag: Flag) -> str:
-    return shlex.join(flag)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go
+from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, raised
@@ -23,7 +24,7 @@ class NeededPart:
     decision: Decision
 
     def describe(self) -> str:
-        return f"key {self.key} of {flag_parts.name_word(self.flag)}" if self.key else flag_parts.text_of(self.flag)
+        return f"key {self.key} of {flag_parts.name_word(self.flag)}" if self.key else shlex.join(self.flag)
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,10 @@ class FlagSearch:
 
         async def fails(kept: Sequence[Flag], block: Sequence[Flag]) -> bool:
             self.left = len(kept) + len(self._changes) + 1
-            flags = tuple(f for f in whole.flags if not may_go(f) or f in kept)
-            self._decider.step = f"without {_listed([flag_parts.text_of(flag) for flag in block])}"
-            return await self._fails(replace(whole, flags=flags), [(flag, None) for flag in block])
+            self._decider.step = f"without {', '.join(map(shlex.join, block))}"
+            return await self._fails(whole.with_loose(kept), [(flag, None) for flag in block])
 
-        loose = [flag for flag in whole.flags if may_go(flag)]
+        loose = whole.loose
         kept = loose if loose and not await fails([], loose) else []
         for flag in await leave_out(kept, fails):
             await self._reduce_keys(flag)
@@ -122,7 +122,7 @@ class FlagSearch:
             self.left = len(kept) + len(self._changes) + 1
             shorter = flag_parts.with_keys(flag, kept)
             candidate = replace(self.smallest, flags=tuple(shorter if f == flag else f for f in flags))
-            self._decider.step = f"without {_listed(block)} of {flag_parts.name_word(flag)}"
+            self._decider.step = f"without {', '.join(block)} of {flag_parts.name_word(flag)}"
             found = await self._fails(candidate, [(flag, name) for name in block])
             if found:
                 self._form[flag] = shorter
@@ -173,14 +173,14 @@ class FlagSearch:
                 continue
             if part.key is None:
                 flags = tuple(f for f in whole.flags if f != part.flag)
-                yield f"without {flag_parts.text_of(part.flag)}", replace(whole, flags=flags)
+                yield f"without {shlex.join(part.flag)}", replace(whole, flags=flags)
             else:
                 rest = [k for k in flag_parts.keys(part.flag) if k != part.key]
                 shorter = flag_parts.with_keys(part.flag, rest)
                 flags = tuple(shorter if f == part.flag else f for f in whole.flags)
                 yield f"without {part.describe()}", replace(whole, flags=flags)
         for change in self._changes:
-            yield f"with {flag_parts.text_of(change)}", replace(whole, flags=flag_parts.changed(whole.flags, change))
+            yield f"with {shlex.join(change)}", replace(whole, flags=flag_parts.changed(whole.flags, change))
 
     async def _prove_remedies(self, findings: FlagFindings) -> None:
         before = [number < findings.before[0] for number in range(findings.before[1])]
@@ -197,7 +197,3 @@ class FlagSearch:
             decision = await self._decider.survives(candidate, tries)
             whole_count = decision.tries == tries and not decision.fails
             findings.remedies.append(Remedy(text, decision, confidence if whole_count else 0.0))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names)

@@ -9,9 +9,10 @@ from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch, Remedy
 from loadchaos.campaigns.campaign import Campaign
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go, whole_of
+from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
 from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult, short_reason
 from loadchaos.campaigns.minimise.decider import Decision
+from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import redacted_command
 from loadchaos.core import exit_codes
@@ -53,12 +54,12 @@ class FlagSession(CandidateSession):
         return await super()._attempt(candidate)
 
     def _report(self, decision: Decision) -> None:
-        kept, left = len(_loose(self._search.smallest)), self._search.left
+        kept, left = len(self._search.smallest.loose), self._search.left
         if decision.fails and self._search.reducing:
-            kept = decision.flags - len(self._whole.flags) + len(_loose(self._whole))
+            kept = decision.flags - len(self._whole.flags) + len(self._whole.loose)
         mean_s = sum(d.seconds for d in self._decider.steps) / len(self._decider.steps)
         eta = f", at most {left} more candidates, {spent_time(left * mean_s)}" if left else ""
-        self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(_loose(self._whole))} flags kept{eta}")
+        self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(self._whole.loose)} flags kept{eta}")
 
     def _data(self, found: FlagFindings) -> dict[str, object]:
         assert self._plan.server.launch is not None
@@ -138,8 +139,7 @@ def outcome(decision: Decision) -> str:
 
 
 def share(failed: int, tries: int) -> str:
-    low, high = wilson(failed, tries)
-    return f"{failed} of {tries} (p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f})"
+    return f"{failed} of {tries} ({probability(failed, tries)})"
 
 
 def remedy_name(remedy: Remedy) -> str:
@@ -160,7 +160,7 @@ def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
 
 
 def summary(found: FlagFindings) -> str:
-    whole, kept = _loose(found.whole), _loose(found.smallest)
+    whole, kept = found.whole.loose, found.smallest.loose
     lines = [f"NEEDED {len(kept)} of {len(whole)} flags; with these it fails {share(found.successes, found.tries)}"]
     lines += [f"  {part.describe()}: without it {outcome(part.decision)}" for part in found.needed]
     order = sorted(found.remedies, key=lambda r: (not r.proved, not r.decision.fails))
@@ -170,10 +170,6 @@ def summary(found: FlagFindings) -> str:
     if found.out_of_time:
         lines.append("the budget is spent: continue with --resume and a larger --budget")
     return "\n".join(lines)
-
-
-def _loose(candidate: Reduction) -> list[Flag]:
-    return [flag for flag in candidate.flags if may_go(flag)]
 
 
 def table_cell(text: str) -> str:

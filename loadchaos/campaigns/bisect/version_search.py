@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -139,7 +140,7 @@ class VersionSearch:
         else:
             return None
         path = [good]
-        while between := [i for i in range(good + step, bad, step) if i not in self._results or self._tested(i)]:
+        while between := [i for i in range(good + step, bad, step) if self._is_of_use(i)]:
             middle = between[len(between) // 2]
             self.left = self._steps(good, bad)
             state = await self._test(middle)
@@ -148,15 +149,13 @@ class VersionSearch:
             elif state == GOOD:
                 good = middle
                 path.append(middle)
-        confidence = 1.0
-        for index in path:
-            confidence *= self._results[index].confidence
+        confidence = round(math.prod(self._results[index].confidence for index in path), 4)
         untested = sorted(range(good + step, bad, step))
         names = self._versions
         return Boundary(names[good], names[bad], confidence, tuple(names[i] for i in untested))
 
-    def _tested(self, index: int) -> bool:
-        return self._results[index].state != SKIPPED
+    def _is_of_use(self, index: int) -> bool:
+        return index not in self._results or self._results[index].state != SKIPPED
 
     async def _test(self, index: int) -> str:
         known = self._results.get(index)

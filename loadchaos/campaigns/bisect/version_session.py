@@ -11,7 +11,6 @@ from loadchaos.campaigns.bisect.installs import InstallPlan, ReleaseInstaller
 from loadchaos.campaigns.bisect.version_search import (
     BAD,
     SKIPPED,
-    Boundary,
     ReleaseResult,
     VersionFindings,
     VersionSearch,
@@ -23,6 +22,7 @@ from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import ServerChoice, from_launch, redacted_command, result_redactor
 from loadchaos.core import exit_codes
+from loadchaos.core.typed_json import to_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 
@@ -81,7 +81,7 @@ class VersionSession(CandidateSession):
         return {
             "schema": 1, "failure": self._plan.expected.describe(), "finished": not found.out_of_time,
             "package": self._installs.name(), "versions": list(versions), "anchor": found.anchor or None,
-            "first_bad": _boundary_data(found.first_bad), "first_good": _boundary_data(found.first_good),
+            "first_bad": to_json(found.first_bad), "first_good": to_json(found.first_good),
             "releases": [
                 {
                     "version": r.version, "state": r.state, "server_version": self._said.get(r.version) or None,
@@ -119,15 +119,6 @@ def _exit_code(found: VersionFindings) -> int:
         return exit_codes.PASS
     started = any(r.state != SKIPPED for r in found.releases)
     return exit_codes.FAIL if started else exit_codes.TARGET_ERROR
-
-
-def _boundary_data(boundary: Boundary | None) -> dict[str, object] | None:
-    if boundary is None:
-        return None
-    return {
-        "good": boundary.good, "bad": boundary.bad, "confidence": round(boundary.confidence, 4),
-        "untested": list(boundary.untested),
-    }  # fmt: skip
 
 
 def _outcome(decision: Decision) -> str:

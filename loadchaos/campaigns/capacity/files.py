@@ -29,7 +29,6 @@ _COLUMNS = (
 
 
 def contents(data: SearchData) -> dict[str, object]:
-    """The three files by name."""
     return {RESULT: data, TABLE: table(data), PAGE: capacity_page.render(CapacityResult.from_json(data))}
 
 
@@ -44,11 +43,9 @@ def table(data: SearchData) -> str:
 
 def read(folder: Path, option: str = "") -> SearchData:
     """Read capacity.json of a search, whose folder `option` names. Raises OptionError where that cannot be used."""
-    file, given = folder / RESULT, f"{option} {folder}".strip()
-    try:
-        found = saved(file, SCHEMA, "start a new search")
-    except FileNotFoundError as e:
-        raise OptionError(f"{given}: {RESULT} cannot be read ({e}); start a new search") from e
+    given = f"{option} {folder}".strip()
+    instead = "start a new search"
+    found = saved(folder / RESULT, SCHEMA, instead, f"{given}: {RESULT} cannot be read: it is missing; {instead}")
     if missing := [key for key in _NEEDED if key not in found]:
-        raise OptionError(f"{given}: {RESULT} has no {missing[0]}; start a new search")
+        raise OptionError(f"{given}: {RESULT} has no {missing[0]}; {instead}")
     return found

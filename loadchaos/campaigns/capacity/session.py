@@ -18,14 +18,13 @@ from loadchaos.analysis.capacity.result import (
     SearchedServer,
     SearchFailure,
 )
-from loadchaos.analysis.capacity.step_watch import StepProgress, StepWatch
+from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.campaigns.campaign import DEADLY, Campaign, counted, now_text, run_facts, verdict_of
 from loadchaos.campaigns.capacity import files
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
-from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.units import figure
@@ -71,20 +70,17 @@ class SearchOutput:
     publish: Callable[[files.SearchData], None] = lambda _: None
 
 
-class _LiveWatch:
-    def __init__(self, watch: StepWatch, live: Callable[[StepProgress], None]) -> None:
-        self._watch, self._live = watch, live
-        self._printed_s = 0.0
-
-    def feed(self, row: Row) -> None:
-        self._watch.feed(row)
+class _LiveWatch(StepWatch):
+    def __init__(self, plan: StepPlan, live: Callable[[StepProgress], None]) -> None:
+        super().__init__(plan)
+        self._live, self._printed_s = live, 0.0
 
     def reason(self) -> str | None:
         now_s = time.monotonic()
         if now_s - self._printed_s >= _LIVE_S:
             self._printed_s = now_s
-            self._live(self._watch.progress())
-        return self._watch.reason()
+            self._live(self.progress())
+        return super().reason()
 
 
 class CapacitySession:
@@ -105,7 +101,6 @@ class CapacitySession:
         self._interrupts = campaign.interrupts
 
     def restore(self, data: CapacityResult, steps: Sequence[Step]) -> None:
-        """Continue a search with the `steps` of its capacity.json."""
         for step in steps:
             self._search.add(step)
         self._campaign.before_s, self._started, self._server = data.seconds, data.started, data.server
@@ -218,7 +213,6 @@ class CapacitySession:
         number = len(self._search.steps) + 1
         search = self._settings.search
         plan = step_plan(search.by, chosen, search.goal, search.limits_s, left_s)
-        watch = StepWatch(plan)
         folder = self._campaign.folder / files.STEPS / f"{number:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a step that was killed
         unit = "requests/s" if plan.by == "rate" else "users"
@@ -231,10 +225,8 @@ class CapacitySession:
             current = {"load": plan.load, "requests": progress.requests, "goodput": progress.goodput}
             self._output.publish({**self._data, "current": current})
 
-        live = _LiveWatch(watch, show)
-        options = replace(
-            self._options, out=folder, seed=self._options.seed + number, watch=live, live=False, replay=True
-        )
+        watch, seed = _LiveWatch(plan, show), self._options.seed + number
+        options = replace(self._options, out=folder, seed=seed, watch=watch, live=False, replay=True)
         try:
             result = await run_quietly(step_profile(self._profile, plan), options, self._interrupts, lambda _: None)
         except LoadchaosError as e:

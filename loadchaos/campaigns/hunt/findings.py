@@ -14,24 +14,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from loadchaos.campaigns.campaign import DEADLY, Campaign
 from loadchaos.campaigns.hunt.journal import FINDINGS, HuntFailure, WorkloadRow
-from loadchaos.campaigns.replay.estimate import result_line
+from loadchaos.campaigns.replay.estimate import probability, result_line
 from loadchaos.campaigns.replay.session import ReplayState, proved
-from loadchaos.core.stats import wilson
 from loadchaos.core.typed_json import IF_KNOWN, from_json, only_with
 from loadchaos.report.formatting import plural
 
 FILE = "finding.json"
 REPLAY_TRIES = 3
-_LEAST_S = 10.0
-_END_S = 30.0
-
-
+_LEAST_S, _END_S = 10.0, 30.0
 _NO_TIME = "the budget was spent"
 
 
@@ -75,10 +71,8 @@ class HuntFinding:
         after += f" and {self.after_others:,} beside the load" if self.after_others else ""
         parts = [f"{failure.id}{frame}: {failure.title} ({shown}, first {after})"]
         if replay.tries:
-            low, high = wilson(replay.reproduced, replay.tries)
-            p = replay.reproduced / replay.tries
-            interval = f"p = {p:.2f}, 95 % CI {low:.2f} to {high:.2f}"
-            parts.append(f"replay: {replay.reproduced} of {replay.tries} ({interval})")
+            p = probability(replay.reproduced, replay.tries)
+            parts.append(f"replay: {replay.reproduced} of {replay.tries} ({p})")
         return "; ".join([*parts, *filter(None, (self.minimised, self.note))])
 
 
@@ -91,11 +85,9 @@ def collect(rows: Sequence[WorkloadRow], folder: Path) -> list[HuntFinding]:
             if failure.key not in found:
                 number = len(found) + 1
                 place = f"{FINDINGS}/{number:02}-{re.sub(r'[^A-Za-z0-9_]+', '-', failure.id)}"
-                new = HuntFinding(
-                    failure.key, number, failure, row.n, row.at_s, requests + failure.after_requests, place
-                )
-                new.after_others = others + row.others
-                found[failure.key] = new
+                after = requests + failure.after_requests
+                new = HuntFinding(failure.key, number, failure, row.n, row.at_s, after, place)
+                found[failure.key] = replace(new, after_others=others + row.others)
             if row.n not in found[failure.key].workloads:
                 found[failure.key].workloads += (row.n,)
         requests += row.requests
@@ -115,7 +107,6 @@ def _read_back(finding: HuntFinding, folder: Path) -> None:
 
 
 def keep_run(finding: HuntFinding, campaign: Campaign, run: Path) -> None:
-    """Move the run of a finding into its folder, with its incident beside it."""
     into = campaign.folder / finding.folder
     into.mkdir(parents=True, exist_ok=True)
     kept = into / "run"
@@ -187,11 +178,9 @@ class Reproduction:
         argv = ["minimise", str(into / "run"), "--failure", finding.failure.id]
         argv += ["--budget", f"{max(1, round(share_s - _LEAST_S))}s"]
         last = await self._command(argv, into, share_s + 4 * _END_S)
-        repro = next(iter(sorted(into.glob("minimise-*/repro/repro.py"))), None)
-        readme = repro.with_name("README.md") if repro is not None else None
         finding.minimised = last or "the minimiser ended without a result"
-        if repro is not None and readme is not None and readme.is_file():
-            finding.repro = str(repro.parent.relative_to(self._folder))
+        if readmes := sorted(into.glob("minimise-*/repro/README.md")):
+            finding.repro = str(readmes[0].parent.relative_to(self._folder))
 
     async def _command(self, argv: Sequence[str], into: Path, limit_s: float) -> str:
         """Run a command of loadchaos. Returns its last line."""

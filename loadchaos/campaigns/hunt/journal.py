@@ -11,7 +11,6 @@ from typing import Literal
 
 from loadchaos.campaigns.campaign import saved
 from loadchaos.campaigns.hunt.workload import Workload
-from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.typed_json import IF_SET, from_json, to_json
@@ -153,7 +152,5 @@ def rows_of(folder: Path) -> Iterator[WorkloadRow]:
 
 
 def read_settings(folder: Path) -> HuntSettings:
-    try:
-        return from_json(HuntSettings, saved(folder / SETTINGS, SCHEMA, "start a new hunt"))
-    except FileNotFoundError as e:
-        raise OptionError(f"{folder} is no hunt: it has no {SETTINGS}") from e
+    missing = f"{folder} is no hunt: it has no {SETTINGS}"
+    return from_json(HuntSettings, saved(folder / SETTINGS, SCHEMA, "start a new hunt", missing))

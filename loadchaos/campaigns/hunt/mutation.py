@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GENES, LEAST_TOKENS, GenePool, value_key
@@ -71,9 +72,8 @@ class Breeder:
         """Change a workload in one to three places, and name the changes. Genes of known deaths are left out."""
         child, names = parent, []
         for _ in range(rng.choice((1, 1, 2, 3))):
-            name, change = rng.choices(list(_CHANGES), [share for _, share in _CHANGES.values()])[0], None
-            change = _CHANGES[name][0]
-            child = change(self, child, others, rng)
+            name = rng.choices(list(_CHANGES), [share for _, share in _CHANGES.values()])[0]
+            child = _CHANGES[name][0](self, child, others, rng)
             names.append(name)
         return self._without_deadly(child, rng), "+".join(names)
 
@@ -123,20 +123,16 @@ class Breeder:
             load.pop(gene.name, None)
             if gene.name in drawn:
                 load[gene.name] = drawn[gene.name]
-        return Workload(self._sized(load), parent.traffic, parent.attacks)
+        return replace(parent, load=self._sized(load))
 
     def _add_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
-        traffic = [*parent.traffic, self._genes("traffic", rng)]
-        if len(traffic) > _MOST_TRAFFIC:
-            del traffic[rng.randrange(_MOST_TRAFFIC)]
-        return Workload(parent.load, tuple(traffic), parent.attacks)
+        return replace(parent, traffic=_with(parent.traffic, self._genes("traffic", rng), _MOST_TRAFFIC, rng))
 
     def _drop_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
         if len(parent.traffic) < 2:
-            return Workload(parent.load, parent.traffic, ())
-        kept = list(parent.traffic)
-        del kept[rng.randrange(len(kept))]
-        return Workload(parent.load, tuple(kept), parent.attacks)
+            return replace(parent, attacks=())
+        gone = rng.randrange(len(parent.traffic))
+        return replace(parent, traffic=parent.traffic[:gone] + parent.traffic[gone + 1 :])
 
     def _splice(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> Workload:
         if not others:
@@ -144,25 +140,16 @@ class Breeder:
         other = rng.choice(others)
         part = rng.random()
         if part < 0.6:
-            traffic = [*parent.traffic, rng.choice(other.traffic)]
-            if len(traffic) > _MOST_TRAFFIC:
-                del traffic[rng.randrange(_MOST_TRAFFIC)]
-            return Workload(parent.load, tuple(traffic), parent.attacks)
-        if part < 0.85:
-            return Workload(other.load, parent.traffic, parent.attacks)
-        return Workload(parent.load, parent.traffic, other.attacks)
+            return replace(parent, traffic=_with(parent.traffic, rng.choice(other.traffic), _MOST_TRAFFIC, rng))
+        return replace(parent, load=other.load) if part < 0.85 else replace(parent, attacks=other.attacks)
 
     def _attack(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
         if not self._pool.attacks:
             return self._gene(parent, (), rng)
-        attacks = [*parent.attacks, self._genes("attacks", rng)]
-        if len(attacks) > _MOST_ATTACKS:
-            del attacks[rng.randrange(_MOST_ATTACKS)]
-        return Workload(parent.load, parent.traffic, tuple(attacks))
+        return replace(parent, attacks=_with(parent.attacks, self._genes("attacks", rng), _MOST_ATTACKS, rng))
 
 
 def _pruned(genes: Part) -> Part:
-    """Leave out genes that mean nothing without another one."""
     idle = {name for owner, names in _BELONG_TO.items() if owner not in genes for name in names}
     return {name: value for name, value in genes.items() if name not in idle}
 
@@ -172,9 +159,13 @@ def _required(genes: Genes) -> Part:
 
 
 def _replaced(parent: Workload, i: int, genes: Genes) -> Workload:
-    traffic = list(parent.traffic)
-    traffic[i] = genes
-    return Workload(parent.load, tuple(traffic), parent.attacks)
+    return replace(parent, traffic=(*parent.traffic[:i], genes, *parent.traffic[i + 1 :]))
+
+
+def _with(parts: tuple[Genes, ...], new: Genes, most: int, rng: random.Random) -> tuple[Genes, ...]:
+    """One more part, in the place of a random one where there are `most` already."""
+    gone = rng.randrange(most) if len(parts) >= most else len(parts)
+    return (*parts[:gone], *parts[gone + 1 :], new)
 
 
 Change = Callable[[Breeder, Workload, Sequence[Workload], random.Random], Workload]

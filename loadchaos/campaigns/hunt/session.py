@@ -12,7 +12,7 @@ from pathlib import Path
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice
 from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect, keep_run
-from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
+from loadchaos.campaigns.hunt.genes import ServerLimits, pool_of
 from loadchaos.campaigns.hunt.journal import (
     CORPUS,
     RUNS,
@@ -65,9 +65,9 @@ class HuntSession:
             probed = await self._probe()
             if probed is None:
                 return self._interrupts.exit_code
-            pool = self._prepare(probed)
+            self._prepare(probed)
             self._start_s = self._campaign.begin_now()
-            await self._work_on_all(pool)
+            await self._work_on_all()
             self._ended_early = not self._finished()
         finally:
             await asyncio.gather(*(runner.stop() for runner in self._runners))
@@ -94,7 +94,7 @@ class HuntSession:
         for runner in self._runners:
             runner.interrupt()
 
-    def _prepare(self, probed: ProbedSlot) -> GenePool:
+    def _prepare(self, probed: ProbedSlot) -> None:
         facts, settings = probed.facts, self._settings
         if probed.trouble:
             self._print(f"note: the server does not answer as expected: {probed.trouble}")
@@ -115,25 +115,29 @@ class HuntSession:
             server=HuntedServer(dialect=facts.dialect, version=facts.version, model=facts.model),
         )
         self._campaign.write({SETTINGS: self._settings})
-        return pool
 
-    async def _work_on_all(self, pool: GenePool) -> None:
-        working = [asyncio.create_task(self._work(runner, pool)) for runner in self._runners]
+    @property
+    def corpus(self) -> Corpus:
+        assert self._corpus is not None  # since the first server was probed
+        return self._corpus
+
+    async def _work_on_all(self) -> None:
+        working = [asyncio.create_task(self._work(runner)) for runner in self._runners]
         try:
             await asyncio.gather(*working)
         finally:
             for task in working:
                 task.cancel()
 
-    async def _work(self, runner: SlotProcess, pool: GenePool) -> None:
-        corpus = self._corpus
-        assert corpus is not None
+    async def _work(self, runner: SlotProcess) -> None:
         lost = useless = 0
         while not self._finished() and lost < _MOST_LOST and useless < _MOST_USELESS:
-            choice = corpus.choose()
+            choice = self.corpus.choose()
             folder = self._campaign.folder / RUNS / f"{choice.number:05}"
             try:
-                result = await runner.run(WorkloadOrder(choice.workload.profile(pool), choice.seed, str(folder)))
+                result = await runner.run(
+                    WorkloadOrder(choice.workload.profile(self.corpus.pool), choice.seed, str(folder))
+                )
             except (SlotLostError, LoadchaosError) as e:
                 lost += 1
                 if not self._interrupts:
@@ -144,14 +148,13 @@ class HuntSession:
             lost = 0
             if result.stopped:
                 return
-            useless = 0 if self._fold(choice, result, pool) else useless + 1
+            useless = 0 if self._fold(choice, result) else useless + 1
         if not self._finished():
             self._print("a server is not used any more: its workloads were lost or proved nothing")
             await runner.stop()
 
     def _finished(self) -> bool:
-        settings, corpus = self._settings, self._corpus
-        assert corpus is not None
+        settings, corpus = self._settings, self.corpus
         if self._interrupts:
             return True
         if settings.findings is not None and len(corpus.findings) >= settings.findings:
@@ -160,14 +163,13 @@ class HuntSession:
         kept_s = min(kept_s, _MOST_KEPT_SHARE * settings.budget_s)
         return self._campaign.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
 
-    def _fold(self, choice: WorkloadChoice, result: WorkloadResult, pool: GenePool) -> bool:
+    def _fold(self, choice: WorkloadChoice, result: WorkloadResult) -> bool:
         """Record the result of a workload, keep what is new, remove its run. True if it proved or found something."""
-        corpus = self._corpus
-        assert corpus is not None
+        corpus = self.corpus
         run, known = Path(result.run), set(corpus.findings)
-        told = {f.name: getattr(result, f.name) for f in fields(result)}
+        told = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "run"}
         row = WorkloadRow(
-            **{**told, "run": ""}, n=choice.number, workload=choice.workload, seed=choice.seed, change=choice.change,
+            **told, n=choice.number, workload=choice.workload, seed=choice.seed, change=choice.change,
             parent=choice.parent, at_s=round(self._campaign.at_s, 3),
         )  # fmt: skip
         kept = corpus.fold(row)
@@ -178,7 +180,7 @@ class HuntSession:
             if finding.workload == choice.number:
                 keep_run(finding, self._campaign, run)
         if kept:  # as a profile, which `loadchaos run` sends
-            self._campaign.write({f"{CORPUS}/{choice.number:05}.yaml": yaml_text(choice.workload.profile(pool))})
+            self._campaign.write({f"{CORPUS}/{choice.number:05}.yaml": yaml_text(choice.workload.profile(corpus.pool))})
         shutil.rmtree(run.parent if run.parent.name == f"{choice.number:05}" else run, ignore_errors=True)
         self._print(self._progress(row, len(corpus.hits), new=new))
         self._report()
@@ -188,7 +190,6 @@ class HuntSession:
         return collect(self._journal.rows, self._campaign.folder)
 
     def _progress(self, row: WorkloadRow, features: int, *, new: bool) -> str:
-        assert self._corpus is not None
         origin = "drawn" if row.parent is None else f"{row.change} of {row.parent}"
         shown = f"workload {row.n} ({origin}): {sent_of([row])}, {row.seconds:.0f} s, "
         shown += f"{len(row.news)} new of {features} features"
@@ -198,7 +199,7 @@ class HuntSession:
             ids = ", ".join(f.id for f in row.findings)
             shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
         left_s = max(0.0, self._settings.budget_s - self._campaign.at_s)
-        return f"{shown}; {plural(len(self._corpus.findings), 'finding')}, {spent_time(left_s)} left"
+        return f"{shown}; {plural(len(self.corpus.findings), 'finding')}, {spent_time(left_s)} left"
 
     def _report(self) -> None:
         corpus = self._corpus
@@ -219,7 +220,6 @@ class HuntSession:
         self._campaign.write({"report.html": hunt_page.render(to_json(data))})
 
     def worth(self) -> str:
-        """Describe what the hunt is worth: workloads, requests, time, coverage."""
         first = self._settings.identified_with.get("generations", 0)
         return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0, first)
 

@@ -68,7 +68,7 @@ class SlotSettings:
 
     argv: tuple[str, ...]
     url: str
-    folder: str
+    folder: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     ready_within_s: float = READY_WITHIN_S
     most_load_s: float = 60.0

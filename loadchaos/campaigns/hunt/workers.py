@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -28,17 +29,17 @@ class SlotLostError(Exception):
 class SlotProcess:
     """Runs workloads one after the other in a process (`slot`), started when it is needed."""
 
-    def __init__(self, settings: SlotSettings, log: Path) -> None:
-        self._settings, self._log = settings, log
+    def __init__(self, settings: SlotSettings, servers: Path, number: int) -> None:
+        self._settings = replace(settings, folder=str(servers / str(number)))
+        self._log = servers / f"slot-{number}.log"
         self._process: asyncio.subprocess.Process | None = None
 
     async def probe(self) -> ProbedSlot:
         """Start the server and find out its facts. Raises LoadchaosError where it cannot be tested."""
-        return from_json(ProbedSlot, checked(await self._ask({"do": "probe"})))
+        return from_json(ProbedSlot, await self._ask({"do": "probe"}))
 
     async def run(self, order: WorkloadOrder) -> WorkloadResult:
-        """Run one workload. Raises SlotLostError where no answer came."""
-        return from_json(WorkloadResult, checked(await self._ask({"do": "run", **to_json(order)})))
+        return from_json(WorkloadResult, await self._ask({"do": "run", **to_json(order)}))
 
     def interrupt(self) -> None:
         """End the workload that is running; its server is stopped by `stop`."""
@@ -72,6 +73,10 @@ class SlotProcess:
             self._process = None
             raise SlotLostError(f"the process of a server ended (exit code {code}); its output is in {self._log}")
         answer: Mapping[str, object] = orjson.loads(line)
+        if "error" in answer and "exit_code" in answer:
+            error = LoadchaosError(str(answer["error"]))
+            error.exit_code = int(str(answer["exit_code"]))
+            raise error
         return answer
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -85,12 +90,3 @@ class SlotProcess:
             assert self._process.stdin is not None
             self._process.stdin.write(orjson.dumps(to_json(self._settings)) + b"\n")
         return self._process
-
-
-def checked(answer: Mapping[str, object]) -> Mapping[str, object]:
-    if "error" in answer and "exit_code" in answer:
-        reason = str(answer["error"])
-        error = LoadchaosError(reason)
-        error.exit_code = int(str(answer["exit_code"]))
-        raise error
-    return answer

@@ -42,7 +42,6 @@ class Workload:
     attacks: tuple[Genes, ...] = field(default=(), metadata=IF_SET)
 
     def values(self) -> set[str]:
-        """Every gene with its value, as texts: `traffic.top_k=20`."""
         groups = [("load", self.load), *(("traffic", t) for t in self.traffic), *(("attacks", a) for a in self.attacks)]
         return {value_key(group, name, value) for group, genes in groups for name, value in genes.items()}
 
@@ -89,12 +88,12 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> Part:
         payload["near_limit"] = {**genes["near_limit"], "plus": [0, 1], "output": ["one", "edge"]}
     elif genes.get("turns") and not images:
         turns = int(genes["turns"])
-        tokens = max(_highest(genes["tokens"]), 40 * turns)
+        tokens = max(int_range(genes["tokens"]).high, 40 * turns)
         payload["conversation"] = {"turns": turns, "tokens": min(tokens, pool.longest), "parallel": 8}
     else:
         text: Part = {"tokens": genes["tokens"]}
         prefix = genes.get("prefix")
-        if prefix and prefix["tokens"] < _lowest(genes["tokens"]):
+        if prefix and prefix["tokens"] < int_range(genes["tokens"]).low:
             text["shared_prefix"] = prefix
         if genes.get("script"):
             text["script"] = genes["script"]
@@ -138,10 +137,7 @@ def _carried(payload: Genes, endpoint: str) -> Part:
 
 def _images(genes: Genes) -> Part:
     found = {"count": genes["images"], "size": genes.get("image_size") or "256x256"}
-    found |= {k: genes[k] for k in ("unique", "reuse_distance", "uuid") if genes.get(k)}
-    if genes.get("near_duplicates"):
-        found["near_duplicates"] = genes["near_duplicates"]
-    return found
+    return found | {k: genes[k] for k in ("unique", "reuse_distance", "uuid", "near_duplicates") if genes.get(k)}
 
 
 def _sampling(genes: Genes, pool: GenePool) -> Part:
@@ -174,11 +170,3 @@ def attack_entry(genes: Genes) -> Part:
         entry |= {"for": "500ms", "params": {"mode": "keep"} if genes["admin"] == "pause" else {"level": 1}}
         entry["every"] = "3s"
     return entry
-
-
-def _lowest(tokens: Any) -> int:
-    return int_range(tokens).low
-
-
-def _highest(tokens: Any) -> int:
-    return int_range(tokens).high

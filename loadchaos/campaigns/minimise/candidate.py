@@ -34,6 +34,14 @@ class Reduction:
     def requests(self) -> int:
         return len(self.trace.sends)
 
+    @property
+    def loose(self) -> list[tuple[str, ...]]:
+        """Flags that may be left out."""
+        return [flag for flag in self.flags if may_go(flag)]
+
+    def with_loose(self, kept: Sequence[tuple[str, ...]]) -> Reduction:
+        return replace(self, flags=tuple(f for f in self.flags if not may_go(f) or f in kept))
+
     def key(self) -> str:
         """Hash of everything but the server's address that a try depends on."""
         loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
@@ -62,7 +70,6 @@ def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str
 
 
 def whole_of(trace: RequestTrace, server: ServerChoice, rounds: int, release: str = "") -> Reduction:
-    """All requests and flags of a launched server."""
     assert server.launch is not None
     return Reduction(trace, *split_command(server.launch.argv), rounds=rounds, release=release)
 

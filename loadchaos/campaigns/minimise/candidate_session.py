@@ -20,7 +20,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of a bisection, as a text."""
+    """Result of a search, as a text."""
 
     exit_code: int
     text: str
@@ -48,8 +48,8 @@ class CandidateSession:
     def _report(self, decision: Decision) -> None:
         raise NotImplementedError
 
-    def _worth(self, tries: int) -> str:
-        return f"{tries} tries, {spent_time(self._campaign.at_s)}: {self._campaign.folder / 'bisect'}"
+    def _worth(self, tries: int, folder: str = "bisect") -> str:
+        return f"{tries} tries, {spent_time(self._campaign.at_s)}: {self._campaign.folder / folder}"
 
     def _write_result(self, readme: str, data: Mapping[str, object]) -> None:
         hide = self._redactor

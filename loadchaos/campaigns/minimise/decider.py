@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.campaigns.campaign import SavedState
 from loadchaos.campaigns.minimise.candidate import Reduction
@@ -51,6 +50,11 @@ class Decision:
         return self.tries == 0
 
 
+@dataclass(frozen=True)
+class _Decisions:
+    decisions: Mapping[str, Decision]
+
+
 class Decider:
     """Sequential tests of candidates against the probability of the whole. `settings` are those on which all decisions
     depend: a saved state with others is refused (OptionError). `step` is the name of the current step; `why` is set by
@@ -68,7 +72,7 @@ class Decider:
         self.tries = 0
         self.steps: list[Decision] = []
         self._state = state
-        self._known: dict[str, Decision] = state.load(_decisions, {}) if state is not None else {}
+        self._known = {} if state is None else dict(state.load(_Decisions).decisions)
         self._save()  # an interruption before the first decision can be continued, too
         self.step = self.why = ""
         self.counting = False
@@ -78,43 +82,58 @@ class Decider:
 
     async def decide(self, candidate: Reduction) -> Decision:
         """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
-        return await self._remembered(candidate.key(), lambda: self._decide(candidate))
+        test = self.test(candidate.requests)
+        enough = lambda *_: test.decision is not None  # noqa: E731 - one line
+        return await self._remembered(candidate, candidate.key(), _MOST_TRIES, enough, test)
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
         """Count how often a candidate fails. (successes, tries that proved something)."""
         # Two failures in two tries: it fails every time, as far as a minimiser needs to know.
         found = await self._remembered(
-            f"{candidate.key()}-{tries}", lambda: self._count(candidate, tries, lambda failed, n: failed == n == 2)
+            candidate, f"{candidate.key()}-{tries}", tries, lambda failed, n: failed == n == 2
         )
         return found.successes, found.tries
 
     async def survives(self, candidate: Reduction, tries: int) -> Decision:
         """Try a candidate until it fails or has survived `tries` tries."""
         key = f"{candidate.key()}-survives-{tries}"
-        return await self._remembered(key, lambda: self._count(candidate, tries, lambda failed, _: failed > 0))
+        return await self._remembered(candidate, key, tries, lambda failed, _: failed > 0)
 
-    async def _remembered(self, key: str, decide: Callable[[], Awaitable[Decision]]) -> Decision:
+    async def _remembered(
+        self, candidate: Reduction, key: str, most: int, enough: Callable[[int, int], bool],
+        test: SequentialTest | None = None,
+    ) -> Decision:  # fmt: skip
         decision = self._known.get(key)
         if decision is None:
-            decision = self._known[key] = await decide()
+            self.counting = test is None
+            decision = self._known[key] = await self._tried(candidate, most, enough, test)
             self._save()
         self.tries += decision.tries
         self.steps.append(decision)
         self._report(decision)
         return decision
 
-    async def _count(self, candidate: Reduction, tries: int, enough: Callable[[int, int], bool]) -> Decision:
-        begin_s, successes, counted = time.monotonic(), 0, 0
-        self.counting = True
-        try:
-            while counted < tries and not enough(successes, counted):
-                found = await self._one(candidate)
-                if found is None:
-                    break
-                successes, counted = successes + found, counted + 1
-        finally:
-            self.counting = False
-        return self._decision(candidate, successes > 0, (successes, counted), begin_s)
+    async def _tried(
+        self, candidate: Reduction, most: int, enough: Callable[[int, int], bool], test: SequentialTest | None
+    ) -> Decision:
+        """Try a candidate until the numbers of failures and of tries are `enough`. `test` decides if it fails; without
+        one, a single failure does.
+        """
+        begin_s, failed, tries = time.monotonic(), 0, 0
+        while tries < most and not enough(failed, tries):
+            if time.monotonic() > self._deadline_s:
+                raise BudgetSpentError
+            self.why = ""
+            found = await self._attempt(candidate)
+            if found is None:
+                break
+            failed, tries = failed + found, tries + 1
+            if test is not None:
+                test.add(found)
+        fails = failed > 0 if test is None else bool(test.decision)
+        step = self.hide(f"{self.step} ({candidate.change})" if candidate.change else self.step)
+        seconds, flags = round(time.monotonic() - begin_s, 3), len(candidate.flags)
+        return Decision(fails, failed, tries, step, candidate.requests, flags, seconds, self.hide(self.why))
 
     def decisions(self) -> Mapping[str, Decision]:
         return self._known
@@ -124,16 +143,6 @@ class Decider:
         lucky = self.lucky if requests <= SMALL else None
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
         return SequentialTest(high, high * _LOST_SHARE, self.wrong, lucky)
-
-    async def _decide(self, candidate: Reduction) -> Decision:
-        test, begin_s = self.test(candidate.requests), time.monotonic()
-        while test.decision is None and test.successes + test.failures < _MOST_TRIES:
-            found = await self._one(candidate)
-            if found is None:
-                return self._decision(candidate, False, (test.successes, test.successes + test.failures), begin_s)
-            test.add(found)
-        tries = test.successes + test.failures
-        return self._decision(candidate, bool(test.decision), (test.successes, tries), begin_s)
 
     @contextmanager
     def part_of_budget(self, share: float) -> Iterator[None]:
@@ -148,22 +157,6 @@ class Decider:
         finally:
             self._deadline_s = whole_s
 
-    async def _one(self, candidate: Reduction) -> bool | None:
-        if time.monotonic() > self._deadline_s:
-            raise BudgetSpentError
-        self.why = ""
-        return await self._attempt(candidate)
-
-    def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
-        seconds = round(time.monotonic() - begin_s, 3)
-        name = f"{self.step} ({candidate.change})" if candidate.change else self.step
-        step, why = self.hide(name), self.hide(self.why)
-        return Decision(fails, *counts, step, candidate.requests, len(candidate.flags), seconds, why)
-
     def _save(self) -> None:
         if self._state is not None:
             self._state.save(decisions=self._known)
-
-
-def _decisions(data: Mapping[str, Any]) -> dict[str, Decision]:
-    return {key: Decision(**value) for key, value in data["decisions"].items()}

@@ -6,12 +6,13 @@ import copy
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
 
 from loadchaos.campaigns.minimise import rewrite
-from loadchaos.campaigns.minimise.candidate import Reduction, may_go
+from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.ddmin import ddmin, leave_out
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSend
@@ -63,16 +64,8 @@ async def windows(candidate: Reduction, fails: Fails) -> Reduction:
     return candidate
 
 
-async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out blocks of requests, then single ones, until many tries in a row were in vain."""
-    return await _without_requests(candidate, fails, _MOST_IN_VAIN)
-
-
-async def last_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    return await _without_requests(candidate, fails, None)
-
-
-async def _without_requests(candidate: Reduction, fails: Fails, most_in_vain: int | None) -> Reduction:
+async def single_requests(candidate: Reduction, fails: Fails, most_in_vain: int | None = None) -> Reduction:
+    """Leave out blocks of requests, then single ones. With `most_in_vain`, until so many tries in a row were in vain."""
     ids = [s.id for s in candidate.trace.sends]
     survived: set[tuple[str, ...]] = set()
 
@@ -226,9 +219,9 @@ async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
 async def timing(candidate: Reduction, fails: Fails) -> Reduction:
     """Send all requests at once, or else one after the other."""
     trace = candidate.trace
-    if len(trace.sends) == 1:
-        return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in trace.sends])
     whole = at_once(candidate)
+    if len(trace.sends) == 1:
+        return whole
     if whole.key() == candidate.key():
         return candidate
     if await fails(replace(whole, change="all at once")):
@@ -243,16 +236,11 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def flags(candidate: Reduction, fails: Fails) -> Reduction:
-    loose = [flag for flag in candidate.flags if may_go(flag)]
-
-    def using(kept: Sequence[tuple[str, ...]]) -> Reduction:
-        return replace(candidate, flags=tuple(f for f in candidate.flags if not may_go(f) or f in kept))
-
     async def without(kept: Sequence[tuple[str, ...]], block: Sequence[tuple[str, ...]]) -> bool:
         words = shlex.join(word for flag in block for word in flag)
-        return await fails(replace(using(kept), change=f"without {words}"))
+        return await fails(replace(candidate.with_loose(kept), change=f"without {words}"))
 
-    return using(await leave_out(loose, without)) if loose else candidate
+    return candidate.with_loose(await leave_out(loose, without)) if (loose := candidate.loose) else candidate
 
 
 def _body(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
@@ -291,11 +279,11 @@ LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ..
     ("outputs", outputs),
     ("fewer and longer requests", fewer_longer),  # a script sends a smaller burst in less time
     ("traffic kinds", traffic_kinds),
-    ("single requests", single_requests),
+    ("single requests", partial(single_requests, most_in_vain=_MOST_IN_VAIN)),
     ("client behaviours", behaviours),
     ("lengths", lengths),
     ("features", features),
-    ("single requests again", last_requests),
+    ("single requests again", single_requests),
     ("timing", timing),
     ("launch flags", flags),
 )

@@ -17,9 +17,8 @@ from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.minimiser import Minimised
 from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
-from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import BODIES, FILE
 from loadchaos.profile.source import yaml_text
@@ -34,13 +33,12 @@ class Reproducer:
     """A candidate that is written down as a reproducer."""
 
     candidate: Reduction
-    server: ServerChoice
     plan: TryPlan
     version: str
     dialect: str
 
     def facts(self) -> script.ScriptFacts:
-        return facts_of(self.server, self.plan.expected, self.dialect)
+        return facts_of(self.plan.server, self.plan.expected, self.dialect)
 
 
 def write_script(found: Reproducer, folder: Path) -> Path:
@@ -66,10 +64,7 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
 
 def readme(found: Reproducer, runs: ScriptRuns) -> str:
     expected, candidate = found.plan.expected, found.candidate
-    low, high = wilson(runs.reproduced, runs.runs)
-    p = runs.reproduced / runs.runs if runs.runs else 0.0
-    interval = f"{low:.2f} to {high:.2f}"
-    facts = found.facts()
+    p, facts = probability(runs.reproduced, runs.runs), found.facts()
     effect = "An answer breaks its schema" if facts.check else "The server dies" if facts.deadly else "A request fails"
     needs = "httpx and jsonschema" if "jsonschema" in facts.check else "httpx"
     rounds = f", sent up to {candidate.rounds} times" if candidate.rounds > 1 else ""
@@ -81,13 +76,13 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 {effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
 {frame}{more}
 - Server: {found.dialect} {found.version or "(version unknown)"}
-- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server (p = {p:.2f}, 95 % CI {interval})
+- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server ({p})
 
 ## Steps
 
 1. Start the server:
 
-       {found.server.describe()}
+       {found.plan.server.describe()}
 
 2. Run the script (Python 3 with {needs}):
 
@@ -137,6 +132,6 @@ def _write_profile(found: Reproducer, folder: Path) -> None:
     for phase in data["load"]:
         phase["replay"] = FILE
     data["about"] = f"Reproduces {found.plan.expected.describe()}"
-    assert found.server.launch is not None
-    data["target"]["launch"]["command"] = shlex.split(shlex.join(found.server.launch.argv))
+    assert found.plan.server.launch is not None
+    data["target"]["launch"]["command"] = shlex.split(shlex.join(found.plan.server.launch.argv))
     (folder / "profile.yaml").write_text(yaml_text(data), encoding="utf-8")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from PIL import Image
 
 WORD = "time "
 _KEPT = frozenset({"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
@@ -27,29 +30,15 @@ def png(width: int, height: int, seed: int) -> str:
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Read width and height of a PNG or JPEG data URL; None for others."""
-    kind, comma, text = url.partition(",")
-    if not comma or not kind.startswith("data:image/"):
+    """Read width and height of the image of a data URL; None for others."""
+    kind, _, text = url.partition(",")
+    if not kind.startswith("data:image/"):
         return None
     try:
-        data = base64.b64decode(text)
-        if data.startswith(b"\x89PNG"):
-            width, height = struct.unpack(">II", data[16:24])
-            return int(width), int(height)
-        return _jpeg_size(data)
-    except (ValueError, struct.error):
+        with Image.open(io.BytesIO(base64.b64decode(text))) as image:
+            return image.size
+    except Exception:  # noqa: BLE001 - whatever Pillow raises, it is no image that it reads
         return None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    at = 2
-    while data[:2] == b"\xff\xd8" and at + 9 < len(data):
-        marker, length = data[at + 1], struct.unpack(">H", data[at + 2 : at + 4])[0]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
-            return int(width), int(height)
-        at += 2 + length
-    return None
 
 
 def image_seed(url: str) -> int:
@@ -140,17 +129,18 @@ def generated_seed(url: str) -> int | None:
 
 
 def without_images(body: Body) -> Body:
-    for message in body.get("messages") or ():
-        if isinstance(message.get("content"), list):
-            message["content"] = [p for p in message["content"] if image_url(p) is None]
-    return body
+    return _fewer_images(body, 0)
 
 
 def one_image(body: Body) -> Body:
+    return _fewer_images(body, 1)
+
+
+def _fewer_images(body: Body, most: int) -> Body:
     for message in body.get("messages") or ():
         if isinstance(message.get("content"), list):
-            images = [p for p in message["content"] if image_url(p) is not None]
-            message["content"] = [p for p in message["content"] if image_url(p) is None or p is images[0]]
+            gone = [part for part in message["content"] if image_url(part) is not None][most:]
+            message["content"] = [part for part in message["content"] if all(part is not other for other in gone)]
     return body
 
 

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise import repro
 from loadchaos.campaigns.minimise.candidate import Reduction, whole_of
-from loadchaos.campaigns.minimise.candidate_session import CandidateSession
+from loadchaos.campaigns.minimise.candidate_session import CandidateSession, SearchResult
 from loadchaos.campaigns.minimise.decider import LEAST_P, BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
 from loadchaos.campaigns.minimise.validate import ScriptRuns, can_try, run_script
+from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.core import exit_codes
-from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
-
-
-@dataclass(frozen=True)
-class MinimiseResult:
-    """Result of a minimisation. `script` is None where no reproducer was validated."""
-
-    exit_code: int
-    result: Minimised | None
-    whole: Reduction
-    script: Path | None = None
-    runs: ScriptRuns | None = None
 
 
 class MinimiseSession(CandidateSession):
@@ -42,37 +30,38 @@ class MinimiseSession(CandidateSession):
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._smallest = self._whole.requests, len(self._whole.flags)
 
-    async def run(self) -> MinimiseResult:
+    async def run(self) -> SearchResult:
         """Minimise, write repro/ and run it on fresh servers."""
         try:
             result = await minimise(self._whole, self._decider, scripts=can_try(self._plan.expected))
         except BudgetSpentError:
-            return MinimiseResult(exit_codes.UNKNOWN, None, self._whole)
+            text = "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"
+            return SearchResult(exit_codes.UNKNOWN, text)
         finally:
             await self._trials.stop()
         if result is None:
-            return MinimiseResult(exit_codes.FAIL, None, self._whole)
+            text = "NOT REPRODUCED: the recorded requests do not fail often enough to be minimised"
+            return SearchResult(exit_codes.FAIL, text)
         if result.out_of_time:
             self._print("the budget is spent: the smallest candidate so far is validated")
         candidates = to_validate(result.kept)
         for candidate in candidates:
-            found = await self._validated(candidate, replace(result, candidate=candidate))
-            if found is not None and (rounds := more_rounds(candidate.rounds, found.runs)) > candidate.rounds:
+            runs = await self._validated(candidate, result)
+            if runs is not None and (rounds := more_rounds(candidate.rounds, runs)) > candidate.rounds:
                 self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
-                raised = replace(candidate, rounds=rounds)
-                found = await self._validated(raised, replace(result, candidate=raised))
-            if found is not None:
-                return found
+                runs = await self._validated(replace(candidate, rounds=rounds), result)
+            if runs is not None:
+                return SearchResult(exit_codes.PASS, self._summary(candidate, runs, result.tries))
             self._print(
                 f"repro.py with {plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
                 f"the runs{': a larger candidate follows' if candidate is not candidates[-1] else ''}"
             )
-        return MinimiseResult(exit_codes.UNKNOWN, result, self._whole)
+        return SearchResult(exit_codes.UNKNOWN, "UNKNOWN: no reproducer held on fresh servers")
 
-    async def _validated(self, candidate: Reduction, result: Minimised) -> MinimiseResult | None:
+    async def _validated(self, candidate: Reduction, result: Minimised) -> ScriptRuns | None:
         server = candidate.server(self._plan.server)
         plan = replace(self._plan, server=server, rounds=candidate.rounds, name="repro")
-        reproducer = repro.Reproducer(candidate, server, plan, self._trials.version, self._trials.dialect)
+        reproducer = repro.Reproducer(candidate, plan, self._trials.version, self._trials.dialect)
         folder = self._campaign.folder / "repro"
         script = repro.write_script(reproducer, folder)
         runs_folder = self._campaign.folder / "validation"
@@ -81,7 +70,15 @@ class MinimiseSession(CandidateSession):
         if not runs.runs or runs.reproduced / runs.runs < LEAST_P:
             return None
         repro.finish(reproducer, folder, runs, result, self._whole)
-        return MinimiseResult(exit_codes.PASS, result, self._whole, script, runs)
+        return runs
+
+    def _summary(self, least: Reduction, runs: ScriptRuns, tries: int) -> str:
+        whole = self._whole
+        return (
+            f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}, {len(whole.flags)} to "
+            f"{plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} "
+            f"({probability(runs.reproduced, runs.runs)}); {self._worth(tries, 'repro')}"
+        )
 
     def _report(self, decision: Decision) -> None:
         verdict = "fails" if decision.fails else "does not fail"
@@ -106,26 +103,8 @@ def to_validate(kept: Sequence[Reduction]) -> list[Reduction]:
     return [kept[-n] for n in dict.fromkeys(distances)]
 
 
-def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:
+def more_rounds(rounds: int, runs: ScriptRuns) -> int:
     """Compute the rounds for p = 0.9 of a script that reproduces rarely."""
-    if runs is None or not runs.runs or runs.reproduced / runs.runs >= RAISED_BELOW:
+    if runs.reproduced / runs.runs >= RAISED_BELOW:
         return rounds
     return max(rounds, min(MOST_ROUNDS, rounds_needed(rounds, runs.reproduced / runs.runs)))
-
-
-def summary(found: MinimiseResult, seconds: float) -> str:
-    whole, runs = found.whole, found.runs
-    if found.result is None and found.exit_code == exit_codes.UNKNOWN:
-        return "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"
-    if found.result is None:
-        return "NOT REPRODUCED: the recorded requests do not fail often enough to be minimised"
-    least = found.result.candidate
-    if runs is None or found.script is None:
-        return "UNKNOWN: no reproducer held on fresh servers"
-    low, high = wilson(runs.reproduced, runs.runs)
-    return (
-        f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}, {len(whole.flags)} to "
-        f"{plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} (p = "
-        f"{runs.reproduced / runs.runs:.2f}, 95 % CI {low:.2f} to {high:.2f}); {found.result.tries} tries, "
-        f"{spent_time(seconds)}: {found.script.parent}"
-    )

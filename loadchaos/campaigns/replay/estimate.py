@@ -13,10 +13,12 @@ FIXED_CONFIDENCE = 0.95
 
 
 class TryCount:
-    """Decides after each try if another one is needed. With `times` None, a sequential test decides."""
+    """Decides after each try if another one is needed. With `times` None, a sequential test decides. With
+    `until_failure`, the first failure is enough.
+    """
 
-    def __init__(self, times: int | None) -> None:
-        self._times = times
+    def __init__(self, times: int | None, *, until_failure: bool = False) -> None:
+        self._times, self._until_failure = times, until_failure
         self._test = SequentialTest(OFTEN, RARELY)
 
     def add(self, reproduced: bool) -> None:
@@ -26,7 +28,7 @@ class TryCount:
     def done(self) -> bool:
         tries = self._test.successes + self._test.failures
         if self._times is not None:
-            return tries >= self._times
+            return tries >= self._times or (self._until_failure and self._test.successes > 0)
         return self._test.decision is not None or tries >= MOST_AUTO
 
     def left(self) -> tuple[int, bool]:
@@ -45,14 +47,19 @@ class TryCount:
         return count, False
 
 
+def probability(failed: int, tries: int) -> str:
+    """Share of tries that failed, with its interval."""
+    low, high = wilson(failed, tries)
+    return f"p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f}"
+
+
 def result_line(reproduced: int, tries: int) -> str:
     if tries == 0:
         return "UNKNOWN: no try proved anything"
     if reproduced == 0:
         bound = upper_bound_at_zero(tries) or 1.0
         return f"NOT REPRODUCED 0 of {tries} (p < {bound:.2f} at 95 %)"
-    low, high = wilson(reproduced, tries)
-    return f"REPRODUCED {reproduced} of {tries} (p = {reproduced / tries:.2f}, 95 % CI {low:.2f} to {high:.2f})"
+    return f"REPRODUCED {reproduced} of {tries} ({probability(reproduced, tries)})"
 
 
 def fixed_confidence(tries: int, before: Sequence[bool]) -> float:

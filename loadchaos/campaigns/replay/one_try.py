@@ -98,11 +98,7 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
     if not any(f.severity == "engine_death" and plan.expected.matches(f) for f in result.failures):
         _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
-    return replace(
-        found, died=any(f.severity in DEADLY for f in result.failures),
-        answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
-        outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
-    )  # fmt: skip
+    return found
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
@@ -122,21 +118,21 @@ def _refuse_useless(result: Result) -> None:
 
 
 def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:
-    sent = result.verdict.sent if result.verdict is not None else 0
-    folder = str(result.folder.path)
     failures = [f for f in result.failures if not f.before_load]
     found = next((f for f in failures if expected.matches(f)), None)
-    if found is not None:
-        return TryResult(True, found.id, False, sent, seconds, folder, fresh)
-    if result.exit_code in exit_codes.BY_SIGNAL:
-        return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
     dead = next((f for f in failures if f.severity in DEADLY), None)
-    if dead is not None:
-        return TryResult(False, dead.id, True, sent, seconds, folder, fresh)
-    if why := _unproved(result):
-        return TryResult(None, None, False, sent, seconds, folder, fresh, why)
-    first = failures[0].id if failures else None
-    return TryResult(False, first, False, sent, seconds, folder, fresh)
+    why = "it was interrupted" if result.exit_code in exit_codes.BY_SIGNAL else "" if dead else _unproved(result)
+    why = "" if found is not None else why
+    shown = None if why else found or dead or next(iter(failures), None)
+    return TryResult(
+        reproduced=None if why else found is not None, failure=None if shown is None else shown.id,
+        other=shown is not None and shown is not found and shown is dead,
+        sent=result.verdict.sent if result.verdict is not None else 0,
+        seconds=seconds, folder=str(result.folder.path), fresh=fresh, why=why,
+        died=any(f.severity in DEADLY for f in result.failures),
+        answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
+        outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
+    )  # fmt: skip
 
 
 def _unproved(result: Result) -> str:

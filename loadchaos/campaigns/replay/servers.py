@@ -152,6 +152,5 @@ class ServerPool:
 
 
 def result_redactor(server: ServerChoice) -> Redactor:
-    """Redactor that knows the secrets of a launch command."""
     assert server.launch is not None
     return Redactor.of_launch(os.environ, server.launch.env, server.launch.argv)

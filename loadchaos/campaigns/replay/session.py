@@ -14,7 +14,6 @@ from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
 from loadchaos.core import exit_codes
-from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
@@ -41,13 +40,8 @@ class ReplayState:
     tries: tuple[TryResult, ...] = ()
     against: tuple[TryResult, ...] = ()
 
-    @classmethod
-    def from_json(cls, data: object) -> ReplayState:
-        return from_json(cls, data)
-
 
 def proved(tries: Sequence[TryResult]) -> list[bool]:
-    """Results of the tries that proved something."""
     return [t.reproduced for t in tries if t.reproduced is not None]
 
 
@@ -64,7 +58,7 @@ class ReplaySession:
             "server of --against": _without_port(request.against) if request.against is not None else "",
         }  # fmt: skip
         self._saved = SavedState(campaign, STATE, _SCHEMA, settings)
-        state = self._saved.load(ReplayState.from_json, ReplayState())
+        state = self._saved.load(ReplayState)
         self._tries, self._against = list(state.tries), list(state.against)
         self._save()  # an interruption before the first try can be continued, too
         self._interrupts = request.plan.interrupts
@@ -92,7 +86,9 @@ class ReplaySession:
         plan = replace(self._request.plan, server=server)
         self._kills = any(t.died for t in self._tries if t.reproduced)
         needed, _ = estimate.tries_for_confidence(before)
-        after = await self._series(plan, self._against, _UntilFailure(needed), "try against the other server")
+        after = await self._series(
+            plan, self._against, estimate.TryCount(needed, until_failure=True), "try against the other server"
+        )
         self._print_result(estimate.against_line(sum(after), len(after), before) + self._others(self._against))
         if self._interrupts:
             return self._interrupts.exit_code
@@ -100,9 +96,7 @@ class ReplaySession:
             return exit_codes.FAIL
         return exit_codes.PASS if len(after) >= needed else exit_codes.UNKNOWN
 
-    async def _series(
-        self, plan: TryPlan, tries: list[TryResult], count: estimate.TryCount | _UntilFailure, what: str
-    ) -> list[bool]:
+    async def _series(self, plan: TryPlan, tries: list[TryResult], count: estimate.TryCount, what: str) -> list[bool]:
         for reproduced in proved(tries):
             count.add(reproduced)
         held = plan.share or self._kills is False  # it is asked after the try
@@ -140,9 +134,7 @@ class ReplaySession:
             await pool.stop()
         return result
 
-    def _progress(
-        self, tries: Sequence[TryResult], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
-    ) -> str:
+    def _progress(self, tries: Sequence[TryResult], result: TryResult, count: estimate.TryCount, what: str) -> str:
         if result.reproduced is None:
             shown = f"proved nothing ({result.why})"
         elif result.reproduced:
@@ -170,24 +162,6 @@ class ReplaySession:
 
     def _save(self) -> None:
         self._saved.save(source=self._trace.header.source, tries=self._tries, against=self._against)
-
-
-class _UntilFailure:
-    """Count of tries against a server with a remedy: until one fails."""
-
-    def __init__(self, needed: int) -> None:
-        self._needed, self._tries, self._failed = needed, 0, False
-
-    def add(self, reproduced: bool) -> None:
-        self._tries += 1
-        self._failed = self._failed or reproduced
-
-    @property
-    def done(self) -> bool:
-        return self._failed or self._tries >= self._needed
-
-    def left(self) -> tuple[int, bool]:
-        return max(0, self._needed - self._tries), True
 
 
 def _without_port(server: ServerChoice) -> str:

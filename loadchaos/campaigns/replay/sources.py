@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def _with_failure(trace: RequestTrace, failure: Mapping[str, Any], source: str) 
     if known is None or known.get("id") != failure["id"]:
         known = failure
     header = trace.header.model_copy(update={"failure": known, "source": source})
-    return RequestTrace(header, trace.sends, trace.aborts, trace.attacks, trace.folder)
+    return replace(trace, header=header)
 
 
 def _model(folder: Path, sends: Sequence[TraceSend]) -> str:

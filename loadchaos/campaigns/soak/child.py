@@ -21,11 +21,11 @@ import orjson
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.server.process.launcher import last_line
 
 _LOCK = ".soak.run"
 _OUTPUT = "soak-run.log"
 _JUDGE_S = 3600.0
-_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,13 @@ class SoakChild:
         return _finished(chosen[1], chosen[2])
 
     def judge(self, folder: str) -> FinishedRun | None:
-        """Run `loadchaos judge` on the folder of a killed run."""
         command = [sys.executable, "-m", "loadchaos", "judge", str(self._home / folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it can still be judged by hand
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_JUDGE_S)
         return _finished(self._home / folder, None)
 
     def last_line(self) -> str:
-        try:
-            with (self._home / _OUTPUT).open("rb") as f:
-                f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = [line for line in f.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        except OSError:
-            return ""
-        return lines[-1].strip() if lines else ""
+        return last_line(self._home / _OUTPUT)
 
 
 def _header(events: Path) -> tuple[int, int] | None:
@@ -151,5 +144,5 @@ def _utc_ns(text: str) -> int:
 
 def _finished(path: Path, pid: int | None) -> FinishedRun:
     if (verdict := Verdict.read(RunFolder(path))) is None:
-        return FinishedRun(path.name, pid, None, None, None)
+        return FinishedRun(path.name, pid, None, None)
     return FinishedRun(path.name, pid, verdict.verdict, verdict.exit_code, verdict.ended)

@@ -8,14 +8,15 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from copy import deepcopy
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.soak import due, retention
 from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
-from loadchaos.campaigns.soak.state import Running, SoakRun, State, What, Why, format_time, iso, load, parse_time, save
+from loadchaos.campaigns.soak.state import Running, SoakRun, What, Why, format_time, iso, load, parse_time, save
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.units import format_duration
@@ -62,7 +63,7 @@ class Soak:
         campaign.lock(f"the soak of {order.profile}", clock.now())
         self.state = load(campaign, order.profile, order.name, clock.now())
         self._signal_sent: int | None = None
-        self._saved = _fingerprint(self.state)
+        self._saved = deepcopy(self.state)
         save(campaign, self.state)
         retention.sweep(order.home)
 
@@ -106,7 +107,6 @@ class Soak:
         return LedgerError.exit_code if code is None else code
 
     def poll(self) -> None:
-        """Check the clock and the current run once."""
         was_running = self.state.running is not None
         busy = self._busy()
         if was_running and not busy:
@@ -259,21 +259,13 @@ class Soak:
             self._print(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")
 
     def _save(self) -> None:
-        fingerprint = _fingerprint(self.state)
-        if fingerprint != self._saved:
+        if self.state != self._saved:
             save(self._campaign, self.state)
-            self._saved = fingerprint
+            self._saved = deepcopy(self.state)
 
     def _print_next(self) -> None:
         for line in self._order.schedule.describe_next(self._clock.now(), self._order.name, 1):
             self._print(f"next: {line}")
-
-
-def _fingerprint(state: State) -> tuple[object, ...]:
-    """Fields that change whenever the state does; cheap to compare."""
-    running = astuple(state.running) if state.running else None
-    deleted = sum(r.deleted for r in state.runs)
-    return state.handled_to, state.queued, running, len(state.runs), deleted
 
 
 def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:

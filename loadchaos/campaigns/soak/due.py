@@ -47,7 +47,6 @@ def mark_handled(state: State, now: datetime) -> None:
 
 
 def _due(state: State, schedule: Schedule, now: datetime) -> Start | None:
-    """Find the start that is due, and move `handled_to` behind it."""
     handled = parse_time(state.handled_to)
     if handled - now > _WRONG_CLOCK:  # written while the clock was wrong: without this nothing would start until then
         state.handled_to, handled = iso(now), now

@@ -80,11 +80,11 @@ def parse_time(text: str) -> datetime:
 def load(campaign: Campaign, profile: str, name: str, now: datetime) -> State:
     """Load the state, or begin one now. Raises OptionError for an unreadable one and for another profile's."""
     path = campaign.folder / FILE
+    if not path.exists():
+        return State(SCHEMA, profile, name, iso(now), iso(now))
     try:
         state = from_json(State, saved(path, SCHEMA, "move it away to start over"))
         parse_time(state.handled_to)
-    except FileNotFoundError:
-        return State(SCHEMA, profile, name, iso(now), iso(now))
     except ValueError as e:
         raise OptionError(f"{path} cannot be read ({e}); move it away to start over") from e
     if state.name != name:

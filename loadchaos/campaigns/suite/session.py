@@ -64,16 +64,16 @@ class SuiteRecord:
     def is_finished(self, name: str) -> bool:
         return self._rows[name].state == "finished"
 
-    def begin(self, name: str) -> None:
-        self._rows[name] = replace(self._rows[name], state="running")
+    def begin(self, name: str) -> ProfileRow:
+        row = self._rows[name] = replace(self._rows[name], state="running")
         self.write()
+        return row
 
     def end(self, row: ProfileRow) -> None:
         self._rows[row.name] = row
         self.write()
 
     def write(self, *, ended: bool = False) -> None:
-        """Write suite.json and suite.html. Raises LedgerError."""
         result = self.result(ended=ended)
         self.campaign.write({"suite.json": result, "suite.html": suite_page.render(result)})
 
@@ -105,15 +105,13 @@ class SuiteSession:
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
-        """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
             if self._record.is_finished(profile.name):
                 continue
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
-            self._record.begin(profile.name)
             begin_s = time.monotonic()
-            row = await self._run(profile, self._options.seed + number - 1)
+            row = await self._run(profile, self._record.begin(profile.name), self._options.seed + number - 1)
             code = self._interrupts.exit_code if self._interrupts else row.exit_code
             row = replace(row, exit_code=code, seconds=round(time.monotonic() - begin_s, 1))
             self._record.end(row)
@@ -125,28 +123,20 @@ class SuiteSession:
         self._record.write(ended=True)
         return self._record.exit_code
 
-    async def _run(self, profile: Profile, seed: int) -> ProfileRow:
-        """Run a profile with prompts that the server has not cached."""
+    async def _run(self, profile: Profile, row: ProfileRow, seed: int) -> ProfileRow:
         options = replace(self._options, out=self._record.campaign.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
-            return _summary(profile, await run_quietly(profile, options, self._interrupts, self._print))
+            return _finished(row, await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
-            return ProfileRow(
-                name=profile.name,
-                about=profile.about,
-                state="finished",
-                exit_code=e.exit_code,
-                verdict=verdict_of(e.exit_code),
-                error=str(e),
-            )
+            verdict = verdict_of(e.exit_code)
+            return replace(row, state="finished", exit_code=e.exit_code, verdict=verdict, error=str(e))
 
 
-def _summary(profile: Profile, result: Result) -> ProfileRow:
+def _finished(row: ProfileRow, result: Result) -> ProfileRow:
     verdict = result.verdict
     checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()
-    return ProfileRow(
-        name=profile.name,
-        about=profile.about,
+    return replace(
+        row,
         state="finished",
         exit_code=result.exit_code,
         verdict=verdict_of(result.exit_code),

@@ -29,7 +29,7 @@ def test_repro_names_its_failure_and_its_server(tmp_path: Path) -> None:
     failure = ExpectedFailure(
         "engine_dead", "f.py step", "engine_death", "the engine died", remedy="Use --enforce-eager."
     )
-    found = repro.Reproducer(whole, server, TryPlan(server, failure, Options(), {}), "0.18", "vllm")
+    found = repro.Reproducer(whole, TryPlan(server, failure, Options(), {}), "0.18", "vllm")
     repro.write_script(found, tmp_path / "repro")
     repro.finish(found, tmp_path / "repro", ScriptRuns(3, 3), Minimised(whole, 1.0), whole)
     again = read_source(tmp_path / "repro", tmp_path / "scratch")

@@ -19,7 +19,7 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 
-REQUESTS = (("requests", reductions.last_requests),)
+REQUESTS = (("requests", reductions.single_requests),)
 OOM = ExpectedFailure("cuda_oom_runtime", severity="engine_death")
 OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
@@ -195,7 +195,7 @@ def test_equal_requests_are_counted_and_not_tried_one_by_one(tmp_path: Path) -> 
         tries += 1
         return found.requests >= 41
 
-    assert asyncio.run(reductions.last_requests(whole, fails)).requests == 41
+    assert asyncio.run(reductions.single_requests(whole, fails)).requests == 41
     assert tries < 16
 
 
@@ -209,7 +209,7 @@ def test_many_requests_are_replaced_by_fewer_longer_ones(tmp_path: Path) -> None
 
     found = asyncio.run(reductions.fewer_longer(whole, fails))
     assert found.requests == 66
-    assert asyncio.run(reductions.last_requests(found, fails)).requests == 64
+    assert asyncio.run(reductions.single_requests(found, fails)).requests == 64
 
 
 def test_blocks_are_left_out_until_too_many_tests_were_in_vain() -> None:

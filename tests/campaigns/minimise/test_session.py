@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from loadchaos.campaigns.minimise import repro, session, trials
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.minimise.minimiser import Minimised
-from loadchaos.campaigns.minimise.session import MinimiseSession, summary
+from loadchaos.campaigns.minimise.session import MinimiseSession
 from loadchaos.campaigns.minimise.validate import ScriptRuns
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
@@ -143,11 +144,18 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(repro, "finish", lambda *_: None)
     result = asyncio.run(found.run())
     assert ran == [1, 3, 4]
-    assert "MINIMISED 1 to 4 requests" in summary(result, 1.0)
+    assert "MINIMISED 1 to 4 requests" in result.text
     assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
     del sized[1:]  # none is larger
-    assert asyncio.run(found.run()).script is None
+    assert asyncio.run(found.run()).text == "UNKNOWN: no reproducer held on fresh servers"
     assert lines[-1] == "repro.py with 9 requests reproduces in less than 15 % of the runs"
+
+
+def test_minimiser_without_time_says_so(tmp_path: Path) -> None:
+    found, _, _ = minimiser(tmp_path, Pool())
+    found._decider._deadline_s = 0.0
+    result = asyncio.run(found.run())
+    assert (result.exit_code, result.text[:37]) == (3, "UNKNOWN: the budget was spent before ")
 
 
 @pytest.mark.parametrize(("n", "places"), [(1, [0]), (2, [1, 0]), (5, [4, 3, 1, 0]), (9, [8, 7, 5, 1, 0])])
@@ -160,8 +168,11 @@ def test_scripts_of_larger_candidates_follow_with_growing_distance(n: int, place
 def test_state_of_a_minimisation_has_no_secret_of_the_launch_command(tmp_path: Path) -> None:
     found, whole, _ = minimiser(tmp_path, Pool(), "serve", "--hf-token", "corp-hunter2pass99")
     found._decider.step = "flags"
-    decision = found._decider._decision(
-        replace(whole, change="without --hf-token corp-hunter2pass99"), True, (1, 1), 0.0
-    )
+
+    async def fails(_: Reduction) -> bool:
+        return True
+
+    found._decider._deadline_s, found._decider._attempt = math.inf, fails
+    decision = asyncio.run(found._decider.decide(replace(whole, change="without --hf-token corp-hunter2pass99")))
     assert "hunter2" not in decision.step
     assert "--hf-token" in decision.step
