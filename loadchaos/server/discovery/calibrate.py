@@ -104,7 +104,10 @@ def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
 def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, request: CalibrationRequest) -> None:
     url = client.base_url
     if models.status == 0:
-        raise TargetError(f"{url}: {models.text}; {how_to_reach(models.text) or _CHECK_ADDRESS}")
+        error = models.text
+        refused = "ConnectError" in error and ("refused" in error.lower() or "All connection attempts failed" in error)
+        why = "connection refused" if refused else error
+        raise TargetError(f"{url}: {why}; {how_to_reach(error) or _CHECK_ADDRESS}")
     if models.status in (401, 403):
         variable = request.api_key_env or "OPENAI_API_KEY"
         state = "its key was refused" if request.api_key_env else "no key was given"
