@@ -29,7 +29,7 @@ def test_discover_searches_the_context_limit_for_a_ladder(sim: Callable[..., Sim
 
 
 def test_discover_says_what_to_change_in_a_profile_that_does_not_fit(sim: Callable[..., Sim]) -> None:
-    server = sim("--no-images")
+    server = sim("--flag", "images=false")
     tools = {**TEXT, "payload": {"text": {"tokens": 64}, "tools": {"count": 1}}}
     with pytest.raises(TargetError, match="start the server with --enable-auto-tool-choice"):
         learned(server.url, tools)

@@ -415,7 +415,7 @@ class Classifier:
                 text = LogLine(line.text, line.writer)  # neither its level nor its place make it loud
                 word = self.last_words.feed(text, position.source, line_no, position.at_ns)
                 if word is not None:
-                    word.loud = False
+                    word.loud, word.traced = False, True
         return found
 
     def _unknown(self, line: LogLine, position: _Position, trace: Trace, *, harmless: bool) -> Match:

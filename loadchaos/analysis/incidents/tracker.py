@@ -231,7 +231,7 @@ class IncidentTracker(RowFold):
             incident.dismissed = incident.only_words = True
 
     def notes(self) -> list[str]:
-        """What a log said of a death that nothing else confirms."""
+        """Notes of deaths that a log told and nothing else confirms."""
         found = (incident.named_by().evidence for incident in self.incidents if incident.only_words)
         return [
             f"{e.source}{f' line {e.line}' if e.line else ''} says: {(e.text or '')[:_QUOTED]}; "

@@ -86,7 +86,7 @@ def test_replay_is_not_resumed_on_another_server(tmp_path: Path) -> None:
 def test_state_of_an_older_version_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "bisect.json").write_text('{"schema": 1, "decisions": {}}')
     with pytest.raises(
-        OptionError, match=r"of another version of loadchaos \(schema 3 was expected\); start without --resume"
+        OptionError, match=r"schema 3 was expected in bisect.json: another version wrote it; start without --resume"
     ):
         flags(tmp_path, plan())
 
