@@ -90,7 +90,16 @@ def _endpoints() -> str:
 
 
 LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "starts and ends": {"core.limits": ("READY_WITHIN_S", "BACK_WITHIN_S", "DEATH_SHOWS_S", "LAST_LINES_S")},
+    "starts and ends": {
+        "core.limits": (
+            "READY_WITHIN_S",
+            "BACK_WITHIN_S",
+            "DEATH_SHOWS_S",
+            "LAST_LINES_S",
+            "KILL_GRACE_S",
+            "KILL_GRACE_ALONE_S",
+        )
+    },
     "load": {
         "core.limits": ("HEARTBEAT_S", "MOST_IMAGE_PIXELS"),
         "load.worker.dispatcher": ("STOP_GRACE_S", "SIGNAL_GRACE_S"),

@@ -12,6 +12,10 @@ DEATH_SHOWS_S = 3.0
 """Wait for the signs of a death after a request failed."""
 LAST_LINES_S = 6.0
 """Wait for the exit of a dying server: the API server of a dead vLLM takes up to 5 s, and logs the reason meanwhile."""
+KILL_GRACE_S = 3.0
+"""From the SIGTERM to a server that loadchaos launched to the SIGKILL of what is left of it, at the end of a run."""
+KILL_GRACE_ALONE_S = 10.0
+"""The same for `loadchaos launch`, whose server may have requests of others in flight."""
 
 # --- watching -------------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 """How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
+SHED_STATUSES = frozenset({429})
+"""Statuses, and codes of errors in a stream, by which a server sheds load. A 503 does so with a Retry-After only."""
 MAX_ERROR_CHARS = 4000
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
@@ -121,7 +123,7 @@ def error_response_outcome(
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):
         return "http_error"
-    if status == 429 or (status == 503 and "retry-after" in headers):
+    if status in SHED_STATUSES or (status == 503 and "retry-after" in headers):
         return "shed"
     if status >= 400 and matches(rules.shed, full):
         return "shed"
@@ -136,7 +138,7 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
     """Classify an error inside a 200 stream. Only before the first token can it be a refusal."""
     if after_token or matches(rules.engine_dead, error.text):
         return "stream_error"
-    if error.code == 429 or matches(rules.shed, error.text):
+    if error.code in SHED_STATUSES or matches(rules.shed, error.text):
         return "shed"
     if matches(rules.validation, error.text):
         return "rejected"

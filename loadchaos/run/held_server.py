@@ -12,6 +12,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.limits import KILL_GRACE_S
 from loadchaos.core.redact import Redactor
 from loadchaos.run.asker import HttpAsker
 from loadchaos.run.start_failure import explained
@@ -89,7 +90,7 @@ class HeldServer:
                     kept.append(operation.name)
         return kept
 
-    async def stop(self, grace_s: float = 3.0) -> None:
+    async def stop(self, grace_s: float = KILL_GRACE_S) -> None:
         self._emit = None
         await self.launched.stop_or_record(grace_s)
         self._events.close()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
-from loadchaos.core.limits import LAST_LINES_S
+from loadchaos.core.limits import KILL_GRACE_S, LAST_LINES_S
 
 _POLL_S = 0.1
 _TERMINAL_GONE = signal.SIGHUP
@@ -37,9 +37,16 @@ class ShutdownTimeouts:
 
 
 _RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
-_NORMAL = ShutdownTimeouts(None, 8.0, 3.0, LAST_LINES_S, _RESTART_S, 3.0, 10.0)
-_INTERRUPTED = ShutdownTimeouts(1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0)  # under 10 s with the verdict and the report
-_IMMEDIATE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NORMAL = ShutdownTimeouts(
+    drain_s=None, locust_s=8.0, locust_term_s=3.0, settle_s=LAST_LINES_S, restart_s=_RESTART_S, server_s=KILL_GRACE_S,
+    follower_s=10.0,
+)  # fmt: skip
+_INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report
+    drain_s=1.0, locust_s=2.5, locust_term_s=1.0, settle_s=1.0, restart_s=1.0, server_s=2.0, follower_s=2.0
+)
+_IMMEDIATE = ShutdownTimeouts(
+    drain_s=0.0, locust_s=0.0, locust_term_s=0.0, settle_s=0.0, restart_s=0.0, server_s=0.0, follower_s=0.0
+)
 SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 """Indexed by the number of interrupts: 0, 1, 2 or more."""
 

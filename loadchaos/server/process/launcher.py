@@ -21,6 +21,7 @@ from typing import Any, Unpack
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
+from loadchaos.core.limits import KILL_GRACE_ALONE_S
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.urls import host_and_port
@@ -241,13 +242,13 @@ class LaunchedServer:
         await self._wait_for_supervisor(limit_s)
         await self._record_gpu_memory()
 
-    async def stop(self, grace_s: float = 10.0) -> None:
+    async def stop(self, grace_s: float = KILL_GRACE_ALONE_S) -> None:
         """Send SIGTERM to the server, after `grace_s` SIGKILL to all its processes, and wait for its supervisor."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
         await self.wait_recorded(grace_s + 8.0)
 
-    async def stop_or_record(self, grace_s: float = 10.0) -> None:
+    async def stop_or_record(self, grace_s: float = KILL_GRACE_ALONE_S) -> None:
         """Stop the server, or wait until the end of a dead one is recorded."""
         await (self.wait_recorded() if self.exit.done() else self.stop(grace_s))
 

@@ -23,11 +23,11 @@ import psutil
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.limits import KILL_GRACE_ALONE_S, KILL_GRACE_S
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
 from loadchaos.server.indexed_log import IndexedLog
 
 _PR_SET_CHILD_SUBREAPER = 36
-_TERM_GRACE_S = 10.0
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
 """Time that the server runs after `run` was killed: the load ends first, or it would record a death of the server."""
@@ -112,7 +112,7 @@ class ServerSupervisor:
         _report("done")
         return 0
 
-    def end(self, grace_s: float = _TERM_GRACE_S) -> None:
+    def end(self, grace_s: float = KILL_GRACE_ALONE_S) -> None:
         """Send SIGTERM to the server, after `grace_s` SIGKILL to all processes. Repeated calls are safe."""
         if self._server is None or not self._ending.acquire(blocking=False):
             return
@@ -170,12 +170,12 @@ class ServerSupervisor:
                 continue
             self._asked = True
             if order.get("what") == "term":
-                self.end(float(order.get("grace_s", _TERM_GRACE_S)))
+                self.end(float(order.get("grace_s", KILL_GRACE_ALONE_S)))
             elif order.get("what") == "kill":
                 self.kill()
         if not self._asked:
             time.sleep(_ORPHANED_S)
-        self.end(grace_s=3.0)
+        self.end(grace_s=KILL_GRACE_S)
 
 
 def main() -> int:
