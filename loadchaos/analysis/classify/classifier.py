@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import PASSING_ON, group
@@ -106,6 +106,7 @@ class _Source:
     served: bool = False
     stopped_line: int = -_ENDED_IN_ORDER
     ending: tuple[Trace, Match] | None = None
+    told_chains: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_WRITERS))  # an echo of each was given
     stills: StandstillWatch = field(default_factory=StandstillWatch)
     hang: tuple[Standstill, Match] | None = None
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
@@ -369,6 +370,8 @@ class Classifier:
         if introduced:
             for match in writer.intro:
                 match.chain = writer.trace.chain
+            if any(match.reported for match in writer.intro):
+                state.told_chains.append(writer.trace.chain)
         writer.intro = []
         if line.writer:
             state.carry = line.writer
@@ -535,11 +538,12 @@ class Classifier:
         if not 0 <= now - repeat.since <= _REPEAT_S:
             repeat.since, repeat.reported = now, 0
         repeat.reported += 1
-        if repeat.reported > _REPEATS:
+        # Where its echo was given, the cause is, too: their windows begin apart, and an echo alone would be a failure.
+        if repeat.reported > _REPEATS and not (match.role == "cause" and match.chain in state.told_chains):
             repeat.left_out += 1
             return False
         match.repeats += repeat.left_out
-        repeat.left_out, repeat.last = 0, match
+        repeat.left_out, repeat.last, match.reported = 0, match, True
         return True
 
 

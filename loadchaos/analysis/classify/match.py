@@ -54,6 +54,7 @@ class Match:
     loud: bool = False
     starting: bool = False
     unknown: bool = False
+    reported: bool = False
 
     @property
     def line(self) -> int:

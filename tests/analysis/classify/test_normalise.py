@@ -44,3 +44,23 @@ def test_quick_tracebacks_are_counted(n: int) -> None:
     served = '(APIServer pid=9) INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
     [failure] = classify_text(served + trace * n + served)
     assert failure.repeats + 1 == n
+
+
+def test_cause_of_an_echo_that_was_given_is_never_left_out() -> None:
+    cause = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/lmdeploy/serve/openai/api_server.py", line 374, in create\n    choice_data = Choice(\n'
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ChatCompletionResponseStreamChoice\n"
+        "finish_reason\n"
+        "  Input should be 'stop' or 'length' [type=literal_error, input_value='error', input_type=str]\n"
+    )
+    served = 'INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    # One cause without an echo: the ninth cause comes with the eighth echo.
+    text = (
+        served
+        + "ERROR: task failed\n"
+        + cause
+        + served
+        + ("ERROR:    Exception in ASGI application\n" + cause + served) * 8
+    )
+    assert {f.id for f in classify_text(text)} == {"lmdeploy_input_length_error"}
