@@ -7,7 +7,6 @@ templates of its length and first word. A word that differs becomes a wildcard.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import expand, strip_prefixes
@@ -57,8 +56,3 @@ class TemplateMiner:
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
-
-    def templates(self) -> Iterator[str]:
-        for group in self._groups.values():
-            for words, _ in group:
-                yield " ".join(words)

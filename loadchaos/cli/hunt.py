@@ -152,11 +152,14 @@ def _slots(line: CommandLine, options: Given) -> list[SlotSettings]:
     headers = parse_header_options(options["headers"])
     headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
     first = SlotSettings(
-        line.argv, line.url, env=dict(line.env), headers=headers,
+        line.argv,
+        line.url,
+        env=dict(line.env),
+        headers=headers,
         ready_within_s=options["wait_ready"] or READY_WITHIN_S,
         most_load_s=options["workload_time"] or _WORKLOAD_S,
         **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure")},
-    )  # fmt: skip
+    )
     slots = [first]
     for i in range(1, options["parallel"]):
         argv, url = _on_port(line, int(line.url.rpartition(":")[2]) + i)

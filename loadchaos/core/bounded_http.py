@@ -27,7 +27,7 @@ class TooLargeError(Exception):
 
 
 FAILURES = (httpx.HTTPError, TimeoutError, IncompleteError, TooLargeError)
-"""What `request` raises where no complete answer came."""
+"""Exceptions of `request` where no complete answer came."""
 
 
 @dataclass(frozen=True)

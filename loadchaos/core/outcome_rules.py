@@ -18,7 +18,7 @@ from loadchaos.core.model import Outcome
 from loadchaos.core.slotted import slotted_dataclass
 
 End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "not_http"]
-"""How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
+"""End of an exchange: the body ended as promised (`complete`); the connection was closed or reset before
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
 SHED_STATUSES = frozenset({429})

@@ -120,7 +120,7 @@ MISSED = {
     "stopped": "the run was stopped",
     "worker_lost": "a load process was lost",
 }
-"""Why requests of the plan were not sent."""
+"""Reasons for requests of the plan that were not sent."""
 
 _MISSED_ADVICE = {
     "no_slot": "use a larger max_in_flight or a lower rate: every slot was taken",

@@ -38,9 +38,14 @@ class ShutdownTimeouts:
 
 _RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
 _NORMAL = ShutdownTimeouts(
-    drain_s=None, locust_s=8.0, locust_term_s=3.0, settle_s=LAST_LINES_S, restart_s=_RESTART_S, server_s=KILL_GRACE_S,
+    drain_s=None,
+    locust_s=8.0,
+    locust_term_s=3.0,
+    settle_s=LAST_LINES_S,
+    restart_s=_RESTART_S,
+    server_s=KILL_GRACE_S,
     follower_s=10.0,
-)  # fmt: skip
+)
 _INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report
     drain_s=1.0, locust_s=2.5, locust_term_s=1.0, settle_s=1.0, restart_s=1.0, server_s=2.0, follower_s=2.0
 )

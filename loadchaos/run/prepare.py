@@ -78,9 +78,12 @@ class Preparation:
             finally:
                 progress.cancel()
                 row: DiscoveryRow = {
-                    "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads,
-                    "generations": client.generations, "remembered": client.remembered,
-                }  # fmt: skip
+                    "row": "discovery",
+                    "at_ns": time.monotonic_ns(),
+                    "reads": client.reads,
+                    "generations": client.generations,
+                    "remembered": client.remembered,
+                }
                 self._record.event(row)
             await self._refuse_dead_server(client)
             if client.failures:

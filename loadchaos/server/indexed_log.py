@@ -30,8 +30,12 @@ class IndexedLog:
         if not data:
             return
         row: LinesRow = {
-            "row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source,
-        }  # fmt: skip
+            "row": "lines",
+            "at_ns": at_ns,
+            "offset": self._offset,
+            "bytes": len(data),
+            "source": self._source,
+        }
         self._index.write(row)
         while data:
             done = os.write(self._fd, data)

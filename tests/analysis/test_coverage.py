@@ -80,6 +80,6 @@ def test_templates_join_lines_that_differ_in_names_and_numbers() -> None:
     assert miner.add("INFO Loading adapter beta from store took N seconds") == first
     assert miner.add("INFO Unloading of every adapter took N seconds") != first
     assert len(miner) == 2
-    assert "INFO Loading adapter * from store took N seconds" in set(miner.templates())
+    assert miner.add("INFO Loading adapter gamma from shelf took N seconds") == first, "it has become more general"
     line = '(APIServer pid=7) INFO:     127.0.0.1:52000 - "POST /v1/chat/completions HTTP/1.1" 200 OK'
     assert masked(line) == masked(line.replace("52000", "9").replace("pid=7", "pid=8"))

@@ -34,10 +34,19 @@ class UnexplainedErrors:
                 name = "unexplained_exception" if m.id == UNKNOWN.id else m.id
                 self._count(
                     Failure(
-                        name, "request", m.title, m.evidence, m.at_ns or 0, process=m.process, remedy=m.remedy or _REMEDY,
-                        repeats=m.repeats, frames=m.frames, frame=m.frame, clock_s=m.clock_s,
+                        name,
+                        "request",
+                        m.title,
+                        m.evidence,
+                        m.at_ns or 0,
+                        process=m.process,
+                        remedy=m.remedy or _REMEDY,
+                        repeats=m.repeats,
+                        frames=m.frames,
+                        frame=m.frame,
+                        clock_s=m.clock_s,
                     )
-                )  # fmt: skip
+                )
 
     def add_lines(self, lines: Iterable[Candidate]) -> None:
         for line in lines:

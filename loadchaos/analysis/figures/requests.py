@@ -46,17 +46,29 @@ class Sent(NamedTuple):
     @classmethod
     def of(cls, row: BeginRow | EndRow, sent_ns: int, tokens: int | None) -> Sent:
         return cls(
-            str(row["id"]), int(row.get("step") or 0), str(row.get("traffic", "")), sent_ns, tokens,
-            int(row.get("images") or 0), row.get("edge"), str(row.get("image_file") or ""),
-        )  # fmt: skip
+            str(row["id"]),
+            int(row.get("step") or 0),
+            str(row.get("traffic", "")),
+            sent_ns,
+            tokens,
+            int(row.get("images") or 0),
+            row.get("edge"),
+            str(row.get("image_file") or ""),
+        )
 
     def record(self, now_ns: int) -> SentRequest:
         """The request as in incident.json, where it was in flight until `now_ns`."""
         age_s = round((now_ns - self.sent_ns) / NS_PER_S, 3)
         return SentRequest(
-            image_file=self.image_file, id=self.id, step=self.step, traffic=self.traffic, tokens=self.tokens,
-            images=self.images, edge=self.edge, age_s=age_s,
-        )  # fmt: skip
+            image_file=self.image_file,
+            id=self.id,
+            step=self.step,
+            traffic=self.traffic,
+            tokens=self.tokens,
+            images=self.images,
+            edge=self.edge,
+            age_s=age_s,
+        )
 
 
 class PhaseStats:

@@ -155,9 +155,15 @@ def failure_of(bad: BadAnswer) -> Failure:
     part: Mapping[str, Any] = bad.part or {}
     facts = {name: part[key] for key, name in _FACTS.items() if part.get(key)}
     wrong = WrongAnswer(
-        failure.id, str(bad.sample.get("id") or ""), bad.at_ns, "answer checks", bad.text,
-        got=str(part.get("got") or ""), traffic=bad.traffic, facts=facts,
-    )  # fmt: skip
+        failure.id,
+        str(bad.sample.get("id") or ""),
+        bad.at_ns,
+        "answer checks",
+        bad.text,
+        got=str(part.get("got") or ""),
+        traffic=bad.traffic,
+        facts=facts,
+    )
     return replace(failure, wrong=(wrong,))
 
 

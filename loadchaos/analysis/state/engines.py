@@ -84,7 +84,13 @@ def state_row(
 ) -> StateRow:
     """Make a row about a replica or an engine of it. `change`: (from, to); `since_ns`: of its first sign; None: a note."""
     return {
-        "row": "state", "at_ns": at_ns, "replica": replica, "engine": engine, "from": change[0], "to": change[1],
-        "signs": signs, "since_ns": since_ns,
+        "row": "state",
+        "at_ns": at_ns,
+        "replica": replica,
+        "engine": engine,
+        "from": change[0],
+        "to": change[1],
+        "signs": signs,
+        "since_ns": since_ns,
         "noticed_after_s": None if since_ns is None else round(max(0, at_ns - since_ns) / NS_PER_S, 3),
-    }  # fmt: skip
+    }

@@ -217,10 +217,16 @@ def answer(search: CapacitySearch, settings: SearchSettings) -> CapacityAnswer:
     else:
         why = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
     return CapacityAnswer(
-        capacity=low, low=low, high=high, client_limit=client, known=low is not None,
-        at_least=low is not None and high is None, why=why, interval=_interval(search, settings),
+        capacity=low,
+        low=low,
+        high=high,
+        client_limit=client,
+        known=low is not None,
+        at_least=low is not None and high is None,
+        why=why,
+        interval=_interval(search, settings),
         narrow=low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9,
-    )  # fmt: skip
+    )
 
 
 def _interval(search: CapacitySearch, settings: SearchSettings) -> tuple[float | None, float | None]:

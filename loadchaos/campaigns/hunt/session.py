@@ -169,9 +169,14 @@ class HuntSession:
         run, known = Path(result.run), set(corpus.findings)
         told = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "run"}
         row = WorkloadRow(
-            **told, n=choice.number, workload=choice.workload, seed=choice.seed, change=choice.change,
-            parent=choice.parent, at_s=round(self._campaign.at_s, 3),
-        )  # fmt: skip
+            **told,
+            n=choice.number,
+            workload=choice.workload,
+            seed=choice.seed,
+            change=choice.change,
+            parent=choice.parent,
+            at_s=round(self._campaign.at_s, 3),
+        )
         kept = corpus.fold(row)
         row = replace(row, news=tuple(sorted(corpus.news_of_last)))
         self._journal.append(row)

@@ -142,10 +142,13 @@ class ServerSlot:
                 f"the server died of the requests that identify it ({probed.trouble}); its log {held.log} says why"
             )
         return ProbedSlot(
-            facts=probed.facts, models=tuple(probed.models), trouble=probed.trouble,
-            settings={name: value for name, (value, _) in probed.configured.items()}, endpoints=tuple(endpoints),
+            facts=probed.facts,
+            models=tuple(probed.models),
+            trouble=probed.trouble,
+            settings={name: value for name, (value, _) in probed.configured.items()},
+            endpoints=tuple(endpoints),
             asked={"reads": client.reads, "generations": client.generations},
-        )  # fmt: skip
+        )
 
     async def _server(self) -> HeldServer:
         """Healthy server. The port may be in use for a moment after the one before."""
@@ -192,12 +195,20 @@ def summary(result: Result) -> WorkloadResult:
     failures = tuple(_failure(f, begins, refusals) for f in result.failures)
     why = _unproved(result, begins)
     return WorkloadResult(
-        features=tuple(sorted(coverage.features)), lines=tuple(coverage.lines), idle_lines=tuple(coverage.idle_lines),
-        failures=failures, requests=begins, questions=sum(asked[name] for name in QUESTIONS), asked=dict(asked),
-        proved=not why, why=why, outcomes=dict(result.outcomes),
+        features=tuple(sorted(coverage.features)),
+        lines=tuple(coverage.lines),
+        idle_lines=tuple(coverage.idle_lines),
+        failures=failures,
+        requests=begins,
+        questions=sum(asked[name] for name in QUESTIONS),
+        asked=dict(asked),
+        proved=not why,
+        why=why,
+        outcomes=dict(result.outcomes),
         died=state != "healthy" or any(f.severity in DEADLY or f.id in _LEAKS for f in failures),
-        stopped=result.exit_code in exit_codes.BY_SIGNAL, run=str(result.folder.path),
-    )  # fmt: skip
+        stopped=result.exit_code in exit_codes.BY_SIGNAL,
+        run=str(result.folder.path),
+    )
 
 
 def _purpose(row: Row) -> str:
@@ -219,11 +230,19 @@ def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> HuntF
     """`refused`: it is only the refusal of a request, as the client or the log of the server has it."""
     line = failure.evidence.text or ""
     return HuntFailure(
-        id=failure.id, frame=guilty_frame(failure), title=failure.title, severity=failure.severity,
-        attribution=failure.attribution, line=line, count=failure.count, after_requests=requests,
-        accepted=failure.accepted, before_load=failure.before_load or not requests, incident=failure.incident,
+        id=failure.id,
+        frame=guilty_frame(failure),
+        title=failure.title,
+        severity=failure.severity,
+        attribution=failure.attribution,
+        line=line,
+        count=failure.count,
+        after_requests=requests,
+        accepted=failure.accepted,
+        before_load=failure.before_load or not requests,
+        incident=failure.incident,
         refused=failure.severity == "request" and any(text in line for text in refusals),
-    )  # fmt: skip
+    )
 
 
 def _unproved(result: Result, requests: int) -> str:

@@ -30,9 +30,13 @@ class CandidateSession:
     """A search over candidates; its state is `plan.name`.json, which is continued with the same settings alone."""
 
     def __init__(
-        self, campaign: Campaign, trace: RequestTrace, plan: TryPlan, budget_s: float,
+        self,
+        campaign: Campaign,
+        trace: RequestTrace,
+        plan: TryPlan,
+        budget_s: float,
         settings: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._campaign, self._trace, self._plan, self._print = campaign, trace, plan, campaign.print_line
         self._redactor = result_redactor(plan.server)
         self._trials = Trials(plan, campaign, trace.dialect)

@@ -100,9 +100,13 @@ class Decider:
         return await self._remembered(candidate, key, tries, lambda failed, _: failed > 0)
 
     async def _remembered(
-        self, candidate: Reduction, key: str, most: int, enough: Callable[[int, int], bool],
+        self,
+        candidate: Reduction,
+        key: str,
+        most: int,
+        enough: Callable[[int, int], bool],
         test: SequentialTest | None = None,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         decision = self._known.get(key)
         if decision is None:
             self.counting = test is None

@@ -155,9 +155,13 @@ def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> S
 
 
 async def try_script(
-    candidate: Reduction, facts: ScriptFacts, expected: ExpectedFailure, folder: Path, held: HeldServer,
+    candidate: Reduction,
+    facts: ScriptFacts,
+    expected: ExpectedFailure,
+    folder: Path,
+    held: HeldServer,
     limit_s: float,
-) -> TryResult:  # fmt: skip
+) -> TryResult:
     """Write the script of a candidate and run it once against a server. `folder` exists and is empty."""
     begin_s, fresh = time.monotonic(), held.runs == 0
     held.runs += 1

@@ -125,14 +125,19 @@ def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bo
     why = "" if found is not None else why
     shown = None if why else found or dead or next(iter(failures), None)
     return TryResult(
-        reproduced=None if why else found is not None, failure=None if shown is None else shown.id,
+        reproduced=None if why else found is not None,
+        failure=None if shown is None else shown.id,
         other=shown is not None and shown is not found and shown is dead,
         sent=result.verdict.sent if result.verdict is not None else 0,
-        seconds=seconds, folder=str(result.folder.path), fresh=fresh, why=why,
+        seconds=seconds,
+        folder=str(result.folder.path),
+        fresh=fresh,
+        why=why,
         died=any(f.severity in DEADLY for f in result.failures),
-        answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
+        answered=result.outcomes.get("ok", 0),
+        left=result.outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
-    )  # fmt: skip
+    )
 
 
 def _unproved(result: Result) -> str:

@@ -45,10 +45,19 @@ class PipeliningBehaviour(Behaviour, Protocol):
     def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow: ...
 
 
-BEHAVIOURS = cast("Mapping[str, Behaviour]", {
-    "plain": plain, "abort": abort, "slow_read": slow_read, "drip": drip, "churn": churn, "half_open": half_open,
-    "pipeline": pipeline, "big_headers": big_headers,
-})  # fmt: skip
+BEHAVIOURS = cast(
+    "Mapping[str, Behaviour]",
+    {
+        "plain": plain,
+        "abort": abort,
+        "slow_read": slow_read,
+        "drip": drip,
+        "churn": churn,
+        "half_open": half_open,
+        "pipeline": pipeline,
+        "big_headers": big_headers,
+    },
+)
 PIPELINING = cast(
     "Mapping[str, PipeliningBehaviour]", {n: b for n, b in BEHAVIOURS.items() if hasattr(b, "act_pipelined")}
 )

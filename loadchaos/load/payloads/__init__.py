@@ -60,12 +60,27 @@ class Payload(Protocol):
         """Add to the request. Pure: equal arguments give equal bytes."""
 
 
-PAYLOADS = cast("Mapping[str, Payload]", {
-    "text": text, "quote": quote, "images": images, "video": video, "audio": audio, "hostile_images": hostile_images,
-    "conversation": conversation, "near_limit": near_limit, "positions": positions, "image_positions": image_positions,
-    "sampling": sampling, "structured": structured, "tools": tools, "batch": batch, "requests": requests_file,
-    "recorded": recorded,
-})  # fmt: skip
+PAYLOADS = cast(
+    "Mapping[str, Payload]",
+    {
+        "text": text,
+        "quote": quote,
+        "images": images,
+        "video": video,
+        "audio": audio,
+        "hostile_images": hostile_images,
+        "conversation": conversation,
+        "near_limit": near_limit,
+        "positions": positions,
+        "image_positions": image_positions,
+        "sampling": sampling,
+        "structured": structured,
+        "tools": tools,
+        "batch": batch,
+        "requests": requests_file,
+        "recorded": recorded,
+    },
+)
 
 
 def build(step: Step, facts: Facts) -> Request:
@@ -74,9 +89,15 @@ def build(step: Step, facts: Facts) -> Request:
     facts = server.facts
     owner = secret_word.of_request(step.index)
     request = Request(
-        step=step, output=step.output, expect=[*step.expect], stream=step.stream, path=server.path,
-        endpoint=step.endpoint, owner=owner, secret=secret_word.encode(owner, step.run_seed),
-    )  # fmt: skip
+        step=step,
+        output=step.output,
+        expect=[*step.expect],
+        stream=step.stream,
+        path=server.path,
+        endpoint=step.endpoint,
+        owner=owner,
+        secret=secret_word.encode(owner, step.run_seed),
+    )
     rng = Rng(hash_step(step.seed, 7))
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: PAYLOADS[n].ORDER)
     for name in names:

@@ -79,9 +79,17 @@ class AnswerRules(OutcomeRules):
     ) -> AnswerRules:
         """Add the checks of one request to a server's rules. By position: each request makes one (bench/cost, small)."""
         return cls(
-            rules.validation, rules.shed, rules.engine_dead, rules.plain_validation, rules.sends_done,
-            False, foreign_nonce, contract, answers, most_tokens,
-        )  # fmt: skip
+            rules.validation,
+            rules.shed,
+            rules.engine_dead,
+            rules.plain_validation,
+            rules.sends_done,
+            False,
+            foreign_nonce,
+            contract,
+            answers,
+            most_tokens,
+        )
 
 
 @dataclass(slots=True)

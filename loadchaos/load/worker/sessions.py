@@ -126,9 +126,16 @@ class SessionRun:
     def _row(self, what: BeginOrEnd, due_ns: int) -> ConversationRow:
         step = self._first.step
         return {
-            "row": "conversation", "at_ns": time.monotonic_ns(), "what": what, "id": self._first.id, "step": step.index,
-            "phase": step.phase, "traffic": step.traffic, "due_ns": due_ns, "planned_turns": self._session.planned_turns,
-        }  # fmt: skip
+            "row": "conversation",
+            "at_ns": time.monotonic_ns(),
+            "what": what,
+            "id": self._first.id,
+            "step": step.index,
+            "phase": step.phase,
+            "traffic": step.traffic,
+            "due_ns": due_ns,
+            "planned_turns": self._session.planned_turns,
+        }
 
     def _run_branches(self, fork: _Position, slot: Slot) -> EndRow | None:
         """Run the continuations at the same time. Returns the last row of the user's own."""

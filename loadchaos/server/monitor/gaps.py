@@ -35,9 +35,13 @@ class CoverageGap:
 
     def report(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         row: GapRow = {
-            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._source,
-            "seconds": round(seconds, 3), "why": why,
-        }  # fmt: skip
+            "row": "gap",
+            "at_ns": time.monotonic_ns(),
+            "replica": self._replica,
+            "source": self._source,
+            "seconds": round(seconds, 3),
+            "why": why,
+        }
         if loss is not None:
             row["loss"] = loss
         self._emit(row)

@@ -137,9 +137,16 @@ class HealthProbe:
 
     def _row(self, what: Literal["tcp", "health"], took_ns: int, error: str | None, *, ok: bool) -> ProbeRow:
         return {
-            "row": "probe", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": what, "ok": ok,
-            "status": None, "took_ns": took_ns, "error": error, "body": None,
-        }  # fmt: skip
+            "row": "probe",
+            "at_ns": time.monotonic_ns(),
+            "replica": self._replica,
+            "what": what,
+            "ok": ok,
+            "status": None,
+            "took_ns": took_ns,
+            "error": error,
+            "body": None,
+        }
 
 
 async def _until(moment: float) -> None:

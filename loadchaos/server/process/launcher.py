@@ -221,9 +221,14 @@ class LaunchedServer:
 
     def _launch_row(self, what: LaunchEvent, at_ns: int, reason: str) -> LaunchRow:
         return {
-            "row": "launch", "at_ns": at_ns, "what": what, "replica": self._command.replica, "pid": self.pid,
-            "command": self._shown, "reason": reason,
-        }  # fmt: skip
+            "row": "launch",
+            "at_ns": at_ns,
+            "what": what,
+            "replica": self._command.replica,
+            "pid": self.pid,
+            "command": self._shown,
+            "reason": reason,
+        }
 
     def repeat_start(self, emit: Emit) -> None:
         """Write the row of the server's start, dated now, into a run that uses a server started before."""

@@ -120,9 +120,18 @@ class Api(ABC):
     def _model_card(self, owner: str, root: str, *, id_digits: int, search: bool) -> dict[str, object]:
         now = int(time.time())
         permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:id_digits]}", "object": "model_permission", "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": search,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
-        }  # fmt: skip
+            "id": f"modelperm-{uuid.uuid4().hex[:id_digits]}",
+            "object": "model_permission",
+            "created": now,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": search,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
         card = {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}
         return {**card, "permission": [permission]}
