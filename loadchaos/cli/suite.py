@@ -81,7 +81,7 @@ def suite(
     """Run all shipped profiles that fit a server, one after the other.
 
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
-    runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
+    runs/suite-UTC. Attacks are made only on a local engine, or with --authorize.
     """
     from loadchaos.campaigns.campaign import Campaign
     from loadchaos.core import resources

@@ -349,7 +349,7 @@ def _attacks(profile: Profile) -> Iterator[str]:
         yield f"  {attack.operation}{held}: {_when(attack)}{state}, on {where}"
     dangers = profile.dangers()
     if dangers:
-        yield f"Needs --authorize HOST:PORT for a server that loadchaos did not start, because of: {'; '.join(dangers)}"
+        yield f"Needs --authorize HOST:PORT for a server that is no local engine, because of: {'; '.join(dangers)}"
 
 
 def _when(attack: AttackPlan) -> str:
