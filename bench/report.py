@@ -28,8 +28,7 @@ import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan

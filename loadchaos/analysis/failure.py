@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from loadchaos.analysis.wrong_answer import WrongAnswer
 
 DEADLY = ("engine_death", "startup")
+DEADLY_OR_HUNG = (*DEADLY, "hang")
+"""Severities after which a server is of no use."""
+SERVER_LOST = (*DEADLY_OR_HUNG, "node")
+"""Severities after which a server, or its machine, has to be restarted."""
 _MOST_NAMED = 5
 _KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
@@ -37,7 +41,7 @@ class Failure:
 
     Attributes:
         at_ns: CLOCK_MONOTONIC; 0 for a log that was not recorded live.
-        clock_s: the log's own clock, in seconds of some year.
+        clock_s: the log's clock in seconds of some year, else of the server (llama.cpp).
         frames: outermost first; `frame` is the guilty one, "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
         repeats: further equal lines; `last_ns` is the time of the newest one.

@@ -21,8 +21,6 @@ from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
 
 T = TypeVar("T")
-DEADLY = ("engine_death", "startup", "hang")
-"""Severities of failures after which a server is of no use."""
 _VERDICTS: Mapping[int, SuiteVerdict] = {
     exit_codes.PASS: "pass",
     exit_codes.FAIL: "fail",
@@ -83,8 +81,8 @@ class Campaign:
 
 
 def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, Any]:
-    """Read a JSON file of a campaign. Raises OptionError for one that cannot be used, with the text `missing` without
-    one.
+    """Read a JSON file of a campaign. Raises OptionError for one that cannot be used. `missing`: the text of the
+    error where there is no file.
     """
     try:
         data = orjson.loads(file.read_bytes())
@@ -145,7 +143,7 @@ def verdict_of(code: int) -> SuiteVerdict:
     return _VERDICTS.get(code, "error")
 
 
-def counted(result: Result) -> list[FailureResult]:
+def counting_failures(result: Result) -> list[FailureResult]:
     """Failures of a run that count against its server."""
     return [f for f in result.failures if not f.accepted and f.attribution != "expected"]
 

@@ -1,4 +1,4 @@
-"""Authorization to harm a server that loadchaos did not start. A production server looks local through a port-forward,
+"""Authorization to harm a server. A production server looks local through a port-forward,
 so a loopback address proves nothing: the listener must be a process on this machine that is recognised as a serving
 engine. A list of forwarders would always lack one (any proxy in any language), so every listener that is not recognised
 as a server needs authorization.
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import psutil
 
-from loadchaos.chaos.listeners import Listener, host_port, listeners
+from loadchaos.chaos.listeners import Listener, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
-from loadchaos.core.urls import host_and_port
+from loadchaos.core.urls import host_and_port, host_port
 
 _NOT_OURS = "was not started by loadchaos"
 _LAUNCHED = "is not plainly the one that the launch command started"
@@ -79,7 +79,10 @@ def _given(text: str) -> str:
     host, _, port = text.rpartition(":")
     if "://" not in text and not (host.strip("[]") and port.isdigit()):
         raise OptionError(f"--authorize {text!r}: HOST:PORT was expected, e.g. 127.0.0.1:8000")
-    return address(text if "://" in text else f"http://{text}")
+    try:
+        return address(text if "://" in text else f"http://{text}")
+    except ValueError as e:
+        raise OptionError(f"--authorize {text!r}: {e}; HOST:PORT was expected, e.g. 127.0.0.1:8000") from None
 
 
 def address(url: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from loadchaos.core.urls import host_port
 from loadchaos.server.dialects import command_words
 
 _INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*t?")
@@ -101,10 +102,6 @@ def listeners(host: str | None, port: int) -> list[Listener]:
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and _covers(c.laddr.ip, host)
     }
     return [_describe(pid, connections) for pid in found]
-
-
-def host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_engine(argv: Sequence[str]) -> bool:

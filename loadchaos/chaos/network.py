@@ -17,11 +17,10 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
-from loadchaos.chaos.listeners import host_port
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.core.urls import host_and_port
+from loadchaos.core.urls import host_and_port, host_port
 
 _START_S = 10.0
 _ORDER_S = 5.0

@@ -12,7 +12,7 @@ import click
 from loadchaos.cli.common import PATH, ca_option, flag, insecure_option, option, say
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
-from loadchaos.core.urls import DEFAULT_PORTS
+from loadchaos.core.urls import DEFAULT_PORTS, host_port
 
 if TYPE_CHECKING:
     from loadchaos.recorder.proxy import Upstream
@@ -101,8 +101,8 @@ def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, s
     from loadchaos.recorder.proxy import Upstream
 
     expected = "http://HOST:PORT or https://HOST:PORT was expected"
-    parts = urlsplit(text)
     try:
+        parts = urlsplit(text)
         port = parts.port or DEFAULT_PORTS[parts.scheme]
     except (KeyError, ValueError):
         raise OptionError(f"--upstream: {expected}") from None
@@ -111,4 +111,4 @@ def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, s
             f"--upstream: {expected}, without a user, a path or a query: requests are passed on unchanged"
         )
     tls = TlsSettings(ca, insecure).context() if parts.scheme == "https" else None
-    return Upstream(parts.hostname, port, tls), f"{parts.scheme}://{parts.hostname}:{port}"
+    return Upstream(parts.hostname, port, tls), f"{parts.scheme}://{host_port(parts.hostname, port)}"

@@ -18,4 +18,8 @@ def http_parts(url: str) -> SplitResult:
 def host_and_port(url: str) -> tuple[str, int]:
     """Split a URL, with the default port of its scheme filled in. Raises ValueError for a bad port."""
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme, 80)
+    return parts.hostname or "", DEFAULT_PORTS.get(parts.scheme, 80) if parts.port is None else parts.port
+
+
+def host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

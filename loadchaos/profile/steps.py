@@ -75,11 +75,21 @@ def _replayed(profile: Profile, seed: int, number: int, worker: int, workers: in
         behaviour, options = next(iter(send.behaviour.items()), ("plain", {}))
         if i % workers == worker:
             yield Step(
-                index=base + i, phase=number, round=round_, due_s=due_s, traffic=used.name, seed=hash64(seed, number, i),
-                payload=used.payload_options, behaviour=behaviour, behaviour_options=options,
-                output=Output(max=send.max_tokens or 128), stream=send.stream, expect=send.expect, ordinal=ordinal,
+                index=base + i,
+                phase=number,
+                round=round_,
+                due_s=due_s,
+                traffic=used.name,
+                seed=hash64(seed, number, i),
+                payload=used.payload_options,
+                behaviour=behaviour,
+                behaviour_options=options,
+                output=Output(max=send.max_tokens or 128),
+                stream=send.stream,
+                expect=send.expect,
+                ordinal=ordinal,
                 run_seed=seed,
-            )  # fmt: skip
+            )
 
 
 def is_left(index: int, sent: SentSteps) -> bool:

@@ -27,9 +27,20 @@ from loadchaos.recorder.ring import FROZEN, RING, segments_of
 from loadchaos.recorder.synthetic import body_of
 
 _REPLAYED = (
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank",
-    "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify", "/generate",
-)  # fmt: skip
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/generate",
+)
 _GENERATING = ("/v1/chat/completions", "/v1/completions")
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
@@ -89,20 +100,28 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
         outcome, streamed = request.end.get("outcome"), content.get("stream") is True
         sends.append(
             TraceSend(
-                id=request.id, at_s=at_s, after=causes.cause(request, content), path=request.path,
-                body=store_body(scratch / BODIES, _body(request, content)), stream=streamed,
-                outcome=outcome, images=_images(content), max_tokens=_limit(content),
+                id=request.id,
+                at_s=at_s,
+                after=causes.cause(request, content),
+                path=request.path,
+                body=store_body(scratch / BODIES, _body(request, content)),
+                stream=streamed,
+                outcome=outcome,
+                images=_images(content),
+                max_tokens=_limit(content),
             )
-        )  # fmt: skip
+        )
         if outcome == "aborted" and request.end_ns is not None:
             tokens = request.tokens if streamed else 0
             after_s = (request.end_ns - request.at_ns) / 1e9
             aborts.append(
                 TraceAbort(
-                    request=request.id, at_s=at_s + after_s, after_token=tokens or None,
+                    request=request.id,
+                    at_s=at_s + after_s,
+                    after_token=tokens or None,
                     after_s=None if tokens else after_s,
                 )
-            )  # fmt: skip
+            )
     model = next((str(r.content["model"]) for r in usable if r.content.get("model")), "")
     header = TraceHeader(event="trace", version=VERSION, source=str(path), model=model, server=server)
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)

@@ -47,7 +47,6 @@ SEVERITY = {
     "request": "request failure",
     "degraded": "degraded",
 }
-SERVER_LOST = ("engine_death", "startup", "hang", "node")
 """Severities of failures after which the server answers nobody."""
 
 CAUSE = {

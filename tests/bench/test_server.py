@@ -9,8 +9,7 @@ import pytest
 from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import wire_request
 

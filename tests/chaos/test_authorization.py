@@ -264,7 +264,7 @@ def test_check_refuses_a_listener_that_is_no_known_server(proxy_port: int) -> No
     authorization.check(f"http://127.0.0.1:{proxy_port}", HARM, [f"127.0.0.1:{proxy_port}"])
 
 
-@pytest.mark.parametrize("text", ["nonsense", "host", "host:", ":80", "host:x"])
+@pytest.mark.parametrize("text", ["nonsense", "host", "host:", ":80", "host:x", "127.0.0.1:99999"])
 def test_check_refuses_an_authorization_without_host_and_port(text: str) -> None:
     with pytest.raises(OptionError, match="HOST:PORT"):
         authorization.check("http://llm.example.com", [], [text])

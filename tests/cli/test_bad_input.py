@@ -100,6 +100,7 @@ OPTIONS = [
     ("an empty target", ["run", "PROFILE", "--target", ""], 2, r"--target is empty"),
     ("a target that is no URL", ["run", "PROFILE", "--target", "ftp://x"], 2, r"ftp://x"),
     ("a port that is none", ["run", "PROFILE", "--target", "http://127.0.0.1:99999"], 2, r"99999|port"),
+    ("an address that is none", ["run", "PROFILE", "--target", "http://[::1:8000"], 2, r"Invalid IPv6"),
     ("an override that leads nowhere", ["run", "PROFILE", "--set", "load.7.users=3"], 2, r"load\.7\.users|load\.7"),
     ("an override without a value", ["run", "PROFILE", "--set", "users"], 2, r"--set"),
     ("target and embedded at once", ["run", "PROFILE", "--target", "http://127.0.0.1:1", "--embedded"], 2, r"exclude"),

@@ -19,7 +19,16 @@ from loadchaos.analysis.classify.last_words import (
 from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.prefixes import LogLine, clock, expand, strip_prefixes, without_margin
+from loadchaos.analysis.classify.prefixes import (
+    ERROR_LEVELS,
+    ISO_STAMP,
+    TIME_KEYS,
+    LogLine,
+    clock,
+    expand,
+    strip_prefixes,
+    without_margin,
+)
 from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback, guilty_frame
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
@@ -30,9 +39,9 @@ from loadchaos.analysis.classify.signature_file import (
     Signatures,
     load,
 )
-from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, Standstill, StandstillWatch
+from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, StandstillWatch
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
-from loadchaos.analysis.failure import DEADLY, Failure, evidence
+from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -51,15 +60,14 @@ _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
-_SERVED = re.compile(
-    r'" 200(?: |$)|Avg prompt throughput|Decode batch|log_server_r: .* 200$|slot +release: |\| +200 \| '
-    r'|"response_code": ?"?200\b|status=200 OK|equest (?:handled|routed)|completion routed'
+_ANSWER = re.compile(
+    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \| |"response_code": ?"?200\b|status=200 OK'
+    r"|equest (?:handled|routed)|completion routed"
 )
-"""An answered request, in the words of vLLM and SGLang, uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
-_ISO = re.compile(r"\b\d{4}-(\d\d-\d\d)[T ](\d\d:\d\d:\d\d)")
-_JSON_TIME = re.compile(r'"(?:start_time|@?timestamp|time|ts|Timestamp)": ?"\d{4}-(\d\d-\d\d)[T ](\d\d:\d\d:\d\d)')
+"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+_STATISTICS = ("Avg prompt throughput", "Decode batch")  # of an engine that has served
+_JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
-_ERRORS = ("ERROR", "CRITICAL", "FATAL")
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
@@ -108,9 +116,7 @@ class _Source:
     ending: tuple[Trace, Match] | None = None
     told_chains: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_WRITERS))  # an echo of each was given
     stills: StandstillWatch = field(default_factory=StandstillWatch)
-    hang: tuple[Standstill, Match] | None = None
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
-    has_clock: bool = False  # of its own; a transport's differs from it, and the two are never compared
     record_line: int = 0  # the newest line with a level of its own
     warned: list[Match] = field(default_factory=list)  # matches of the traceback after a warning
     warned_line: int = 0
@@ -133,14 +139,14 @@ class _Position:
     state: _Source
     line_no: int
     at_ns: int | None
-    before: str = ""  # the raw line before
+    before: str = ""  # the line before, out of its JSON record
     raw: str = ""
 
     @property
-    def clock_s(self) -> float | None:
+    def transport_s(self) -> float | None:
         """Time of a transport's ISO stamp or of a JSON record, as `LogLine.clock_s`; read only where a line has matched."""
-        found = _ISO.search(self.raw[:_STAMP_WITHIN]) or _JSON_TIME.search(self.raw)
-        return clock(found[1], found[2]) if found is not None else None
+        found = ISO_STAMP.search(self.raw[:_STAMP_WITHIN]) or _JSON_TIME.search(self.raw)
+        return clock(found["day"], found["time"]) if found is not None else None
 
     @property
     def text_before(self) -> str:
@@ -174,11 +180,8 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if (not state.served or state.ending is not None) and _SERVED.search(line) is not None:
-            state.starting, state.served = False, True
-            if state.printed is not None:
-                state.printed.loud = not state.printed.harmless
-            state.ending = state.printed = None  # who answers has not ended
+        if not state.served or state.ending is not None:
+            self._follow_service(line, state)
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
             hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
@@ -190,13 +193,13 @@ class Classifier:
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns, before, line)
         if HEADER in line and self._quotes_a_traceback(line):
-            return []
+            return hangs
         for text in expand(line):
             if HEADER in text and text is not line and self._quotes_a_traceback(text):
                 continue  # in a JSON record
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
-            found += self._line(text, position, before)
+            found += self._line(text, position)
         for match in found:
             self._follow_phase(match, state)
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
@@ -204,11 +207,20 @@ class Classifier:
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
         return [*hangs, *(m for m in found if self._is_reported(m, state))]
 
+    def _follow_service(self, line: str, state: _Source) -> None:
+        if _ANSWER.search(line) is not None:
+            state.starting, state.served = False, True
+            if state.printed is not None:
+                state.printed.loud = not state.printed.harmless
+            state.ending = state.printed = None  # who answers has not ended
+        elif any(words in line for words in _STATISTICS):
+            state.starting, state.served = False, True
+
     def _stands_still(self, line: str, position: _Position) -> list[Match]:
         """Fold a line of the engine's statistics; gives a hang when it has become one, and keeps its title up to date."""
         text = strip_prefixes(expand(line)[-1])
-        clock_s = text.clock_s if text.clock_s is not None else position.clock_s
-        still, is_new = position.state.stills.on_line(text.text, text.writer, position.line_no, clock_s)
+        clock_s = text.clock_s if text.clock_s is not None else position.transport_s
+        still = position.state.stills.on_line(text.text, text.writer, position.line_no, clock_s)
         signature = self._signatures.get(STANDSTILL)
         if still is None or signature is None:
             return []
@@ -216,11 +228,10 @@ class Classifier:
         shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
         hit = Hit(values, shown, text.writer, position.at_ns, still.since_s)
         match = match_of(signature, hit, self._signatures.known)
-        if is_new:
-            position.state.hang = (still, match)
+        if still.match is None:
+            still.match = match
             return [match]
-        if position.state.hang is not None and position.state.hang[0] is still:
-            position.state.hang[1].title = match.title  # it has not been grouped, or its title is as it was then
+        still.match.title = match.title  # without effect once a failure was made of it
         return []
 
     def take_loud(self) -> list[Candidate]:
@@ -233,6 +244,7 @@ class Classifier:
     def _follow_phase(self, match: Match, state: _Source) -> None:
         if match.role == "start":
             state.starting, state.served = match.signature.starting, not match.signature.starting
+            state.stills = StandstillWatch()
             if not self._live:
                 self.last_words.forget(str(match.evidence.source))
         elif match.role == "ready":
@@ -303,13 +315,12 @@ class Classifier:
         match.title = f"{match.title}: {normalise(word.text)[:_TITLE]}"
         return match
 
-    def _line(self, text: str, position: _Position, before: str) -> list[Match]:
+    def _line(self, text: str, position: _Position) -> list[Match]:
         state, line = position.state, strip_prefixes(text)
         process = line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
         line = line._replace(text=line.text[:_LONGEST_LINE], writer=process)
-        state.has_clock = state.has_clock or line.clock_s is not None
         if line.level:
             state.record_line = position.line_no
         writer = self._writer(state, process)
@@ -319,14 +330,14 @@ class Classifier:
         if HEADER in body:
             found = self._begin(writer, line, body, position)
             if writer.trace is not None:
-                previous = strip_prefixes(expand(before)[-1])
+                previous = strip_prefixes(expand(position.before)[-1])
                 level = line.level or previous.level
                 writer.trace.logged |= bool(line.level) or level in _LOG_LEVELS
                 writer.trace.warned |= level == _WARNS
                 # A logger that marks its process marks its traceback with its level, too. Python marks nothing when it ends;
                 # vLLM 0.22 puts the process before all of its output.
                 writer.trace.may_be_uncaught |= bool(previous.writer and previous.level) and not line.level
-                writer.trace.loud |= level in _ERRORS or (not level and says_error(before))
+                writer.trace.loud |= level in ERROR_LEVELS or (not level and says_error(position.before))
             return found
         trace = writer.trace
         if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
@@ -456,7 +467,7 @@ class Classifier:
         return found
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
-        if line.level in QUIET_LEVELS or (line.level not in _ERRORS and not is_suspicious(line.text)):
+        if line.level in QUIET_LEVELS or (line.level not in ERROR_LEVELS and not is_suspicious(line.text)):
             return
         if not rank_of(line)[0]:
             return
@@ -511,7 +522,8 @@ class Classifier:
             evidence=evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
             process=line.writer,
             at_ns=position.at_ns,
-            clock_s=line.clock_s if position.state.has_clock else position.clock_s,
+            clock_s=line.clock_s,
+            transport_s=position.transport_s,
             frames=frames,
             blamed=guilty_frame(frames, self._signatures.skip),
             exception=(trace.exception, trace.message) if trace is not None else ("", ""),
@@ -529,7 +541,7 @@ class Classifier:
     def _is_reported(self, match: Match, state: _Source) -> bool:
         """False from the ninth equal match in a short time on. The next reported one counts those left out."""
         key = (match.id, match.title, match.process or "")
-        now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
+        now = match.at_ns / 1e9 if match.at_ns is not None else match.when_s
         now = now if now is not None else match.line * _REPEAT_S / _REPEAT_LINES
         repeat = state.repeats.setdefault(key, _Repeats(now, match))
         state.repeats.move_to_end(key)
@@ -580,7 +592,7 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
 
 
 def with_candidates(failure: Failure, words: LastWords) -> Failure:
-    if failure.role != "echo" or failure.severity not in (*DEADLY, "hang"):
+    if failure.role != "echo" or failure.severity not in DEADLY_OR_HUNG:
         return failure
     return replace(failure, candidates=tuple(words.around(failure.evidence)))
 

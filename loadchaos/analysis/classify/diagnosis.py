@@ -167,7 +167,7 @@ class Diagnosis:
     def _hold(self, match: Match) -> None:
         if self._held and not near(self._held[-1], match, _APART_S):
             self._group()
-            if match.clock_s is not None or match.at_ns is not None:  # else the time between them is not known
+            if match.when_s is not None or match.at_ns is not None:  # else the time between them is not known
                 self._context = []
         elif len(self._held) >= _MOST_HELD:
             self._group()

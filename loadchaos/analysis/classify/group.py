@@ -123,9 +123,11 @@ def _of_requests(
         if match.role != "echo":
             continue
         if not match.chain:
-            cause, failure = own.get(match.signature.file, (None, None))
-            if cause and failure and match.severity == "request" and near(cause, match, match.signature.within_s):
-                failure.repeats += id(cause) in echoed  # the first one in the access log is the request itself
+            known = own.get(match.signature.file)
+            if known is not None and match.severity == "request" and near(known[0], match, match.signature.within_s):
+                cause, failure = known
+                if id(cause) in echoed:  # the first one in the access log is the request itself
+                    failure.repeats += 1
                 echoed.add(id(cause))
                 continue
             if engine_cause is not None and near(engine_cause, match, match.signature.within_s):
@@ -304,7 +306,7 @@ def _failure(
         facts=match.facts,
         repeats=match.repeats if repeats is None else repeats,
         also=also,
-        clock_s=match.clock_s,
+        clock_s=match.when_s,
         frame=match.frame or (exception.frame if exception else ""),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.prefixes import LogLine
+from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, LogLine
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
 from loadchaos.core.units import NS_PER_S
@@ -162,7 +162,7 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
     text = line.text
     if not text.strip() or text[0] in " \t" or _HARMLESS.search(text[:300]):
         return 0, False
-    loud = line.level in ("ERROR", "CRITICAL", "FATAL") or _MARKED.search(text[:120]) is not None
+    loud = line.level in ERROR_LEVELS or _MARKED.search(text[:120]) is not None
     if line.level in QUIET_LEVELS:
         return 0, False
     if _NATIVE.search(text[:300]):

@@ -7,24 +7,19 @@ Datadog), CSV with a column of messages, and logs whose newest line comes first.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, islice, pairwise
 
-from loadchaos.analysis.classify.prefixes import record_texts
+from loadchaos.analysis.classify.prefixes import ISO_STAMP, TEXT_KEYS, TIME_KEYS, record_texts
 
 LONGEST_CHARS = 256 << 20
 """A document that is longer is read line by line."""
 _HEAD_LINES = 40
 _FEWEST_STAMPS = 5  # of a head whose newest line comes first
-_TIMES = (
-    "timestamp", "@timestamp", "time", "ts", "timeUnixNano", "observedTimeUnixNano", "receiveTimestamp", "eventTime",
-    "date", "Time", "Timestamp", "@t",
-)  # fmt: skip
-_MESSAGES = ("message", "@message", "log", "line", "msg", "textPayload", "body", "content")
-_STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)([.,]\d+)?")
 _NS_OF_DIGITS = {10: 10**9, 13: 10**6, 16: 10**3, 19: 1}  # seconds, ms, us, ns since 1970
 _FEWEST_DIGITS = 10
 
@@ -43,7 +38,7 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
     if first[:1] in ("{", "[") and not _is_record(first, alone=len(head) == 1):
         return _of_document(whole, longest_line)
     if (columns := _columns(first)) is not None:
-        return _of_table(whole, *columns)
+        return _of_table(whole, columns, longest_line)
     return _reversed(whole) if _newest_first(head) else whole
 
 
@@ -70,10 +65,13 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
             yield stamp + line
 
 
+def _joined(read: list[str], longest_line: int) -> str:
+    return "".join(line if len(line) >= longest_line else line + "\n" for line in read)
+
+
 def _documents(read: list[str], longest_line: int) -> Iterator[object]:
     """The document, or one in each line (OTLP's file exporter)."""
-    text = "".join(line if len(line) >= longest_line else line + "\n" for line in read)
-    whole = _parsed(text)
+    whole = _parsed(_joined(read, longest_line))
     yield from map(_parsed, read) if whole is None else [whole]
 
 
@@ -95,7 +93,7 @@ def _records(node: object) -> Iterator[tuple[int | None, str]]:
             for child in node:
                 yield from _records(child)
     elif isinstance(node, dict):
-        at = next((node[key] for key in _TIMES if node.get(key)), None)
+        at = next((node[key] for key in TIME_KEYS if node.get(key)), None)
         texts = record_texts(node) if at is not None else []
         if texts:
             yield _time_ns(at), "\n".join(texts)
@@ -110,14 +108,14 @@ def _time_ns(value: object) -> int | None:
     digits = text.split(".")[0]
     if digits.isdigit() and len(digits) >= _FEWEST_DIGITS:
         return int(digits) * _NS_OF_DIGITS.get(len(digits), 1)
-    found = _STAMP.search(text)
+    found = ISO_STAMP.search(text)
     if found is None:
         return None
     try:
-        second = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
+        second = datetime.fromisoformat(f"{found['year']}-{found['day']}T{found['time']}+00:00")
     except ValueError:
         return None
-    fraction = (found[3] or ".0")[1:10].ljust(9, "0")
+    fraction = (found["fraction"] or "0")[:9].ljust(9, "0")
     return int(second.timestamp()) * 10**9 + int(fraction)
 
 
@@ -126,21 +124,24 @@ def _columns(first: str) -> tuple[int, int] | None:
     if "," not in first or len(first) > 1000:
         return None
     names = [name.strip().strip('"').lower() for name in next(csv.reader([first]), [])]
-    message = next((names.index(name) for name in _MESSAGES if name in names), None)
-    time = next((names.index(name.lower()) for name in _TIMES if name.lower() in names), None)
+    message = next((names.index(name) for name in (*TEXT_KEYS, "body", "content") if name in names), None)
+    time = next((names.index(name.lower()) for name in TIME_KEYS if name.lower() in names), None)
     if message is None or time is None or not all(re.fullmatch(r"[\w@. /:-]{1,60}", name) for name in names):
         return None
     return time, message
 
 
-def _of_table(lines: Iterator[str], time: int, message: int) -> Iterator[str]:
-    rows = csv.reader(line + "\n" for line in lines)
-    next(rows, None)
-    found: list[tuple[int, str]] = []
-    for row in rows:
-        at = _time_ns(row[time]) if len(row) > time else None
-        if len(row) > message:
-            found.append((at or 0, row[message]))
+def _of_table(lines: Iterator[str], columns: tuple[int, int], longest_line: int) -> Iterator[str]:
+    read, whole = _read(lines)
+    try:
+        rows = list(csv.reader(io.StringIO(_joined(read, longest_line))))[1:] if whole else []
+    except csv.Error:  # a field that is too long: no table
+        rows = []
+    if not rows:
+        yield from chain(read, lines)
+        return
+    time, message = columns
+    found = [(_time_ns(row[time]) or 0, row[message]) for row in rows if len(row) > max(columns)]
     if all(at for at, _ in found):
         found.sort(key=lambda record: record[0])
     for _, text in found:
@@ -165,6 +166,10 @@ def _read(lines: Iterator[str]) -> tuple[list[str], bool]:
 
 def _newest_first(head: list[str]) -> bool:
     """True where the stamps of the first lines never rise, and fall."""
-    stamps = [f"{found[1]}T{found[2]}" for line in head if (found := _STAMP.search(line[:200])) is not None]
+    stamps = [
+        f"{found['year']}-{found['day']}T{found['time']}"
+        for line in head
+        if (found := ISO_STAMP.search(line[:200])) is not None
+    ]
     falling = all(later <= earlier for earlier, later in pairwise(stamps))
     return len(stamps) >= _FEWEST_STAMPS and falling and stamps[-1] < stamps[0]

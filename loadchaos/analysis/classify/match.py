@@ -40,6 +40,7 @@ class Match:
     process: str | None
     at_ns: int | None
     clock_s: float | None
+    transport_s: float | None
     frames: tuple[str, ...]
     chain: int
     engine_side: bool
@@ -55,6 +56,11 @@ class Match:
     starting: bool = False
     unknown: bool = False
     reported: bool = False
+
+    @property
+    def when_s(self) -> float | None:
+        """Time to show: by the log's own clock, else by that of the transport. The two may be hours apart."""
+        return self.clock_s if self.clock_s is not None else self.transport_s
 
     @property
     def line(self) -> int:
@@ -77,6 +83,7 @@ class Hit:
     exception: tuple[str, str] = ("", "")
     chain: int = 0
     engine_side: bool = False
+    transport_s: float | None = None
 
 
 def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) -> Match:
@@ -109,6 +116,7 @@ def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) ->
         process=hit.process or None,
         at_ns=hit.at_ns,
         clock_s=hit.clock_s,
+        transport_s=hit.transport_s,
         frames=tuple(str(f) for f in hit.frames),
         chain=hit.chain,
         engine_side=hit.engine_side,
@@ -153,9 +161,12 @@ def _clauses(template: str, values: Mapping[str, str]) -> str:
 
 
 def near(a: Match, b: Match, seconds: float) -> bool:
-    """True when two matches are at most `seconds` apart. By arrival, else by the log's clock, else by lines."""
+    """True when two matches are at most `seconds` apart. By arrival, else by the log's clock, else by that of the
+    transport, else by lines."""
     if a.at_ns is not None and b.at_ns is not None:
         return abs(a.at_ns - b.at_ns) <= seconds * 1e9
     if a.clock_s is not None and b.clock_s is not None:
         return abs(a.clock_s - b.clock_s) <= seconds
+    if a.transport_s is not None and b.transport_s is not None:
+        return abs(a.transport_s - b.transport_s) <= seconds
     return bool(abs(a.line - b.line) <= max(seconds, 10.0) * _LINES_A_SECOND)

@@ -54,16 +54,24 @@ _STAMP = re.compile(
     r"(?:\[RANK (?P<trank>\d+)\] )?\[(?P<tlevel>[A-Z])\] (?:\[_torch\](?:\[RANK \d+\])? )?"
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
-_LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
-_WORDS = {
-    **{word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")},
-    "WARN": "WARNING",
-    "FATAL": "CRITICAL",
-}
+_LEVELS = {word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
+_LEVELS |= {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_LEVELS |= {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
+_LEVEL_GROUPS = [name for name in _STAMP.groupindex if name.endswith("level")]
+_DATE_GROUPS = [name for name in _STAMP.groupindex if name.endswith("date")]
+_TIME_GROUPS = [name for name in _STAMP.groupindex if name.endswith("time") and name != "gtime"]
 _GROUP_BAR = re.compile(r"^ *[|+](?: |-\+-+ .*$|-+$)")  # the margin Python draws beside an ExceptionGroup
-_JSON_TEXTS = (
+TIME_KEYS = (
+    "timestamp", "@timestamp", "time", "ts", "timeUnixNano", "observedTimeUnixNano", "receiveTimestamp", "eventTime",
+    "start_time", "date", "Time", "Timestamp", "@t",
+)  # fmt: skip
+"""Keys of the time of a JSON log record."""
+ISO_STAMP = re.compile(r"\b(?P<year>\d{4})-(?P<day>\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?")
+ERROR_LEVELS = ("ERROR", "CRITICAL")
+TEXT_KEYS = (
     "log", "message", "msg", "MESSAGE", "text", "event", "detail", "textPayload", "line", "@message", "stringValue",
 )  # fmt: skip
+"""Keys of the text of a JSON log record."""
 _JSON_INSIDE = ("jsonPayload", "body", "Body")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LIMIT = 1 << 20
@@ -77,7 +85,8 @@ _FLAT_EXCEPTION = re.compile(
 class LogLine(NamedTuple):
     """A log line without its prefixes: text, writer, level, clock, file. The text keeps its indentation; writer, level
     and file (the source file that logged it) are "" where unknown. `clock_s` counts seconds from the start of some year
-    by the log's own timestamp, None without one. It is only good for differences inside one log.
+    (for llama.cpp, of the server) by the log's own timestamp, None without one. It is only good for differences inside one
+    log.
     """
 
     text: str
@@ -85,6 +94,9 @@ class LogLine(NamedTuple):
     level: str = ""
     clock_s: float | None = None
     file: str = ""
+
+
+_FIRST_DAY_S = 32 * 24 * 3600.0  # `clock` of 01-01 00:00:00
 
 
 @lru_cache(maxsize=256)  # the lines of a second share their stamp
@@ -96,7 +108,9 @@ def clock(month_day: str, time: str) -> float:
 
 
 def format_clock(clock_s: float) -> str:
-    """The stamp that `clock` read: `11-20 15:53:40`."""
+    """The stamp that `clock` read: `11-20 15:53:40`; `12.3 s after the start` for llama.cpp, which has no date."""
+    if clock_s < _FIRST_DAY_S:
+        return f"{clock_s:.1f} s after the start"
     minutes, second = divmod(round(clock_s), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -151,7 +165,7 @@ def record_texts(record: object) -> list[str]:
     if isinstance(error, dict):
         return record_texts(error)
     found = [error] if isinstance(error, str) else []
-    found += [record[k] for k in _JSON_TEXTS if isinstance(record.get(k), str)]
+    found += [record[k] for k in TEXT_KEYS if isinstance(record.get(k), str)]
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
     if not found:
         found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
@@ -180,22 +194,13 @@ def strip_prefixes(text: str) -> LogLine:
         if found is None:
             break
         at = found.end()
-        level = level or found["vlevel"] or found["llevel"] or found["ulevel"] or ""
         writer = writer or found["swriter"] or ""
         file = file or found["vfile"] or found["lfile"] or found["ofile"] or found["cfile"] or ""
-        if (letter := found["glevel"] or found["tlevel"]) is not None:
-            level = level or _LEVELS.get(letter, "")
-        level = level or _WORDS.get(found["olevel"] or found["clevel"] or found["rlevel"] or "", "")
+        level = level or next((_LEVELS.get(found[name], "") for name in _LEVEL_GROUPS if found[name]), "")
         if found["trank"] is not None:
             writer = writer or f"RANK {found['trank']}"
-        date, time = (
-            found["vdate"]
-            or found["ldate"]
-            or found["sdate"]
-            or found["rdate"]
-            or (found["tdate"] or "").replace("/", "-"),
-            found["vtime"] or found["ltime"] or found["stime"] or found["rtime"] or found["ttime"],
-        )
+        date = next((found[name].replace("/", "-") for name in _DATE_GROUPS if found[name]), "")
+        time = next((found[name] for name in _TIME_GROUPS if found[name]), "")
         if found["gtime"] is not None and when is None:
             minutes, seconds, thousandths = map(int, found["gtime"].split("."))
             when = minutes * 60 + seconds + thousandths / 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 HEADER = "Traceback (most recent call last)"
@@ -80,8 +80,7 @@ class Trace:
 
     def chained(self, level: str) -> Trace:
         """The traceback that follows this one in its chain."""
-        flags = {name: getattr(self, name) for name in ("logged", "warned", "may_be_uncaught", "named", "loud")}
-        return Trace(self.chain, level, **flags)
+        return replace(self, level=level, frames=[], exception="", message="", introduced_by=[])
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer. True when it is part of this traceback and leaves it open."""

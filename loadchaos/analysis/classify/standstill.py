@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from loadchaos.analysis.classify.match import Match
+
 LEAST_S = 25.0
-"""Three lines of vLLM, which logs every ten seconds."""
+"""Between the third and the fourth line of vLLM, which logs every ten seconds."""
 _FEWEST_LINES = 3
 HINT = "thr"
 """It is in each line of statistics: one cheap test for all lines of a log."""
@@ -29,7 +31,7 @@ _STATISTICS = re.compile(
 
 @dataclass(slots=True)
 class Standstill:
-    """Successive lines of one engine that say no token: first and last of them, by number and by the log's clock."""
+    """Successive statistics of one engine without a token; `since_s` and `seconds` by the log's clock."""
 
     line: int
     text: str
@@ -38,6 +40,7 @@ class Standstill:
     lines: int = 1
     running: int = 0
     waiting: int = 0
+    match: Match | None = None  # once it was given
 
     @property
     def is_hang(self) -> bool:
@@ -55,21 +58,18 @@ class StandstillWatch:
         """False for most lines of an engine that works; cheap."""
         return bool(self._open) or " 0.0" in line
 
-    def on_line(self, text: str, writer: str, line_no: int, clock_s: float | None) -> tuple[Standstill | None, bool]:
-        """Fold a line; gives the hang that it belongs to, and whether the hang was not seen before this line."""
+    def on_line(self, text: str, writer: str, line_no: int, clock_s: float | None) -> Standstill | None:
+        """Fold a line; gives the hang that it belongs to."""
         if clock_s is None or (found := _STATISTICS.search(text)) is None:
-            return None, False
-        made = float(found["made"] or found["s_made"] or found["l_made"]) + float(
-            found["prompt"] or found["l_prompt"] or 0
-        )
+            return None
+        made = [float(found[name]) for name in ("prompt", "made", "s_made", "l_prompt", "l_made") if found[name]]
         running = int(found["running"] or found["s_running"] or found["l_running"])
         waiting = int(found["waiting"] or found["s_waiting"] or found["l_waiting"])
         engine = f"{writer} {found['engine']}"
-        if made or not running + waiting:
+        if any(made) or not running + waiting:
             self._open.pop(engine, None)
-            return None, False
+            return None
         still = self._open.setdefault(engine, Standstill(line_no, text, clock_s))
-        was_hang = still.is_hang
         still.seconds, still.lines = clock_s - still.since_s, still.lines + (line_no != still.line)
         still.running, still.waiting = max(still.running, running), max(still.waiting, waiting)
-        return (still, not was_hang) if still.is_hang else (None, False)
+        return still if still.is_hang else None

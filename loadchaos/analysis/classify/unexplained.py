@@ -12,7 +12,7 @@ from loadchaos.analysis.classify.last_words import Candidate
 from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.signature_file import UNKNOWN
-from loadchaos.analysis.failure import DEADLY, Failure, evidence
+from loadchaos.analysis.failure import SERVER_LOST, Failure, evidence
 
 _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
@@ -44,7 +44,7 @@ class UnexplainedErrors:
                         repeats=m.repeats,
                         frames=m.frames,
                         frame=m.frame,
-                        clock_s=m.clock_s,
+                        clock_s=m.when_s,
                     )
                 )
 
@@ -69,7 +69,7 @@ class UnexplainedErrors:
         """Unexplained errors to report with the failures `found`. Those around a death belong to it. Most frequent
         first, and three findings for each log at most.
         """
-        deaths = [f for f in found if f.severity in (*DEADLY, "hang", "node")]
+        deaths = [f for f in found if f.severity in SERVER_LOST]
         room = max(0, _MOST_FINDINGS - len({(f.id, f.title) for f in found}))
         rest = [f for f in self.kinds.values() if not any(_near(f, death) for death in deaths)]
         rest.sort(key=lambda f: (not f.frames, -f.repeats, f.evidence.line))

@@ -71,7 +71,7 @@ class Incident:
     replica: str
     opened_ns: int
     by_states: bool = True
-    only_words: bool = False  # words of a log that nothing confirms; then it is dismissed
+    unconfirmed: bool = False  # reported by text alone; then it is dismissed
     outlived: bool = False  # only a log showed it, and the server answered later requests: no engine died
     died_ns: int | None = None
     noticed_ns: int | None = None
@@ -160,7 +160,7 @@ class Incident:
         """True unless it was a false alarm. It is real when it became dead, hung, unreachable or terminated, or a log
         names a death.
         """
-        if self.only_words or (self.dismissed and not self.causes):
+        if self.unconfirmed or (self.dismissed and not self.causes):
             return False
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 

@@ -64,7 +64,7 @@ class RecentIncidents:
             near = abs(since_ns - incident.opened_ns) < SAME_DEATH_NS
             if not incident.by_states and near and incident.replica in (replica, ""):
                 incident.back_ns = incident.closed_ns = None
-                incident.outlived = incident.dismissed = incident.only_words = False
+                incident.outlived = incident.dismissed = incident.unconfirmed = False
                 return self._reopen(incident, replica)
         return None
 

@@ -150,7 +150,7 @@ class IncidentTracker(RowFold):
         if incident is None and failure.role == "echo" and self._while_stopping(failure.at_ns):
             return  # the shutdown messages of a server that was told to end
         if incident is None:
-            incident = self._begin("death", replica or self._sole(), failure.at_ns, failure.at_ns)
+            incident = self._begin("death", replica or self._only_replica(), failure.at_ns, failure.at_ns)
             incident.by_states = False
         group = incident.causes if failure.role == "cause" else incident.echoes
         if all(s.id != failure.id for s in group):
@@ -180,7 +180,7 @@ class IncidentTracker(RowFold):
         return incident
 
     def open_failure(self, failure: Failure, attribution: Attribution) -> Incident:
-        incident = self._new("failure", self._sole(), failure.at_ns)
+        incident = self._new("failure", self._only_replica(), failure.at_ns)
         incident.causes.append(failure)
         incident.attribution = self.attribution[incident.n] = attribution
         if isinstance(line := failure.evidence.line, int):
@@ -208,10 +208,10 @@ class IncidentTracker(RowFold):
             self._healthy_ns = max(self._healthy_ns, row["at_ns"])
 
     def _judge_survival(self, incident: Incident, *, final: bool = False) -> None:
-        """Judge a death that only words showed: of a log, or of an answer, which may quote a prompt. A server that was
-        healthy or answered later requests lives. Without a lost request the words are a note; one lost request failed of
-        them alone. Where several were lost, and the words say that the engine is gone, another server answers, or one of
-        several behind the address died.
+        """Judge a death that only a log line or an answer reported; both may quote a prompt. A server that answers later has
+        survived; without lost requests a later healthy probe is enough. No lost request: the report is a note. One lost
+        request: a failed request. Several lost, and the report says that the engine is gone: another server answers, or one
+        of several died.
         """
         words = not incident.by_states or (incident.worst == "dying" and not incident.ever_hung)
         if incident.kind != "death" or not words or incident.ever_dead or incident.dismissed:
@@ -228,11 +228,11 @@ class IncidentTracker(RowFold):
         if not incident.outlived:
             incident.add_signs([_ANOTHER_ANSWERS])
         elif final and not lost:  # before the end, its answers may still wait to be explained
-            incident.dismissed = incident.only_words = True
+            incident.dismissed = incident.unconfirmed = True
 
     def notes(self) -> list[str]:
-        """Notes of deaths that a log told and nothing else confirms."""
-        found = (incident.named_by().evidence for incident in self.incidents if incident.only_words)
+        """Notes about deaths that a log or an answer reports and no other signal confirms."""
+        found = (incident.named_by().evidence for incident in self.incidents if incident.unconfirmed)
         return [
             f"{e.source}{f' line {e.line}' if e.line else ''} says: {(e.text or '')[:_QUOTED]}; "
             f"nothing else confirms a death: {_NO_LOSS}"
@@ -245,8 +245,8 @@ class IncidentTracker(RowFold):
         for incident in self.incidents:
             if incident.outlived:
                 incident.outlived = False
-                if incident.only_words:
-                    incident.only_words = incident.dismissed = False
+                if incident.unconfirmed:
+                    incident.unconfirmed = incident.dismissed = False
                 incident.add_signs([_ONE_OF_SEVERAL])
 
     def finish(self, at_ns: int) -> None:
@@ -369,7 +369,7 @@ class IncidentTracker(RowFold):
             self._attribute(incident)
         self.findings.append(finding_row(incident, "close", at_ns))
 
-    def _sole(self) -> str:
+    def _only_replica(self) -> str:
         return next(iter(self._replicas)) if len(self._replicas) == 1 else ""
 
     def _attach_exit(self, incident: Incident, row: Row) -> None:

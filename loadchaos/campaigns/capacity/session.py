@@ -19,7 +19,8 @@ from loadchaos.analysis.capacity.result import (
     SearchFailure,
 )
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
-from loadchaos.campaigns.campaign import DEADLY, Campaign, counted, now_text, run_facts, verdict_of
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
+from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, run_facts, verdict_of
 from loadchaos.campaigns.capacity import files
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
@@ -281,13 +282,13 @@ class CapacitySession:
     def _note_failures(self, result: Result, run: str) -> SearchFailure | None:
         """Keep the failures of a step; returns one that ends the search."""
         dead = None
-        for failure in counted(result):
+        for failure in counting_failures(result):
             incident = f"incidents/{failure.incident}" if failure.incident else None
             before = self._failures.get(failure.id) or SearchFailure(
                 id=failure.id, title=failure.title, severity=failure.severity, steps=0, run=run, incident=incident
             )
             known = self._failures[failure.id] = replace(before, steps=before.steps + 1)
-            if failure.severity in DEADLY:
+            if failure.severity in DEADLY_OR_HUNG:
                 dead = dead or replace(known, incident=incident)
         return dead
 

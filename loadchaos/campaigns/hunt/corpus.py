@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.log_templates import TemplateMiner
-from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.hunt.genes import GenePool
 from loadchaos.campaigns.hunt.journal import WorkloadRow
 from loadchaos.campaigns.hunt.mutation import Breeder
@@ -103,7 +103,7 @@ class Corpus:
         known = any(f.key in self.findings for f in found)
         for failure in found:
             self.findings.setdefault(failure.key, row.n)
-        died = any(f.severity in DEADLY for f in found)
+        died = any(f.severity in DEADLY_OR_HUNG for f in found)
         self._pairs.update(combinations(sorted(row.workload.values()), 2))
         for value in row.workload.values():
             tried = self._tried.setdefault(value, _Tried())

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from loadchaos.campaigns.campaign import DEADLY, Campaign
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.hunt.journal import FINDINGS, HuntFailure, WorkloadRow
 from loadchaos.campaigns.replay.estimate import probability, result_line
 from loadchaos.campaigns.replay.session import ReplayState, proved
@@ -134,7 +135,7 @@ class Reproduction:
             self._process.send_signal(signal.SIGINT)
 
     async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        order = sorted(findings, key=lambda f: (f.failure.severity not in DEADLY, f.number))
+        order = sorted(findings, key=lambda f: (f.failure.severity not in DEADLY_OR_HUNG, f.number))
         deadline_s = time.monotonic() + budget_s
         for finding in order:
             if finding.out_of_time:

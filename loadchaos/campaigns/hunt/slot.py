@@ -25,8 +25,8 @@ import httpx
 import orjson
 
 from loadchaos.analysis.coverage import WorkloadCoverage
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.verdict.model import FailureResult
-from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
@@ -205,7 +205,7 @@ def summary(result: Result) -> WorkloadResult:
         proved=not why,
         why=why,
         outcomes=dict(result.outcomes),
-        died=state != "healthy" or any(f.severity in DEADLY or f.id in _LEAKS for f in failures),
+        died=state != "healthy" or any(f.severity in DEADLY_OR_HUNG or f.id in _LEAKS for f in failures),
         stopped=result.exit_code in exit_codes.BY_SIGNAL,
         run=str(result.folder.path),
     )

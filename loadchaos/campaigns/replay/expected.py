@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.verdict.model import FailureResult
-from loadchaos.campaigns.campaign import DEADLY
 from loadchaos.core.errors import OptionError
 
 _LINE_NUMBER = re.compile(r":\d+")
@@ -32,7 +32,7 @@ class ExpectedFailure:
 
     def matches(self, failure: FailureResult) -> bool:
         if self.any_death:
-            return failure.severity in DEADLY
+            return failure.severity in DEADLY_OR_HUNG
         found = guilty_frame(failure)
         return failure.id == self.id and (not self.frame or not found or found == self.frame)
 
@@ -67,7 +67,7 @@ def choose(
             raise OptionError(f"--failure {wanted}: {source} has {_listed(failures) or 'no failure'}")
         return _expected(named[0], any_death)
     if any_death:
-        deaths = [f for f in failures if f.severity in DEADLY]
+        deaths = [f for f in failures if f.severity in DEADLY_OR_HUNG]
         return _expected(deaths[0], any_death) if deaths else ExpectedFailure("", any_death=True)
     if not failures:
         raise OptionError(

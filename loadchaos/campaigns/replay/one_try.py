@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadchaos.campaigns.campaign import DEADLY
+from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
@@ -120,7 +120,7 @@ def _refuse_useless(result: Result) -> None:
 def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:
     failures = [f for f in result.failures if not f.before_load]
     found = next((f for f in failures if expected.matches(f)), None)
-    dead = next((f for f in failures if f.severity in DEADLY), None)
+    dead = next((f for f in failures if f.severity in DEADLY_OR_HUNG), None)
     why = "it was interrupted" if result.exit_code in exit_codes.BY_SIGNAL else "" if dead else _unproved(result)
     why = "" if found is not None else why
     shown = None if why else found or dead or next(iter(failures), None)
@@ -133,7 +133,7 @@ def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bo
         folder=str(result.folder.path),
         fresh=fresh,
         why=why,
-        died=any(f.severity in DEADLY for f in result.failures),
+        died=any(f.severity in DEADLY_OR_HUNG for f in result.failures),
         answered=result.outcomes.get("ok", 0),
         left=result.outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
-from loadchaos.campaigns.campaign import Campaign, counted, now_text, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
@@ -144,7 +144,7 @@ def _finished(row: ProfileRow, result: Result) -> ProfileRow:
         error=result.error,
         requests=sum(result.outcomes.values()),
         worth=verdict.worth if verdict is not None else "",
-        failures=tuple(_failure(f) for f in counted(result)[:_MOST_FAILURES]),
+        failures=tuple(_failure(f) for f in counting_failures(result)[:_MOST_FAILURES]),
         unknown=tuple(_described(c) for c in checks if c.verdict == "unknown"),
         broken=tuple(_described(c) for c in checks if c.verdict == "fail"),
     )

@@ -86,18 +86,36 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
     shared = {k: well[k] for k in _SHARED}
     for i in range(int(well["n"])):
         values = shared | {k: _value(well[k], i) for k in _NUMBERS} | {k: _moment(well, k, i) for k in _MOMENTS}
-        both = {"id": f"{well['prefix']}{values['step']}", "expect": ["ok"], "edge": None, "folded": True}
-        begun = {k: values[k] for k in _OF_BEGIN}
-        found.append({**begun, **both, "row": "begin", "at_ns": values["sent_ns"]})
-        ended = {k: v for k, v in values.items() if k not in _ONLY_BEGIN}
-        ended |= {**both, **dict.fromkeys(_NOTHING), "row": "end", "outcome": "ok", "detail": {}, "evidence": []}
-        ended |= {"planned_tokens": values["tokens"], "length_mismatch": False}
-        ended |= {"gaps_ns": _value(well.get("gaps_ns"), i), "itl_hist": {}, "largest_gap_ns": 0}
-        if i == 0:
-            ended |= {k: well[k] for k in ("itl_hist", "largest_gap_ns")}
+        common = {
+            "id": f"{well['prefix']}{values['step']}",
+            "expect": ["ok"],
+            "edge": None,
+            "folded": True,
+        }
+        begin = {
+            **{k: values[k] for k in _OF_BEGIN},
+            **common,
+            "row": "begin",
+            "at_ns": values["sent_ns"],
+        }
+        end = {
+            **{k: v for k, v in values.items() if k not in _ONLY_BEGIN},
+            **common,
+            **dict.fromkeys(_NOTHING),
+            "row": "end",
+            "outcome": "ok",
+            "detail": {},
+            "evidence": [],
+            "planned_tokens": values["tokens"],
+            "length_mismatch": False,
+            "gaps_ns": _value(well.get("gaps_ns"), i),
+            "itl_hist": {} if i else well["itl_hist"],
+            "largest_gap_ns": 0 if i else well["largest_gap_ns"],
+            **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
+        }
         if well.get("labels"):
-            ended["labels"] = well["labels"]
-        found.append(ended | {k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None})
+            end["labels"] = well["labels"]
+        found += [begin, end]
     found.sort(key=lambda row: int(row["at_ns"]))
     return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import cached_property
+from types import MethodType
+from typing import Any, cast
 
 from loadchaos.core.ledger import rows
 from loadchaos.core.model import Row
@@ -19,16 +21,63 @@ class RowFold:
     """
 
     def fold(self, row: Row) -> None:
-        receivers = self.__dict__.get("_receivers")
-        if receivers is None:
-            receivers = self.__dict__["_receivers"] = self.receivers()
-        receiver = receivers.get(str(row.get("row")))
+        receiver = self.receivers.get(str(row.get("row")))
         if receiver is not None:
             receiver(row)
 
+    @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
-        every = {kind: getattr(self, f"on_{kind}") for kind in rows.KINDS}
-        return {kind: receiver for kind, receiver in every.items() if receiver.__func__ not in _EMPTY}
+        """Methods that this class overrides, by kind of row."""
+        every: dict[str, Receiver] = {
+            "header": self.on_header,
+            "begin": self.on_begin,
+            "end": self.on_end,
+            "missed": self.on_missed,
+            "well": self.on_well,
+            "answer": self.on_answer,
+            "conversation": self.on_conversation,
+            "heartbeat": self.on_heartbeat,
+            "phase": self.on_phase,
+            "load": self.on_load,
+            "worker": self.on_worker,
+            "clock": self.on_clock,
+            "disk": self.on_disk,
+            "run": self.on_run,
+            "probe": self.on_probe,
+            "state": self.on_state,
+            "attack": self.on_attack,
+            "facts": self.on_facts,
+            "discovery": self.on_discovery,
+            "configuration": self.on_configuration,
+            "launch": self.on_launch,
+            "process": self.on_process,
+            "gap": self.on_gap,
+            "preflight": self.on_preflight,
+            "locust": self.on_locust,
+            "gate": self.on_gate,
+            "heard": self.on_heard,
+            "supervisor": self.on_supervisor,
+            "baseline": self.on_baseline,
+            "canary": self.on_canary,
+            "last_question": self.on_last_question,
+            "question": self.on_question,
+            "learned": self.on_learned,
+            "offers": self.on_offers,
+            "command": self.on_command,
+            "metrics": self.on_metrics,
+            "page": self.on_page,
+            "device": self.on_device,
+            "control": self.on_control,
+            "lines": self.on_lines,
+            "log": self.on_log,
+            "failure": self.on_failure,
+            "incident": self.on_incident,
+            "exporter": self.on_exporter,
+            "session": self.on_session,
+        }
+        return {
+            kind: receiver for kind, receiver in every.items() if cast("MethodType", receiver).__func__ not in _EMPTY
+        }
 
     def on_header(self, row: rows.HeaderRow, /) -> None: ...
     def on_begin(self, row: rows.BeginRow, /) -> None: ...
@@ -86,7 +135,7 @@ class RowRouter:
     def __init__(self, folds: Iterable[RowFold]) -> None:
         self._by_kind: dict[str, list[Receiver]] = {}
         for fold in folds:
-            for kind, receiver in fold.receivers().items():
+            for kind, receiver in fold.receivers.items():
                 self._by_kind.setdefault(kind, []).append(receiver)
 
     def fold(self, row: Row) -> None:

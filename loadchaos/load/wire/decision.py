@@ -84,9 +84,14 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         for text, calls, reason in answer.contents():
             violation = None if reason == "length" or _is_full(answer) else contract.violation(text, calls)
             if violation is not None:
-                text, expected, got = (part[:_EXCERPT] for part in violation[:3])
-                text = f"the answer violates its schema: {text}"
-                found.append({"id": violation.id, "text": text, "expected": expected, "got": got})
+                found.append(
+                    {
+                        "id": violation.id,
+                        "text": f"the answer violates its schema: {violation.text[:_EXCERPT]}",
+                        "expected": violation.expected[:_EXCERPT],
+                        "got": violation.got[:_EXCERPT],
+                    }
+                )
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.request import AnswerRules, Progress, Request
+from loadchaos.load.wire.request import AnswerRules, Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 
 _JOIN_BYTES = 64 * 1024
@@ -36,6 +37,14 @@ CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
 _PAUSE_SLICE_S = 0.05
 _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under which a silence is the server's
+
+
+@dataclass
+class Progress:
+    """Tokens and bytes that one worker received since its last heartbeat."""
+
+    tokens: int = 0
+    bytes_in: int = 0
 
 
 class Exchange:

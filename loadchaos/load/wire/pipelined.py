@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from loadchaos.core.outcome_rules import End
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress, Request
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 
 _CLOSED_BETWEEN = "the server closed the connection after the previous answer, which it may"

@@ -47,14 +47,6 @@ class WireTimeouts:
         return cls(*(_ns(s) for s in seconds))
 
 
-@dataclass
-class Progress:
-    """Tokens and bytes that one worker received since its last heartbeat."""
-
-    tokens: int = 0
-    bytes_in: int = 0
-
-
 @slotted_dataclass(frozen=True)
 class AnswerRules(OutcomeRules):
     """Rules of a server's answers, and of the answer to one request. `allow_empty`: an answer without a token is correct.

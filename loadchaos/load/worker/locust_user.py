@@ -33,8 +33,8 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.exchange import SWEEP_S, Exchange
-from loadchaos.load.wire.request import Progress, Request, headers_from_plan
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress
+from loadchaos.load.wire.request import Request, headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn

@@ -17,8 +17,7 @@ from loadchaos.core.ledger.rows import AnyRow, BeginOrEnd, BeginRow, EndRow, Mis
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import SILENT_STREAMS
 from loadchaos.core.model import Step
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 

@@ -115,11 +115,18 @@ class SessionRun:
             row = self._run_branches(fork, slot) or row
         tally = self._tally
         end: ConversationRow = {
-            **self._row("end", due_ns), "end": tally.end, "why": tally.why,
-            "turns": tally.done, "turns_lost": tally.lost, "turns_left": tally.left, "turns_cut": tally.cut,
-            "requests": tally.requests, "tool_calls": tally.tool_calls, "bad_calls": tally.bad_calls,
+            **self._row("end", due_ns),
+            "end": tally.end,
+            "why": tally.why,
+            "turns": tally.done,
+            "turns_lost": tally.lost,
+            "turns_left": tally.left,
+            "turns_cut": tally.cut,
+            "requests": tally.requests,
+            "tool_calls": tally.tool_calls,
+            "bad_calls": tally.bad_calls,
             "think_ns": tally.think_ns,
-        }  # fmt: skip
+        }
         self._hands.write(end)
         return row
 

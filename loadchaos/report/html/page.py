@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos.analysis.failure import SERVER_LOST
 from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
@@ -71,7 +72,7 @@ def _incident_marks(verdict: Verdict) -> list[tuple[float, str]]:
     begun = parse_time(verdict.started)
     marks = []
     for f in verdict.failures[:_MOST]:
-        if f.severity not in phrases.SERVER_LOST:
+        if f.severity not in SERVER_LOST:
             continue
         first = parse_time(f.first_seen)
         at = f.first_seen_s

@@ -44,8 +44,13 @@ _CURRENT = {
 def _found(page: SamplePage, data: CapacityResult) -> None:
     answer, knee, most = data.answer, data.knee, data.saturation
     low, high = answer.bounds
-    loads = {"met": answer.low, "not_met": answer.high, "interval_low": low, "interval_high": high,
-             "knee": knee.load if knee is not None else None}  # fmt: skip
+    loads = {
+        "met": answer.low,
+        "not_met": answer.high,
+        "interval_low": low,
+        "interval_high": high,
+        "knee": knee.load if knee is not None else None,
+    }
     for name, load in loads.items():
         if load is not None:
             page.add("loadchaos_capacity_load", [name], load)

@@ -12,6 +12,9 @@ from loadchaos.report.formatting import clean, columns, duration, short_path, wr
 _HEAD_WIDTH = 14
 
 
+_FILES = {"report": "report.html", "json": "capacity.json", "csv": "capacity.csv"}
+
+
 def render(data: CapacityResult, folder: Path, *, width: int = 100) -> str:
     verdict = (data.verdict or "not finished").upper()
     lines = wrapped(f"{verdict}  ", f"{capacity_text.headline(data)} (exit code {data.exit_code})", width)
@@ -48,8 +51,7 @@ def step_line(by: Unit, step: CapacityStep) -> str:
 
 def _files(data: CapacityResult, folder: Path) -> list[str]:
     shown = short_path(folder, "")
-    lines = [f"  {name:10}{shown}/{file}" for name, file in (
-        ("report", "report.html"), ("json", "capacity.json"), ("csv", "capacity.csv"))]  # fmt: skip
+    lines = [f"  {name:10}{shown}/{file}" for name, file in _FILES.items()]
     if not data.ended:
         lines.append(f"  continue  loadchaos capacity --resume {shown}")
     return lines

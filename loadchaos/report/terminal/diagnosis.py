@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from loadchaos.analysis.classify.diagnosis import LogFailure
 from loadchaos.analysis.classify.signature_summary import SignatureSummary
+from loadchaos.analysis.failure import SERVER_LOST
 from loadchaos.report.formatting import clean, number, plural
-from loadchaos.report.phrases import SERVER_LOST, SEVERITY, known_text, remedy_text
+from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
 
 _MOST_DEATHS = 5
 _MOST_OTHERS = 12

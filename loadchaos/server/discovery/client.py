@@ -14,6 +14,7 @@ import httpx
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
+from loadchaos.core.urls import host_port
 from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
@@ -32,8 +33,8 @@ def parse_target(text: str) -> str:
         raise OptionError("--target is empty: give the server's URL, e.g. http://127.0.0.1:8000")
     if "://" not in clean:
         clean = f"http://{clean}"
-    parts = urlsplit(clean)
     try:
+        parts = urlsplit(clean)
         port = parts.port
     except ValueError as e:
         raise OptionError(f"--target {text!r}: {e}") from None
@@ -46,7 +47,7 @@ def parse_target(text: str) -> str:
     path = parts.path.rstrip("/")
     path = path.removesuffix("/v1")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return urlunsplit((parts.scheme, host if port is None else f"{host}:{port}", path, "", ""))
+    return urlunsplit((parts.scheme, host if port is None else host_port(parts.hostname, port), path, "", ""))
 
 
 @dataclass(frozen=True)

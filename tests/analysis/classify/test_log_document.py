@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
 from loadchaos.analysis.classify.log_document import log_lines
+from loadchaos.core.whole_lines import WholeLine
 
 LINES = [
     "(APIServer pid=1) INFO:     ready",
@@ -102,3 +105,29 @@ def test_log_with_its_newest_line_first_is_turned_around() -> None:
 )
 def test_other_text_passes_unchanged(text: str) -> None:
     assert list(log_lines(text.splitlines(), longest_line=1 << 20)) == text.splitlines()
+
+
+def test_table_with_a_field_that_is_too_long_passes_unchanged() -> None:
+    lines = ["@timestamp,@message", '2026-09-02T14:20:00Z,"' + "x" * 200_000, "more"]
+    assert list(log_lines(lines, longest_line=1 << 20)) == lines
+
+
+def test_clock_of_llama_cpp_is_the_time_since_its_start() -> None:
+    diagnosis = Diagnosis()
+    for n, line in enumerate(
+        (
+            "0.00.104.287 I srv  llama_server: listening on http://127.0.0.1:8080",
+            "0.12.300.000 E srv    send_error: task id = 1, error: x",
+        ),
+        1,
+    ):
+        diagnosis.feed(WholeLine(line, n))
+    [failure] = diagnosis.finish()
+    assert LogFailure.of(failure, diagnosis.landmarks).at == "12.3 s after the start"
+
+
+def test_cause_and_echo_are_near_by_the_clock_that_both_have() -> None:
+    oom = "2026-09-02T23:00:00Z torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    dead = "(EngineCore_DP0 pid=88) ERROR 09-02 15:00:01 [core.py:1190] EngineCore encountered a fatal error."
+    [failure] = classify_text(f"{oom}\n2026-09-02T23:00:01Z {dead}\n")
+    assert (failure.id, failure.severity) == ("cuda_oom_runtime", "engine_death")

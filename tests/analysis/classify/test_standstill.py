@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.classifier import Classifier, classify_text
 from loadchaos.analysis.classify.live import LiveClassifier
 from tests.rows import S
 
@@ -53,3 +53,35 @@ def test_hang_is_told_while_it_lasts() -> None:
             10 * n * S,
         )
     assert [f.id for f in live.poll(63 * S)] == ["engine_stands_still"]
+
+
+def test_hang_of_a_restarted_server_is_one_of_its_own() -> None:
+    stuck = ["410.1", *["0.0"] * 5]
+    started = "(APIServer pid=9) INFO 08-14 09:01:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+    text = log(VLLM, stuck) + started + log(VLLM, [*stuck, "0.0"]).replace("08-14 09:", "08-14 11:")
+    assert [(f.title.split(":")[0], f.evidence.line) for f in classify_text(text)] == [
+        ("The engine made no token for 40 s", 3),
+        ("The engine made no token for 50 s", 11),
+    ]
+
+
+def test_each_of_two_engines_that_stand_still_has_its_own_time() -> None:
+    other = VLLM.replace("Engine 000", "Engine 001")
+    lines = [log(form, ["410.1", *["0.0"] * 5]).splitlines()[1:] for form in (VLLM, other)]
+    text = "INFO:     Application startup complete.\n" + "\n".join(
+        line for pair in zip(*lines, strict=True) for line in pair
+    )
+    classifier = Classifier()
+    matches = [m for n, line in enumerate(text.splitlines(), 1) for m in classifier.feed(line, line_no=n)]
+    assert [m.title.split(":")[0] for m in matches if m.severity == "hang"] == ["The engine made no token for 40 s"] * 2
+
+
+def test_statistics_without_a_token_are_no_answer() -> None:
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/multiprocessing/process.py", line 314, in _bootstrap\n    self.run()\n'
+        '  File "/x/vllm/v1/engine/core.py", line 1, in run\n    raise Strange("x")\nStrange: x\n'
+    )
+    served = '(APIServer pid=1) INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    [failure] = classify_text(served + trace + VLLM.format(m=0, s=0, made="0.0", running=3, waiting=0) + "\n")
+    assert failure.severity == "engine_death"

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.requests import wire_request

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.pipelined import PipelinedExchange
-from loadchaos.load.wire.request import Progress, WireTimeouts
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request

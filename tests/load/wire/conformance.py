@@ -13,8 +13,8 @@ from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import AnswerRules, Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving, running

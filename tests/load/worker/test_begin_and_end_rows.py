@@ -5,8 +5,7 @@ import pytest
 import xxhash
 
 from loadchaos.core.model import Facts
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import begin_row
 from loadchaos.load.worker.worker_plan import WorkerPlan

@@ -12,8 +12,8 @@ import pytest
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver

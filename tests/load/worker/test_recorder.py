@@ -9,8 +9,7 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
-from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan
