@@ -17,6 +17,7 @@ import psutil
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.lifetime import PARENT_VARIABLE
 from loadchaos.core.model import Row
 
 LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"
@@ -58,8 +59,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                # Given to it, as the parent may have been killed by the time the child asks for its parent.
-                env={**os.environ, **env, "LOADCHAOS_PARENT": str(os.getpid())},
+                env={**os.environ, **env, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,
             )
         finally:

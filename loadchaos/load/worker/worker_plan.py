@@ -80,6 +80,10 @@ class WorkerPlan:
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
         self.workers = int(plan.get("workers") or 1)
+        if not 0 <= worker < self.workers:
+            raise LedgerError(
+                f"plan.json: worker {worker} of {self.workers}: workers count from 0; start the run again"
+            )
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
         self._resume_point = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
