@@ -19,8 +19,8 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.lifetime import PARENT_VARIABLE
 from loadchaos.core.model import Row
+from loadchaos.load.locust_main import LOCUST
 
-LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"
 _LOOK_S = 0.2
 
 
@@ -114,7 +114,7 @@ class Locust(ChildProcess):
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         """Start Locust with further options. `variables` hold values that plan.json only names."""
-        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
+        argv = [*LOCUST, "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
