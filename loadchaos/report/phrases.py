@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from loadchaos.analysis.incidents.record import IncidentRecord
+from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
 from loadchaos.core.model import severity_rank
@@ -49,30 +50,18 @@ SEVERITY = {
 }
 """Severities of failures after which the server answers nobody."""
 
-CAUSE = {
-    "server": "server bug (not caused by our attacks)",
+CAUSE: dict[Who, str] = {
+    "server": "server bug",
+    "start": "the server's command, files, environment or code",
     "load": "more load than the server can bear within the limits of the client, not a server bug",
-    "self-inflicted": "side effect of our own attack, not a server bug",
-    "injected": "injected by our own attack, not a server bug",
-    "expected": "expected effect of our own attack",
+    "request": "our request, which the server refuses",
+    "policy": "a policy that somebody set, such as a filter, a quota or a budget",
+    "gateway": "the gateway, or the server behind it",
+    "outside": "the machine, its network or limits, or a kill from outside: no server bug is known",
+    "attack": "our own attack, not a server bug",
+    "unknown": "not known",
 }
-"""Text of `attribution`."""
-
-FAILED_START = "the server's command, files, environment or code (not caused by our attacks)"
-"""Cause of a failed start, which is often no bug of the server."""
-
-_MACHINE = (
-    "the machine, its network or limits, or a kill from outside: no server bug is known (not caused by our attacks)"
-)
-OF_LAYER = {
-    "OS": _MACHINE,
-    "host": _MACHINE,
-    "gateway": "the gateway, or the server behind it (not caused by our attacks)",
-}
-"""Cause of a failure whose signature has this layer: it may be no bug of the server."""
-
-UNEXPLAINED = "not known: no log and no answer names it (not caused by our attacks)"
-"""Cause of a failure that nothing explains: a bug of the server, or somebody ended it, or a gateway before it."""
+"""Text of each cause; cause_text adds its reason."""
 
 TARGET = {
     "embedded": "embedded server (a simulation inside loadchaos)",
@@ -300,14 +289,9 @@ def severity_text(failure: Blamed) -> str:
 
 
 def cause_text(failure: Blamed) -> str:
-    attribution = failure.attribution
-    if attribution == "server" and failure.severity == "startup":
-        return FAILED_START
-    if attribution == "server" and "unexplained" in failure.id:
-        return UNEXPLAINED
-    if attribution == "server" and failure.layer in OF_LAYER:
-        return OF_LAYER[failure.layer]
-    return CAUSE.get(attribution, clean(attribution, 60))
+    cause = cause_of(failure)
+    own = "" if cause.who == "attack" else " (not caused by our attacks)"
+    return f"{CAUSE[cause.who]}; {clean(cause.why, 160)}{own}"
 
 
 def is_server_fault(failure: Blamed) -> bool:

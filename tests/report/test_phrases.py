@@ -8,6 +8,7 @@ import pytest
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.verdict.cause import Who
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import model
 from loadchaos.core.ledger.folder import RunFolder
@@ -81,7 +82,7 @@ def test_states_outcomes_severities_and_causes_have_text() -> None:
     assert tuple(phrases.STATES) == model.STATES
     assert tuple(phrases.OUTCOMES) == model.OUTCOMES
     assert set(phrases.SEVERITY) == set(get_args(model.Severity))
-    assert set(phrases.CAUSE) == set(get_args(model.Attribution))
+    assert set(phrases.CAUSE) == set(get_args(Who))
     assert set(phrases.MECHANISMS) >= set(get_args(Mechanism))
 
 
@@ -218,15 +219,17 @@ def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence()
 @pytest.mark.parametrize(
     ("name", "attribution", "text"),
     [
-        ("engine_death_unexplained", "server", "not known: no log and no answer names it (not caused by our attacks)"),
-        ("unexplained_reset", "server", "not known: no log and no answer names it (not caused by our attacks)"),
-        ("encoder_cache_miss", "server", "server bug (not caused by our attacks)"),
-        ("engine_death_unexplained", "injected", "injected by our own attack, not a server bug"),
+        ("engine_death_unexplained", "server", "not known; no log and no answer names it (not caused by our attacks)"),
+        ("unexplained_reset", "server", "not known; no log and no answer names it (not caused by our attacks)"),
+        ("encoder_cache_miss", "server", "server bug; shown by line 7 of server.log (not caused by our attacks)"),
+        ("engine_death_unexplained", "injected", "our own attack, not a server bug; it injected this"),
     ],
 )
 def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: str, text: str) -> None:
     """Somebody may have killed the server, or a gateway stands before it."""
-    assert phrases.cause_text(failure(id=name, attribution=attribution, severity="engine_death")) == text
+    shown = {"source": "server.log", "line": 7, "text": "x"}
+    found = failure(id=name, attribution=attribution, severity="engine_death", evidence=shown)
+    assert phrases.cause_text(found) == text
 
 
 @pytest.mark.parametrize(
@@ -237,11 +240,15 @@ def test_machine_or_a_kill_is_not_called_a_server_bug(name: str) -> None:
     [signature] = [s for s in signature_file.load().all if s.id == name]
     found = failure(id=name, severity=signature.severity, layer=signature.layer)
     assert "no server bug is known" in phrases.cause_text(found)
-    assert phrases.cause_text(replace(found, attribution="expected")) == "expected effect of our own attack"
+    assert (
+        phrases.cause_text(replace(found, attribution="expected"))
+        == "our own attack, not a server bug; an expected effect"
+    )
 
 
 @pytest.mark.parametrize("name", ["segfault", "encoder_cache_miss", "xid_31"])
 def test_crash_of_native_code_is_called_a_server_bug(name: str) -> None:
     [signature] = [s for s in signature_file.load().all if s.id == name]
-    found = failure(id=name, severity=signature.severity, layer=signature.layer)
-    assert phrases.cause_text(found) == "server bug (not caused by our attacks)"
+    shown = {"source": "server.log", "line": 7, "text": "x"}
+    found = failure(id=name, severity=signature.severity, layer=signature.layer, evidence=shown)
+    assert phrases.cause_text(found) == "server bug; shown by line 7 of server.log (not caused by our attacks)"

@@ -37,7 +37,7 @@ def test_summary_of_a_failure_has_time_loss_evidence_issue_and_remedy(verdict: V
         "Encoder cache miss for 9f86d081884c7d65",
         "https://github.com/vllm-project/vllm/issues/38551",
         "0.27.1 or later",
-        "server bug (not caused by our attacks)",
+        "server bug; ",
         "runs/x/incidents/001-encoder_cache_miss",
     ):
         assert part in block
@@ -88,7 +88,7 @@ def test_summary_of_a_run_without_load_says_why(verdict: Verdict) -> None:
 def test_summary_attributes_injected_failures_to_the_attack(verdict: Verdict) -> None:
     verdict = with_failure(verdict, 1, attribution="injected")
     page = summary.render(verdict, Path("r"), color=False)
-    assert "injected by our own attack, not a server bug" in page
+    assert "our own attack, not a server bug; it injected this" in page
     assert page.index("1. connection_reset") < page.index("2. encoder_cache_miss")
 
 
