@@ -1,10 +1,11 @@
-"""Send one HTTP request with limits for its whole time and size. httpx limits only the time between two pieces, and
-reads and unpacks a body of any size.
+"""Requests that are not load: the client that sends them, with its headers, and limits for the whole time and size of
+one. httpx limits only the time between two pieces, and reads and unpacks a body of any size.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import httpx
 from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
-_PLAIN = {"Accept-Encoding": "identity"}
+_HEADERS = {"accept-encoding": "identity"}
+"""Headers of every request that is not load."""
 
 
 class IncompleteError(Exception):
@@ -39,6 +41,21 @@ class BoundedResponse:
     text: str
 
 
+def client(
+    headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | bool = True, *, used_once: bool = False
+) -> httpx.AsyncClient:
+    """Make a client with `headers` of the user and ours. It takes no proxy out of the environment, so that all requests
+    go to the same server. `used_once`: each request opens a connection of its own, as a server closes idle ones.
+    """
+    limits = httpx.Limits(max_connections=512, max_keepalive_connections=0 if used_once else 20)
+    return httpx.AsyncClient(headers=with_own_headers(headers or {}), limits=limits, verify=tls, trust_env=False)
+
+
+def with_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers of the user with those of every request that is not load, which win."""
+    return {name: value for name, value in headers.items() if name.lower() not in _HEADERS} | _HEADERS
+
+
 async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
     """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
     `httpx.AsyncClient.stream`. Raises one of `FAILURES`: TimeoutError where no headers came in time, IncompleteError
@@ -51,9 +68,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
     try:
         async with (
             asyncio.timeout(limit_s),
-            http.stream(
-                method, url, timeout=limit_s, **{**options, "headers": {**_PLAIN, **(options.get("headers") or {})}}
-            ) as response,
+            http.stream(method, url, timeout=limit_s, **options) as response,
         ):
             began = True
             if response.is_stream_consumed:  # of a transport in memory

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import httpx
-
 from loadchaos.chaos import authorization
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
@@ -24,7 +22,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.run import answer_baseline, requirements
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -64,9 +62,8 @@ class Preparation:
         await self._start_server()
         await self._server.start_monitor()
         headers, tls = dict(self._target.headers), self._target.tls.context()
-        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-            url = self._server.url
-            client = DiscoveryClient(HttpAsker(http), url, self._target.admin_url or url, model=self._options.model)
+        urls = self._server.url, self._target.admin_url
+        async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
