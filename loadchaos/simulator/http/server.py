@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 import httptools
 import orjson
@@ -43,9 +43,7 @@ class HttpExchange:
         self.method = method
         self.target = target
         self.path, _, query = target.partition("?")
-        self.query: dict[str, list[str]] = {}
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            self.query.setdefault(key, []).append(value)
+        self.query = parse_qs(query, keep_blank_values=True)
         self.headers = headers
         self.body = b""
         self.status = 0
@@ -57,6 +55,10 @@ class HttpExchange:
     @property
     def paused(self) -> bool:
         return self.connection.paused
+
+    def option(self, name: str, default: str) -> str:
+        """Return the last value of a query parameter."""
+        return self.query.get(name, [default])[-1]
 
     def send(
         self, status: int, body: bytes = b"", content_type: str | None = "application/json", close: bool = False
@@ -81,7 +83,8 @@ class HttpExchange:
         if data and not self.done:
             self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def end(self) -> None:
+    def end(self, last: bytes = b"") -> None:
+        self.write(last)
         if not self.done:
             self.connection.write(b"0\r\n\r\n")
             self._finish(close=False)
@@ -104,6 +107,10 @@ class HttpExchange:
         self.done = True
         self.on_disconnect = self.on_resume = None
         self.connection.finished(self, close)
+
+
+DONE = b"data: [DONE]\n\n"
+"""Last event of a stream of completions."""
 
 
 def error_event(error: Mapping[str, object]) -> bytes:

@@ -10,14 +10,12 @@ import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import RequestOutput
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.http.server import DONE, HttpExchange, error_event
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import Outcome
 
 if TYPE_CHECKING:
     from loadchaos.simulator.lmdeploy.api import LmdeployApi
-
-_DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,7 @@ class LmdeployGeneration:
         if release < (0, 7, 0):
             self._exchange.cut() if self._request.stream else self._exchange.connection.close()
         elif self._request.stream:
-            self._exchange.write(_DONE)
-            self._exchange.end()
+            self._exchange.end(DONE)
         elif self._tokens:
             self._exchange.send(200, self._body(self._text(), None))
         else:
@@ -101,8 +98,7 @@ class LmdeployGeneration:
             if self._request.include_usage:
                 usage = orjson.dumps(self._usage())
                 self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
-            self._exchange.write(_DONE)
-            self._exchange.end()
+            self._exchange.end(DONE)
         self._end(failed=reason in {"error", "abort"})
 
     def _engine_error(self, error: str) -> None:
@@ -123,9 +119,8 @@ class LmdeployGeneration:
 
     def _refuse(self, refusal: errors.LmdeployRefusal) -> None:
         if self._request.stream:
-            self._exchange.write(refusal.event())
-            self._exchange.write(_DONE)
-            self._exchange.end()
+            self._exchange.write(error_event(refusal.error))
+            self._exchange.end(DONE)
         else:
             errors.send(self._exchange, refusal)
         self._end(failed=True)
