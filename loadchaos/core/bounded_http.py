@@ -8,12 +8,12 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from loadchaos.core.content_encoding import PACKED, inflater
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
 _HEADERS = {"accept-encoding": "identity"}
@@ -32,15 +32,6 @@ FAILURES = (httpx.HTTPError, TimeoutError, IncompleteError, TooLargeError)
 """Exceptions of `request` where no complete answer came."""
 
 
-@dataclass(frozen=True)
-class BoundedResponse:
-    """A complete response; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    text: str
-
-
 def client(
     headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | bool = True, *, used_once: bool = False
 ) -> httpx.AsyncClient:
@@ -56,7 +47,7 @@ def with_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _HEADERS} | _HEADERS
 
 
-async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
+async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> HttpAnswer:
     """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
     `httpx.AsyncClient.stream`. Raises one of `FAILURES`: TimeoutError where no headers came in time, IncompleteError
     where the body did not, TooLargeError for a body of more than `MOST_ANSWER_BYTES`, packed or not, and
@@ -72,7 +63,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
         ):
             began = True
             if response.is_stream_consumed:  # of a transport in memory
-                return BoundedResponse(response.status_code, _lower(response.headers), response.text)
+                return HttpAnswer(response.status_code, _lower(response.headers), response.text)
             async for piece in response.aiter_raw():
                 body.append(piece)
                 size += len(piece)
@@ -84,7 +75,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
         raise TimeoutError from e
     headers = _lower(response.headers)
     data = _unpacked(b"".join(body), headers.get("content-encoding", ""))
-    return BoundedResponse(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
+    return HttpAnswer(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
 
 
 def _lower(headers: httpx.Headers) -> dict[str, str]:

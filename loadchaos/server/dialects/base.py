@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import OutcomeRules
 
@@ -63,15 +64,6 @@ class MetricName:
 
 
 @dataclass(frozen=True)
-class ProbedPage:
-    """One HTTP response during detection; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-@dataclass(frozen=True)
 class DetectionSign:
     """A GET response that is a sign of a dialect. It has one of `statuses`, and `json_key` in its JSON object if that
     is given.
@@ -122,7 +114,7 @@ class Dialect:
     signs: Sequence[DetectionSign] = ()
     version_page: tuple[str, str] | None = ("/version", "version")
     """A page and the key of its JSON object that tell the version; None where none does."""
-    version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = lambda _: (None, None)
+    version_bounds: Callable[[Mapping[str, HttpAnswer]], VersionBounds] = lambda _: (None, None)
     """Version range by the probed pages, for a server that does not tell its version."""
     command_word: str = ""
     """A word of the command line that starts it; "" if there is none."""
