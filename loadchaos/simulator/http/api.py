@@ -18,7 +18,7 @@ from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.types import MMItem, Release
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import Placed, Processor
+from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, Processor
 from loadchaos.simulator.options import Options
 
 Handler = Callable[[HttpExchange], Awaitable[None] | None]
@@ -78,6 +78,20 @@ class Api(ABC):
     def _processor(self) -> Processor:
         server = self.options.server
         return Processor(server.patch, server.min_pixels, server.max_pixels)
+
+    async def _decoded(self, urls: Iterable[str]) -> list[DecodedImage]:
+        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
+        images = []
+        for result in results:
+            image = self._unreadable(result) if isinstance(result, ImageError) else result
+            if isinstance(image, BaseException):
+                raise image
+            images.append(image)
+        return images
+
+    @abstractmethod
+    def _unreadable(self, error: ImageError) -> DecodedImage | Refusal:
+        """Return what stands in for an image that cannot be read, or the refusal of its request."""
 
     def _items(self, images: Sequence[Placed]) -> list[MMItem]:
         """Look up each image as its request is sent, so that both sides of the cache see the same order."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import uuid
 import zlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 import orjson
 
-from loadchaos.simulator.body import Body, inside, objects
+from loadchaos.simulator.body import Body, objects
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import opening_of
+from loadchaos.simulator.engine.answers import AnswerText, opening_of
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
 from loadchaos.simulator.engine.types import EngineRequest
@@ -23,7 +21,7 @@ from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
-from loadchaos.simulator.lmdeploy.streams import GenerationRequest, LmdeployGeneration
+from loadchaos.simulator.lmdeploy.streams import LmdeployGeneration
 from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, answer_seed, place_images
 from loadchaos.simulator.options import Options
 
@@ -156,21 +154,14 @@ class LmdeployApi(Api):
             raise LmdeployRefusal(f"The max_tokens {max_tokens!r} must be a positive integer.")
 
     async def _fit_images(self, exchange: HttpExchange, data: Body, text: str, urls: Sequence[str]) -> None:
-        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
-        decoded = [self._decoded_or_black(result) for result in results]
-        ids, images = place_images([tokenizer.encode(piece) for piece in text.split(_MARK)], decoded)
+        pieces = [tokenizer.encode(piece) for piece in text.split(_MARK)]
+        ids, images = place_images(pieces, await self._decoded(urls))
         if not exchange.done:  # else the client has left
             self._submit(exchange, data, ids, images, chat=True)
 
-    def _decoded_or_black(self, result: DecodedImage | BaseException) -> DecodedImage:
-        if isinstance(result, DecodedImage):
-            return result
-        if not isinstance(result, ImageError):
-            raise result
-        self.log.line("ERROR", "utils.py:48", f"{result}, image_url=data:image/...")
-        if self.release < (0, 13, 0):
-            return _BLACK
-        raise LmdeployRefusal("Request preprocessing failed.") from result
+    def _unreadable(self, error: ImageError) -> DecodedImage | Refusal:
+        self.log.line("ERROR", "utils.py:48", f"{error}, image_url=data:image/...")
+        return _BLACK if self.release < (0, 13, 0) else LmdeployRefusal("Request preprocessing failed.")
 
     def _submit(
         self,
@@ -187,24 +178,16 @@ class LmdeployApi(Api):
         if self.engine.dead and self.release >= (0, 16, 0):
             raise errors.engine_failed()
         session = next(self._sessions)
-        shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         # It has no guided tool calls: with tools the model answers in plain text.
         guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
         opening = opening_of(ids, [p.content for _, p in images], guided)
         given, seed = data.get("temperature"), data.get("seed")
         temperature = given if isinstance(given, int | float) else None
         seed = seed if temperature is not None and isinstance(seed, int) else None
-        request = GenerationRequest(
-            session,
-            shown,
-            count,
-            answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random),
-            chat=chat,
-            stream=bool(data.get("stream")),
-            include_usage=bool(inside(data.get("stream_options")).get("include_usage")),
-            opening=opening,
+        answer = AnswerText(
+            answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random), opening
         )
-        generation = LmdeployGeneration(self, exchange, request)
+        generation = LmdeployGeneration(self, exchange, data, answer, session=session, prompt_tokens=count, chat=chat)
         if count >= longest:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length
@@ -213,7 +196,7 @@ class LmdeployApi(Api):
         max_tokens = min(asked, longest - count)
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, _whole(data, "min_new_tokens"))
         min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
-        items, prefix, stop = self._items(images), self._prefix(ids), len(request.opening)
+        items, prefix, stop = self._items(images), self._prefix(ids), len(opening)
         added = EngineRequest(str(session), count, max(1, max_tokens), min_tokens, items, prefix, session, stop)
         self.engine.add(added, generation)
 

@@ -248,17 +248,16 @@ class VllmApi(Api):
             self._submit(exchange, checked, decoded)
 
     async def _decode_images(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
-        results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
-        decoded = []
-        for source, result in zip(sources, results, strict=True):
-            if isinstance(result, AspectRatioError):
-                raise errors.aspect_ratio(result.width, result.height) from result
-            if isinstance(result, ImageError):
-                raise VllmRefusal(str(result), result.kind, None, result.status) from result
-            if isinstance(result, BaseException):
-                raise result
-            decoded.append(result if source.uuid is None else result.named(source.uuid))
-        return decoded
+        images = await self._decoded(source.url for source in sources)
+        return [
+            image if source.uuid is None else image.named(source.uuid)
+            for source, image in zip(sources, images, strict=True)
+        ]
+
+    def _unreadable(self, error: ImageError) -> Refusal:
+        if isinstance(error, AspectRatioError):
+            return errors.aspect_ratio(error.width, error.height)
+        return VllmRefusal(str(error), error.kind, None, error.status)
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
         ids, images = place_images(checked.prompt.pieces, decoded)

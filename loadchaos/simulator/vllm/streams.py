@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -24,29 +24,22 @@ if TYPE_CHECKING:
     from loadchaos.simulator.vllm.api import VllmApi
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
-    """One of the n answers: its text, its end, and its unwritten tokens."""
+    """One of the n answers: its text, its end, and its unwritten tokens. `entries`: logprobs of tokens, not yet sent."""
 
-    __slots__ = (
-        "answer", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
-        "tokens", "written",
-    )  # fmt: skip
-
-    def __init__(
-        self, owner: VllmGeneration, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
-    ) -> None:
-        self.owner = owner
-        self.index = index
-        self.id = request_id
-        self.answer = AnswerText(seed, opening)
-        self.stop_after = len(opening)
-        self.entries: list[Body] = []
-        self.parts: list[str] = []
-        self.tokens = 0
-        self.pending = 0
-        self.finish: str | None = None
-        self.stop_text: str | None = None
-        self.written = False
+    owner: VllmGeneration
+    index: int
+    id: str
+    answer: AnswerText
+    stop_after: int
+    entries: list[Body] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    tokens: int = 0
+    pending: int = 0
+    finish: str | None = None
+    stop_text: str | None = None
+    written: bool = False
 
     def output(self, output: RequestOutput) -> None:
         self.owner.output(self, output)
@@ -81,7 +74,7 @@ class VllmGeneration:
         opening = opening_of(checked.ids, pictures, guided)
         self._tool = guided.tool if guided is not None else ""
         self._named = guided is not None and guided.named
-        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
+        self.choices = [Choice(self, i, ids[i], AnswerText(seeds[i], opening), len(opening)) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         tier = {"service_tier": server.service_tier} if server.service_tier else {}
         head = {
