@@ -56,9 +56,7 @@ class HeldServer:
         await self.launched.start()
         async with discovery_client(self.url) as client:
             try:
-                await preflight.wait_until_healthy(
-                    client, ready_within_s, lambda: self.launched.exit_reason, lambda _: None
-                )
+                await preflight.wait_until_healthy(client, ready_within_s, lambda: self.launched.exit_reason)
             except TargetError as e:
                 said = f"look at the log of the server: {self.log}"
                 next_step = said if last_line(self.log) else "look at the program and the options of its launch command"

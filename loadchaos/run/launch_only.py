@@ -107,7 +107,7 @@ class StandaloneLaunch:
         stuck = StuckStart(self._folder.server_log)
         async with discovery_client(self._typed.url, tls=self._tls.context()) as client:
             await preflight.wait_until_healthy(
-                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason(), lambda _: None
+                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason()
             )
             facts = await calibrate.identify_server(client, CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)

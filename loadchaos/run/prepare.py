@@ -31,6 +31,7 @@ from loadchaos.run.run_probes import RunProbes
 from loadchaos.run.server_under_test import DOWN, ServerUnderTest
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.gateways import HEALTH_PATH
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
@@ -224,7 +225,7 @@ class Preparation:
         self._last_question.learn(facts)
         for note in await self._probes.learn(facts, self._options.seed):
             self._note("correctness", note)
-        proxy = await self._open_proxy(client.health_path or dialect.health_path)
+        proxy = await self._open_proxy(client.health_path or HEALTH_PATH)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
 

@@ -123,9 +123,6 @@ class Dialect:
     """Its GitHub repository, as known issues name it."""
 
     # --- endpoints ---
-    health_path: str = "/health"
-    health_ok: Sequence[int] = (200,)
-    """Statuses of /health that mean healthy."""
     health_knows_death: bool = True
     """False where /health is a constant."""
     endpoint_paths: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from loadchaos.core.model import Facts
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, detect
-from loadchaos.server.dialects.gateways import LIVENESS_PATH
+from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, how_to_reach
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
@@ -27,15 +27,12 @@ _FIRST_READ_S = 30.0  # the first read of a server that has just started on a bu
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
     """Read dialect, version, model and limits; nothing is generated. Raises TargetError where no run is possible."""
     await client.find_health_path()
-    # LiteLLM's /health sends a request to every model.
-    paths = tuple(
-        path for path in PATHS if path != "/v1/models" and (path, client.health_path) != ("/health", LIVENESS_PATH)
-    )
-    answers = await asyncio.gather(
+    own = {"/v1/models"} | ({HEALTH_PATH} if client.health_path == LIVENESS_PATH else set())
+    paths = [path for path in PATHS if path not in own]  # LiteLLM's /health sends a request to every model
+    models, *answers = await asyncio.gather(
         client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )
-    pages = dict(zip(("/v1/models", *paths), answers, strict=True))
-    models = pages["/v1/models"]
+    pages = {"/v1/models": models, **dict(zip(paths, answers, strict=True))}
     if request.model is not None and (models.status not in (0, 200, 401, 403) or _lists_nothing(models)):
         models = await _named_model(client, request.model, models)
     _refuse_impossible(client, models, request)

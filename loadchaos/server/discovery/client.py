@@ -18,7 +18,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.core.urls import host_port
 from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
+from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.memory import DiscoveryMemory, Key
 
@@ -114,7 +114,7 @@ class DiscoveryClient:
             answer = await self.ask("GET", LIVENESS_PATH, admin=True, limit_s=3.0)
             if 0 < answer.status < 500:  # a 502 may come from a gateway in front of it
                 litellm = is_litellm(answer.status, answer.headers, answer.text)
-                self.health_path = LIVENESS_PATH if litellm else "/health"
+                self.health_path = LIVENESS_PATH if litellm else HEALTH_PATH
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
