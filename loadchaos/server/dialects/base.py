@@ -29,7 +29,7 @@ class AdminOperation:
     effects: Sequence[str] = ()
     undo: str | None = None
     destructive: bool = True
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
     effects_when: Mapping[str, Sequence[str]] = field(default_factory=dict)
     since: str = ""
     limit_s: float = 30.0
@@ -80,7 +80,7 @@ class Era:
     """Versions below `before` differ in `changes` (fields of Dialect). The oldest era that fits wins."""
 
     before: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class Dialect:
         for era in sorted(self.eras, key=lambda e: version_key(e.before) or ()):
             before = version_key(era.before)
             if before is not None and key < before:
-                return replace(self, **era.changes)
+                return replace(self, **era.changes)  # type: ignore[arg-type]  # fields of this class
         return self
 
 
