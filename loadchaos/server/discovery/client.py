@@ -66,6 +66,11 @@ class DiscoveryResponse(HttpAnswer):
         return None if self.answer is None else self.answer.prompt_tokens
 
     @property
+    def refusal(self) -> str:
+        """Say how it was refused, as the source of a fact."""
+        return f"refused with {self.status}: {self.text[:160]}"
+
+    @property
     def lacks_path(self) -> bool:
         """True when the server has no such path. An unknown model has the status 404, too."""
         return self.status in (404, 405, 501) and "does not exist" not in self.text
