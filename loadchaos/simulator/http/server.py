@@ -98,7 +98,7 @@ class HttpExchange:
         self.started = True
         self.status = status
         reason = _REASONS.get(status, "")
-        self.connection.log(self, reason)
+        self.connection.server.log_access(self.connection.peer, self, reason)
         self.connection.write(
             b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _date_lines(int(time.time())), rest, body)
         )
@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
     """One client connection with a keep-alive of 5 s. It parses requests and hands them to the handler one at a time."""
 
     def __init__(self, server: HttpServer) -> None:
-        self._server = server
+        self.server = server
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[HttpExchange, bool]] = deque()
@@ -136,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._peer = ""
+        self.peer = ""
         self._unfinished = False  # a part of a request was received
         self._ignored = server.full
         self.paused = False
@@ -144,14 +144,14 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
-        self._server.connections.add(self)
+        self.server.connections.add(self)
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._server.connections.discard(self)
-        self._server.unfinished += self._unfinished
+        self.server.connections.discard(self)
+        self.server.unfinished += self._unfinished
         self._stop_idle()
         self._transport = None
         current, self._current = self._current, None
@@ -218,16 +218,13 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def log(self, exchange: HttpExchange, reason: str) -> None:
-        self._server.log_access(self._peer, exchange, reason)
-
     def finished(self, exchange: HttpExchange, close: bool) -> None:
         if exchange is not self._current:
             return
         self._current = None
         if self._transport is None:
             return
-        if close or not self._keep_alive or self._server.closing:
+        if close or not self._keep_alive or self.server.closing:
             self._transport.close()
             return
         self._idle = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self.close)
@@ -254,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._stop_idle()
         self._current, self._keep_alive = self._waiting.popleft()
-        self._server.handler(self._current)
+        self.server.handler(self._current)
 
 
 class HttpServer:

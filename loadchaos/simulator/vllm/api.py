@@ -7,7 +7,7 @@ import os
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,14 +21,17 @@ from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor, place_images
 from loadchaos.simulator.options import Options, adapters
-from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription, translate
+from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.pooling import PoolingRequest
 from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
+from loadchaos.simulator.vllm.translate import messages_to_chat, responses_to_chat
 from loadchaos.simulator.vllm.typed_streams import GENERATIONS
 
+_RESPONSES = "/v1/responses"
 _MOST_RESPONSES = 10_000
 
 _MOST_SEEN = 4096
@@ -100,10 +103,10 @@ class VllmApi(Api):
             Route("POST", "/v1/completions", partial(self._generate, chat=False)),
             Route("POST", "/v1/chat/completions/render", partial(self._render, chat=True), (0, 18, 0)),
             Route("POST", "/v1/completions/render", partial(self._render, chat=False), (0, 18, 0)),
-            Route("POST", "/v1/responses", self._responses, (0, 10, 0)),
-            Route("POST", "/v1/messages", self._messages, (0, 11, 1)),
+            Route("POST", _RESPONSES, partial(self._generate, chat=True, translated=self._from_response), (0, 10, 0)),
+            Route("POST", "/v1/messages", partial(self._generate, chat=True, translated=messages_to_chat), (0, 11, 1)),
             Route("POST", transcription.PATH, self._transcribe),
-            *(Route("POST", path, self._pool) for path in pooling.PATHS),
+            *(Route("POST", path, lambda exchange: PoolingRequest(self, exchange).submit()) for path in pooling.PATHS),
             Route("GET", "/v1/models", self._models),
             Route("POST", "/tokenize", self._tokenize),
             Route("POST", "/detokenize", self._detokenize),
@@ -184,15 +187,8 @@ class VllmApi(Api):
 
     # generation
 
-    def _responses(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        data = requests.parse_body(exchange)
-        response_id = str(data.get("request_id") or f"resp_{uuid.uuid4().hex[:16]}")
-        chat = translate.responses_to_chat(data, self._kept_responses.get)
-        return self._generate_from(exchange, chat, chat=True, shown_id=response_id)
-
-    def _messages(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        data = translate.messages_to_chat(requests.parse_body(exchange))
-        return self._generate_from(exchange, data, chat=True)
+    def _from_response(self, data: Body) -> Body:
+        return responses_to_chat(data, self._kept_responses.get)
 
     def _transcribe(self, exchange: HttpExchange) -> None:
         form = transcription.Form(exchange)
@@ -205,20 +201,15 @@ class VllmApi(Api):
         checked = CheckedRequest(requests.Prompt((transcription.START, ()), (source,)), sampling, True, shown_id)
         self._submit(exchange, checked, (form.audio(),))
 
-    def _pool(self, exchange: HttpExchange) -> None:
-        pooling.PoolingRequest(self, exchange).submit()
-
     def keep_response(self, response_id: str, messages: Sequence[Body]) -> None:
         if len(self._kept_responses) >= _MOST_RESPONSES:
             self._kept_responses.pop(next(iter(self._kept_responses)))
         self._kept_responses[response_id] = messages
 
-    def _generate(self, exchange: HttpExchange, chat: bool) -> Awaitable[None] | None:
-        return self._generate_from(exchange, requests.parse_body(exchange), chat=chat)
-
-    def _generate_from(
-        self, exchange: HttpExchange, data: Body, *, chat: bool, shown_id: str = ""
+    def _generate(
+        self, exchange: HttpExchange, *, chat: bool, translated: Callable[[Body], Body] = lambda data: data
     ) -> Awaitable[None] | None:
+        data = translated(requests.parse_body(exchange))
         if chat and "messages" not in data:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
         adapter = requests.check_model(data, self.model, self.adapters)
@@ -229,8 +220,10 @@ class VllmApi(Api):
         guided = guided_answer(data, zlib.crc32(exchange.body))
         if guided is not None and guided.tool and self.rules.ends_calls_at:
             guided = guided._replace(text=guided.text.partition(self.rules.ends_calls_at)[0])
-        shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
-        messages = tuple(objects(data["messages"])) if exchange.path == "/v1/responses" else ()
+        shown_id, messages = new_id(chat, exchange.headers.get("x-request-id")), tuple[Body, ...]()
+        if exchange.path == _RESPONSES:
+            shown_id = str(data.get("request_id") or f"resp_{uuid.uuid4().hex[:16]}")
+            messages = tuple(objects(data["messages"]))
         salt = str(data.get("cache_salt") or "")
         checked = CheckedRequest(
             prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter, cache_salt=salt
