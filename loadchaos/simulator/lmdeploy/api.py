@@ -52,7 +52,7 @@ class LmdeployApi(Api):
         return exchange.path.rstrip("/") or "/"
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
-        errors.send(exchange, refusal)
+        exchange.send_json(refusal.error, refusal.status)
 
     def _routes(self) -> Iterable[Route]:
         return (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-import orjson
-
 from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.api import Refusal
 from loadchaos.simulator.http.server import HttpExchange
@@ -31,10 +29,6 @@ class LmdeployRefusal(Refusal):
         if self._body is not None:
             return self._body
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
-
-
-def send(exchange: HttpExchange, refusal: Refusal) -> None:
-    exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 
 def send_plain_500(exchange: HttpExchange) -> None:

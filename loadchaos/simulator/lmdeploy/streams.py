@@ -119,7 +119,7 @@ class LmdeployGeneration:
             self._exchange.write(error_event(refusal.error))
             self._exchange.end(DONE)
         else:
-            errors.send(self._exchange, refusal)
+            self._exchange.send_json(refusal.error, refusal.status)
         self._end(failed=True)
 
     def _end(self, failed: bool) -> None:
