@@ -10,7 +10,7 @@ ReportKind = Literal["start", "exit", "dropped", "done"]
 
 @dataclass(frozen=True)
 class SupervisorReport:
-    """What happened, `at_ns` (monotonic). `code`, `signal` and `reason` of an exit; `bytes` of output that were dropped."""
+    """One event of a server, `at_ns` (monotonic). `code`, `signal` and `reason` of an exit; `bytes` of output dropped."""
 
     what: ReportKind
     at_ns: int

@@ -129,7 +129,7 @@ class LmdeployApi(Api):
             urls, text = [], text.replace(_MARK, "")  # dropped silently
         if urls:
             return self._fit_images(exchange, data, text, urls)
-        self._submit(exchange, data, tokenizer.encode(text), (), chat=True)
+        self._submit(exchange, data, tokenizer.encode(text), ())
         return None
 
     def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
@@ -140,7 +140,7 @@ class LmdeployApi(Api):
             prompt = prompt[0]
         if not isinstance(prompt, str):
             raise LmdeployRefusal("Request preprocessing failed.")  # it takes no token ids
-        self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), (), chat=False)
+        self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), ())
         return None
 
     def _check(self, data: Body) -> None:
@@ -157,7 +157,7 @@ class LmdeployApi(Api):
         pieces = [tokenizer.encode(piece) for piece in text.split(_MARK)]
         ids, images = place_images(pieces, await self._decoded(urls))
         if not exchange.done:  # else the client has left
-            self._submit(exchange, data, ids, images, chat=True)
+            self._submit(exchange, data, ids, images)
 
     def _unreadable(self, error: ImageError) -> DecodedImage | Refusal:
         self.log.line("ERROR", "utils.py:48", f"{error}, image_url=data:image/...")
@@ -169,8 +169,6 @@ class LmdeployApi(Api):
         data: Body,
         ids: Sequence[int],
         images: Sequence[Placed],
-        *,
-        chat: bool,
     ) -> None:
         longest, count = self.options.engine.max_model_len, len(ids)
         if count >= longest and self.release >= (0, 16, 0):
@@ -187,7 +185,7 @@ class LmdeployApi(Api):
         answer = AnswerText(
             answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random), opening
         )
-        generation = LmdeployGeneration(self, exchange, data, answer, session=session, prompt_tokens=count, chat=chat)
+        generation = LmdeployGeneration(self, exchange, data, answer, session=session, prompt_tokens=count)
         if count >= longest:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length

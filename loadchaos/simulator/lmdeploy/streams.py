@@ -31,10 +31,10 @@ class LmdeployGeneration:
         *,
         session: int,
         prompt_tokens: int,
-        chat: bool,
     ) -> None:
         self._server, self._exchange, self.answer = server, exchange, answer
-        self._session, self._prompt_tokens, self._chat = session, prompt_tokens, chat
+        self._session, self._prompt_tokens = session, prompt_tokens
+        self._chat = chat = "/chat/" in exchange.path
         self._stream = bool(data.get("stream"))
         self._include_usage = bool(inside(data.get("stream_options")).get("include_usage"))
         self._started_at = self._last_at = time.monotonic()
