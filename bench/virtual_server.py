@@ -145,10 +145,9 @@ class InProcessEngine(EngineClient):
     def __init__(self, config: EngineConfig, injection: Injection) -> None:
         super().__init__(config, "virtual")
         self._engine, self._injection = Engine(config), injection
-        self._link = self  # type: ignore[assignment]  # messages go to our own `send`
         self._work = asyncio.Event()
 
-    def send(self, message: list[Any]) -> None:
+    def _send(self, message: list[Any]) -> None:
         """Apply a message of the API server to the engine."""
         kind = message[0]
         if kind == "add":

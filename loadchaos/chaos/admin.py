@@ -14,6 +14,7 @@ import httpx
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, did_you_mean
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.base import AdminOperation
 
@@ -133,7 +134,7 @@ class AdminAttack(Attack):
         return ActResult(_succeeded(response), response.status, text, time.monotonic_ns() - begin)
 
 
-def _succeeded(response: bounded_http.BoundedResponse) -> bool:
+def _succeeded(response: HttpAnswer) -> bool:
     """Return True for a 2xx, unless its body denies it: /reset_prefix_cache answers 200 `{"success":false}`."""
     if not 200 <= response.status < 300:
         return False

@@ -112,7 +112,7 @@ def _why_no_server(owner: Listener) -> str | None:
         return f"Its listener is {shown}, which forwards to another address."
     if not owner.named_as_engine:
         return f"Its listener is {shown}, which is no known server and may forward to another machine."
-    if not owner.engine:
+    if not owner.runs_models():
         return (
             f"Its listener is {shown}, which has loaded no library that runs models: it may forward to another machine."
         )

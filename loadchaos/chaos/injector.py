@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import httpx
 
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.conditions import Condition, ServerFigures, parse_conditions
@@ -17,6 +15,7 @@ from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.registry import make_attack
 from loadchaos.chaos.timetable import Timetable, parse_timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
+from loadchaos.core import bounded_http
 from loadchaos.core.attack_names import AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
@@ -38,7 +37,7 @@ class AttackTarget:
     replicas: Sequence[AttackedReplica]
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None
-    verify: Any = True
+    verify: ssl.SSLContext | bool = True
     refusal: Callable[[str], str | None] = lambda _url: None
 
 
@@ -66,12 +65,8 @@ class AttackInjector:
     def __init__(
         self, specs: Sequence[Mapping[str, object]], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
     ) -> None:
-        # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        # No proxies out of the environment: attacks go where the probes go.
-        self._client = httpx.AsyncClient(
-            headers=dict(target.headers), limits=limits, verify=target.verify, trust_env=False
-        )
+        # Each call on a connection of its own: a reset is not to be retried.
+        self._client = bounded_http.client(target.headers, target.verify, used_once=True)
         self._replicas, self._emit, self._seed = list(target.replicas), emit, seed
         self._refusal = target.refusal
         self._context = AttackContext(target.dialect, self._client, redactor, target.version)

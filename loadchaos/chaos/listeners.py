@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Sequence
@@ -42,8 +43,7 @@ _FORWARDERS = {
 class Listener:
     """One process that listens on a port. `pid` None: of another user or namespace; `argv`: empty where it cannot be read;
     `name`: may be a title that the process set itself; `remote`: addresses of other machines that it has connected to;
-    `began_s`: seconds since 1970 (a pid alone may be another process by now); `runs_models`: a library that runs models
-    is loaded in it, as anybody can give a name.
+    `began_s`: seconds since 1970 (a pid alone may be another process by now).
     """
 
     pid: int | None
@@ -52,7 +52,6 @@ class Listener:
     program: str = ""
     remote: tuple[str, ...] = ()
     began_s: float = 0.0
-    runs_models: bool = False
 
     @property
     def command(self) -> str:
@@ -64,16 +63,19 @@ class Listener:
         names = [self.name, self.program, *self._started()]
         return any(_stem(name) in _FORWARDERS for name in names if name)
 
-    @property
-    def engine(self) -> bool:
-        """True for a process that is named as an engine and can run a model. The name is that of the program, the
-        script, the `-m` module or the title that it set itself. Other arguments prove nothing: `litellm --model
-        openai/vllm` forwards.
+    def runs_models(self) -> bool:
+        """Return True where it can run a model, as anybody can give a name: its program is compiled, or it or a child
+        has loaded a library that runs models. Their mapped files are read at each call.
         """
-        return self.named_as_engine and (self.runs_models or self._is_compiled or _start(self.argv)[1] == _EMBEDDED)
+        return (
+            self._is_compiled or _start(self.argv)[1] == _EMBEDDED or (self.pid is not None and _has_library(self.pid))
+        )
 
     @property
     def named_as_engine(self) -> bool:
+        """True for a process whose program, script, `-m` module or own title is an engine's. Other arguments prove
+        nothing: `litellm --model openai/vllm` forwards.
+        """
         argv = _multiprocessing_parent(self)
         # A title that the server sets itself is in the name where the command line is cut.
         return any(_TITLE.match(text) for text in (*argv[:1], self.name)) or is_engine(argv)
@@ -166,14 +168,14 @@ def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
         program, began_s = process.exe(), process.create_time()
     except psutil.Error:  # of another user
         return Listener(pid, argv, name, remote=_remote(pid, connections))
-    return Listener(pid, argv, name, program, _remote(pid, connections), began_s, _runs_models(process))
+    return Listener(pid, argv, name, program, _remote(pid, connections), began_s)
 
 
-def _runs_models(process: psutil.Process) -> bool:
-    try:
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        family = [process]
+def _has_library(pid: int) -> bool:
+    family = []
+    with contextlib.suppress(psutil.Error):
+        family.append(psutil.Process(pid))
+        family += family[0].children(recursive=True)
     return any(_MODEL_LIBRARY.search(_loaded(one)) is not None for one in family)
 
 

@@ -14,8 +14,6 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
-
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
@@ -37,9 +35,7 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
     proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
     direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
     durations: dict[str, list[float]] = {direct: [], proxied: []}
-    async with httpx.AsyncClient(
-        trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
-    ) as client:
+    async with bounded_http.client({"Host": parts.netloc.rpartition("@")[2]}, tls) as client:
         with contextlib.suppress(*bounded_http.FAILURES):
             for url in [direct, proxied] * (_MEASURED + 1):
                 begin = time.monotonic()

@@ -176,19 +176,17 @@ async def probed_server(
     url: str, profiles: Mapping[str, Profile], options: Given, *, lengths: bool = False
 ) -> ProbeResult:
     """Find out what the server of `server_options` is, and which profiles fit it."""
-    import httpx
-
     from loadchaos.run import probe
-    from loadchaos.run.asker import HttpAsker
+    from loadchaos.run.asker import discovery_client
     from loadchaos.run.options import headers_of_options
-    from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
+    from loadchaos.server.discovery.client import CalibrationRequest, parse_target
 
     base, settings = parse_target(url), options_of(options)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
+    request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
     headers, tls = headers_of_options(settings), settings.tls.context()
-    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
-        return await probe.probe(DiscoveryClient(HttpAsker(http), base, admin), request, profiles, lengths=lengths)
+    async with discovery_client(base, admin, headers=headers, tls=tls) as client:
+        return await probe.probe(client, request, profiles, lengths=lengths)
 
 
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:

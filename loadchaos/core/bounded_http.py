@@ -1,21 +1,23 @@
-"""Send one HTTP request with limits for its whole time and size. httpx limits only the time between two pieces, and
-reads and unpacks a body of any size.
+"""Requests that are not load: the client that sends them, with its headers, and limits for the whole time and size of
+one. httpx limits only the time between two pieces, and reads and unpacks a body of any size.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from loadchaos.core.content_encoding import PACKED, inflater
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
-_PLAIN = {"Accept-Encoding": "identity"}
+_HEADERS = {"accept-encoding": "identity"}
+"""Headers of every request that is not load."""
 
 
 class IncompleteError(Exception):
@@ -30,16 +32,22 @@ FAILURES = (httpx.HTTPError, TimeoutError, IncompleteError, TooLargeError)
 """Exceptions of `request` where no complete answer came."""
 
 
-@dataclass(frozen=True)
-class BoundedResponse:
-    """A complete response; header names are in lower case."""
+def client(
+    headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | bool = True, *, used_once: bool = False
+) -> httpx.AsyncClient:
+    """Make a client with `headers` of the user and ours. It takes no proxy out of the environment, so that all requests
+    go to the same server. `used_once`: each request opens a connection of its own, as a server closes idle ones.
+    """
+    limits = httpx.Limits(max_connections=512, max_keepalive_connections=0 if used_once else 20)
+    return httpx.AsyncClient(headers=with_own_headers(headers or {}), limits=limits, verify=tls, trust_env=False)
 
-    status: int
-    headers: Mapping[str, str]
-    text: str
+
+def with_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers of the user with those of every request that is not load, which win."""
+    return {name: value for name, value in headers.items() if name.lower() not in _HEADERS} | _HEADERS
 
 
-async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
+async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> HttpAnswer:
     """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
     `httpx.AsyncClient.stream`. Raises one of `FAILURES`: TimeoutError where no headers came in time, IncompleteError
     where the body did not, TooLargeError for a body of more than `MOST_ANSWER_BYTES`, packed or not, and
@@ -51,13 +59,11 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
     try:
         async with (
             asyncio.timeout(limit_s),
-            http.stream(
-                method, url, timeout=limit_s, **{**options, "headers": {**_PLAIN, **(options.get("headers") or {})}}
-            ) as response,
+            http.stream(method, url, timeout=limit_s, **options) as response,
         ):
             began = True
             if response.is_stream_consumed:  # of a transport in memory
-                return BoundedResponse(response.status_code, _lower(response.headers), response.text)
+                return HttpAnswer(response.status_code, _lower(response.headers), response.text)
             async for piece in response.aiter_raw():
                 body.append(piece)
                 size += len(piece)
@@ -69,7 +75,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
         raise TimeoutError from e
     headers = _lower(response.headers)
     data = _unpacked(b"".join(body), headers.get("content-encoding", ""))
-    return BoundedResponse(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
+    return HttpAnswer(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
 
 
 def _lower(headers: httpx.Headers) -> dict[str, str]:

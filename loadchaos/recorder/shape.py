@@ -22,6 +22,8 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.server.dialects import DIALECTS
 
 BLOCK_CHARS = 256
 """Characters of a block: about 64 tokens of English text."""
@@ -78,13 +80,22 @@ _NAME_MAPS = {"properties", "$defs", "definitions", "patternProperties", "metada
 """Keys whose values have names of the user as keys."""
 _NAMES = {"name", "id", "tool_call_id", "tool_use_id", "required", "request_id", "uuid", "cache_salt"}
 _REFERENCE_WORDS = {"#", "$defs", "definitions", "properties", "items"}
-KNOWN_PATHS = (
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank",
-    "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/tokenize", "/detokenize", "/generate", "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/sleep", "/wake_up",
-    "/flush_cache", "/abort_request", "/v1/encode", "/encode",
+_OTHER_PATHS = (
+    "/v2/rerank", "/pooling", "/classify", "/v1/audio/translations", "/tokenize", "/detokenize", "/generate",
+    "/v1/encode", "/encode",
 )  # fmt: skip
+"""Paths that serve requests of clients, beside those of the endpoints that a load is sent to."""
+_KNOWN_PATHS = sorted(
+    {
+        *_OTHER_PATHS,
+        *(endpoint.path for endpoint in ENDPOINTS.values()),
+        *(path for dialect in DIALECTS.values() for path in dialect.endpoint_paths.values()),
+        *(o.path for dialect in DIALECTS.values() for o in dialect.admin.values() if o.method == "POST"),
+    },
+    key=len,
+    reverse=True,
+)
+"""Longest first: `/v1/rerank` ends with `/rerank`."""
 
 
 class UnreadableBodyError(LoadchaosError):
@@ -94,7 +105,7 @@ class UnreadableBodyError(LoadchaosError):
 def known_path(path: bytes) -> str:
     """Known end of a request's path, else "other": a path may hold names."""
     text = path.decode("latin-1").rstrip("/")
-    return next((known for known in KNOWN_PATHS if text.endswith(known)), "other")
+    return next((known for known in _KNOWN_PATHS if text.endswith(known)), "other")
 
 
 class BodyShaper:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Unpack
 
 import httpx
 
+from loadchaos.core import bounded_http
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
@@ -21,8 +23,8 @@ from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, Response
 from loadchaos.load.wire.request import AnswerRules
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
+from loadchaos.server.discovery.client import DiscoveryClient
 
-_HEADERS = {"accept-encoding": "identity"}
 _CLOSED = ("disconnected", "closed connection")
 _NO_CONTRACT = AnswerContract()
 """Obeyed by every answer; with it the reader keeps text and reasoning apart."""
@@ -37,14 +39,13 @@ class HttpAsker:
     @classmethod
     def with_own_client(cls, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> HttpAsker:
         """Make one with a client of its own, whose connections are used once: `http.aclose` ends it."""
-        limits = httpx.Limits(max_connections=512, keepalive_expiry=0.0)
-        return cls(httpx.AsyncClient(headers=dict(headers), verify=tls, trust_env=False, limits=limits))
+        return cls(bounded_http.client(headers, tls, used_once=True))
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
         rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
         reading = _Reading(url, rules, stream=options.get("stream", False))
-        headers = _HEADERS | dict(reading.endpoint.headers) | {"content-type": reading.endpoint.content_type}
+        headers = {**reading.endpoint.headers, "content-type": reading.endpoint.content_type}
         try:
             async with (
                 asyncio.timeout(limit_s),
@@ -63,6 +64,20 @@ class HttpAsker:
             return reading.answer("stalled" if stalled else "timeout", why)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
             return reading.answer(_end_of(e), f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
+
+
+@asynccontextmanager
+async def discovery_client(
+    base_url: str,
+    admin_url: str | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | bool = True,
+    model: str | None = None,
+) -> AsyncIterator[DiscoveryClient]:
+    """A client of discovery, and the connections that it uses. `headers`: those of the user, such as the API key."""
+    async with bounded_http.client(headers, tls) as http:
+        yield DiscoveryClient(HttpAsker(http), base_url, admin_url or base_url, model=model)
 
 
 def _end_of(error: Exception) -> End:

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
@@ -22,9 +20,9 @@ from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run import requirements
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.server.discovery import calibrate
-from loadchaos.server.discovery.client import DiscoveryClient, parse_target
+from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 AUTHORIZE = "LOADCHAOS_AUTHORIZE"
@@ -41,8 +39,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
     base = parse_target(request["base_url"])
     _require_authorization(profile, base)
     tls = from_json(TlsSettings, request.get("tls")).context()
-    async with httpx.AsyncClient(headers=request.get("headers") or {}, verify=tls, trust_env=False) as http:
-        client = DiscoveryClient(HttpAsker(http), base, base)
+    async with discovery_client(base, headers=request.get("headers"), tls=tls) as client:
         facts, _ = await requirements.discover(
             client, profile, await calibrate.identify_server(client, calibration), calibration, ()
         )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
-
+from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import KILL_GRACE_S
 from loadchaos.core.redact import Redactor
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
-from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
@@ -55,12 +54,9 @@ class HeldServer:
         """Start it and wait until it is healthy. Raises TargetError, and OptionError where its port is taken."""
         refuse_taken_port(self.url)
         await self.launched.start()
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), self.url, self.url)
+        async with discovery_client(self.url) as client:
             try:
-                await preflight.wait_until_healthy(
-                    client, ready_within_s, lambda: self.launched.exit_reason, lambda _: None
-                )
+                await preflight.wait_until_healthy(client, ready_within_s, lambda: self.launched.exit_reason)
             except TargetError as e:
                 said = f"look at the log of the server: {self.log}"
                 next_step = said if last_line(self.log) else "look at the program and the options of its launch command"
@@ -82,11 +78,13 @@ class HeldServer:
     async def reset_caches(self, dialect: str) -> list[str]:
         """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
         kept = []
-        async with httpx.AsyncClient(trust_env=False, timeout=_RESET_S) as http:
+        async with bounded_http.client() as http:
             for operation in (o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")):
-                try:
-                    (await http.request(operation.method, f"{self.url}{operation.path}")).raise_for_status()
-                except httpx.HTTPError:
+                status = 0
+                with contextlib.suppress(*bounded_http.FAILURES):
+                    url = f"{self.url}{operation.path}"
+                    status = (await bounded_http.request(http, operation.method, url, limit_s=_RESET_S)).status
+                if not 200 <= status < 300:
                     kept.append(operation.name)
         return kept
 

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
@@ -20,11 +18,11 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest
 from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
@@ -107,10 +105,9 @@ class StandaloneLaunch:
     async def _until_ready(self, ready_within_s: float) -> None:
         """Wait until the server answers one request, and describe it. Raises TargetError where it does not."""
         stuck = StuckStart(self._folder.server_log)
-        async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
+        async with discovery_client(self._typed.url, tls=self._tls.context()) as client:
             await preflight.wait_until_healthy(
-                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason(), lambda _: None
+                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason()
             )
             facts = await calibrate.identify_server(client, CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)

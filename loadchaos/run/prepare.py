@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import httpx
-
 from loadchaos.chaos import authorization
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
@@ -24,7 +22,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.run import answer_baseline, requirements
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -33,6 +31,7 @@ from loadchaos.run.run_probes import RunProbes
 from loadchaos.run.server_under_test import DOWN, ServerUnderTest
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.gateways import HEALTH_PATH
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
@@ -64,9 +63,8 @@ class Preparation:
         await self._start_server()
         await self._server.start_monitor()
         headers, tls = dict(self._target.headers), self._target.tls.context()
-        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-            url = self._server.url
-            client = DiscoveryClient(HttpAsker(http), url, self._target.admin_url or url, model=self._options.model)
+        urls = self._server.url, self._target.admin_url
+        async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -227,7 +225,7 @@ class Preparation:
         self._last_question.learn(facts)
         for note in await self._probes.learn(facts, self._options.seed):
             self._note("correctness", note)
-        proxy = await self._open_proxy(client.health_path or dialect.health_path)
+        proxy = await self._open_proxy(client.health_path or HEALTH_PATH)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
 

@@ -19,7 +19,6 @@ from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES, name_process
 from loadchaos.simulator.http.api import Api
-from loadchaos.simulator.http.logs import LifecycleLog
 from loadchaos.simulator.http.server import HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
@@ -66,7 +65,7 @@ class ApiServer:
         self._engine = engine
         self._pipe = pipe
         vllm = options.engine.dialect == "vllm"
-        self._lifecycle: LifecycleLog = VllmLifecycleLog(options) if vllm else LmdeployLifecycleLog(options)
+        self._lifecycle = VllmLifecycleLog(options) if vllm else LmdeployLifecycleLog(options)
         self._api: Api = VllmApi(options, engine) if vllm else LmdeployApi(options, engine)
         self._exit_code = 0
         self._finished = asyncio.Event()

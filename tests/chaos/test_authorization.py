@@ -122,6 +122,18 @@ def test_check_refuses_what_is_only_named_as_an_engine(command: str, tmp_path: P
         authorization.check(f"http://127.0.0.1:{port}", HARM, [f"127.0.0.1:{port}"])
 
 
+def test_who_listens_is_compared_without_a_look_at_the_mapped_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    monkeypatch.setattr(listeners, "_has_library", lambda pid: not pids.append(pid))  # type: ignore[func-returns-value]
+    leave = authorization.Leave(HARM, [])
+    with listening(tmp_path, "vllm", "serve", "m") as port:
+        leave.check(f"http://127.0.0.1:{port}")
+        assert leave.refusal(f"http://127.0.0.1:{port}") is None
+    assert len(pids) == 1
+
+
 @pytest.mark.parametrize("title", ["vllm_proxy", "sglang_router", "vllm-gateway", "lmdeploy_proxy"])
 def test_check_refuses_the_title_of_a_router(title: str, tmp_path: Path) -> None:
     with listening(tmp_path, title) as port, pytest.raises(AuthorizationError, match="no known server"):
@@ -242,9 +254,8 @@ def test_check_refuses_a_loopback_port_without_a_visible_owner(
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    owners = [Listener(1, ("vllm", "serve", "m"), runs_models=True), Listener(2, ("ssh", "-L", "8000:prod:8000"))][
-        ::order
-    ]
+    owners = [Listener(1, ("vllm", "serve", "m")), Listener(2, ("ssh", "-L", "8000:prod:8000"))][::order]
+    monkeypatch.setattr(listeners, "_has_library", lambda pid: True)
     monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match="which forwards to another address"):
         authorization.check("http://127.0.0.1:9", HARM, [])

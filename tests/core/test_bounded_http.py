@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import gzip
+import re
 import resource
 import socket
 import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import HttpAsker, discovery_client
 from loadchaos.server.discovery.client import DiscoveryClient
 
 Answer = Callable[[socket.socket], None]
@@ -87,7 +89,7 @@ def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exc
     limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
 
     async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             with pytest.raises(error):
                 await bounded_http.request(http, "GET", url, limit_s=limit_s)
 
@@ -100,7 +102,7 @@ def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exc
 
 def test_bounded_request_unpacks_an_answer() -> None:
     async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             answer = await bounded_http.request(http, "GET", url, limit_s=5.0)
         assert (answer.status, answer.text) == (200, '{"a": 1}')
 
@@ -134,8 +136,7 @@ def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
 
 def test_discovery_has_a_total_limit() -> None:
     async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url)
+        async with discovery_client(url) as client:
             assert (await client.ask("GET", "/x")).json() == {"a": 1}
             client.began_s -= 1801.0
             with pytest.raises(TargetError, match=r"was not identified within 30 min"):
@@ -143,3 +144,19 @@ def test_discovery_has_a_total_limit() -> None:
 
     with serving(packed) as url:
         asyncio.run(story(url))
+
+
+def test_every_client_of_requests_that_are_not_load_is_made_in_one_place() -> None:
+    package = Path(bounded_http.__file__).parent.parent
+    made = re.compile(r"^(?!.*[\"']).*httpx\.(?:Async)?Client\(", re.MULTILINE)
+    found = {str(p.relative_to(package)) for p in package.rglob("*.py") if made.search(p.read_text())}
+    assert found == {"core/bounded_http.py"}
+
+
+def test_client_sends_our_headers_with_those_of_the_user() -> None:
+    async def headers() -> httpx.Headers:
+        async with bounded_http.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
+            return http.headers
+
+    sent = asyncio.run(headers())
+    assert (sent["x-team"], sent.get_list("accept-encoding")) == ("a", ["identity"])

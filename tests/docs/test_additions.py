@@ -168,10 +168,10 @@ TINYSERVE = Dialect(name="tinyserve", title="TinyServe", signs=(DetectionSign("/
             ]
         },
         use="""
-from loadchaos.server.dialects.base import ProbedPage
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects.detect import detect
 
-assert detect({"/tiny/info": ProbedPage(200)}).dialect.title == "TinyServe"
+assert detect({"/tiny/info": HttpAnswer(200)}).dialect.title == "TinyServe"
 assert profile(target={"dialect": "tinyserve"}).target.dialect == "tinyserve"
 """,
     ),

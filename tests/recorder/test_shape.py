@@ -11,6 +11,7 @@ from PIL import Image
 
 from loadchaos.recorder.shape import BLOCK_CHARS, BodyShaper, UnreadableBodyError, known_path
 from loadchaos.recorder.synthetic import body_of
+from loadchaos.server.dialects import DIALECTS, Dialect
 
 
 def image_url(width: int, height: int, color: int = 0) -> str:
@@ -129,6 +130,13 @@ def test_path_keeps_only_known_words() -> None:
     assert known_path(b"/v1/chat/completions") == "/v1/chat/completions"
     assert known_path(b"/tenants/jane/v1/completions") == "/v1/completions"
     assert known_path(b"/v1/users/jane") == "other"
+    assert known_path(b"/v1/rerank/") == "/v1/rerank"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_path_of_an_admin_operation_is_known(dialect: Dialect) -> None:
+    for operation in dialect.admin.values():
+        assert known_path(operation.path.encode()) == (operation.path if operation.method == "POST" else "other")
 
 
 def test_synthetic_body_has_the_recorded_lengths_and_prefixes() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
+from loadchaos.core import bounded_http
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
@@ -54,7 +54,7 @@ def server() -> Iterator[Misbehaving]:
 
 def ask(url: str, dialect: Dialect, *, stream: bool, **options: Any) -> Answer:
     async def send() -> Answer:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             asker = HttpAsker(http, dialect)
             return await asker.ask(f"{url}/v1/chat/completions", b"{}", limit_s=60.0, stream=stream, **options)
 
@@ -166,7 +166,7 @@ def asked_by_all(url: str) -> dict[str, tuple[Any, Any, Any]]:
     rows: list[Any] = []
 
     async def send() -> dict[str, tuple[Any, Any, Any]]:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             http_asker = HttpAsker(http)
             canary = Canary(http_asker, url, "raw", rows.append, Redactor(), every_s=1.0)
             await canary._send("exact", "idle")
@@ -251,7 +251,7 @@ def test_question_that_is_not_waited_for_still_writes_its_row() -> None:
     rows: list[Any] = []
 
     async def send(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
             probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
             question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))

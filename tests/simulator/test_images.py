@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.processor_cache import ProcessorCache
-from loadchaos.simulator.http.metrics_page import number
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, Processor
 
@@ -68,10 +67,3 @@ def test_processor_cache_sides_hold_the_same(order: list[int], items: int) -> No
         known = sender.look_up(str(name))
         assert receiver.look_up(str(name), keep=not known) == known
     assert (sender.queries, sender.hits) == (receiver.queries, receiver.hits)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(3, "3.0"), (0.25, "0.25"), (885284864, "8.85284864e+08"), (1e21, "1e+21")]
-)
-def test_metrics_number_format_is_that_of_prometheus(value: float, text: str) -> None:
-    assert number(value) == text

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
 import orjson
 
 from loadchaos.analysis.coverage import WorkloadCoverage
@@ -42,14 +41,14 @@ from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.endpoint_check import routed_endpoints
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options, headers_of_options
 from loadchaos.run.run import run_quietly
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest
 from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine
 
@@ -130,8 +129,7 @@ class ServerSlot:
         held, settings = await self._server(), self._settings
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
-        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), settings.url, settings.url, model=settings.model)
+        async with discovery_client(settings.url, headers=headers, tls=tls, model=settings.model) as client:
             client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {}, quick=False)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
-
 from loadchaos.campaigns.campaign import Campaign, run_facts
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.validate import facts_of, try_script
@@ -18,10 +16,10 @@ from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import TargetError
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.held_server import HeldServer
 from loadchaos.server.discovery.calibrate import identify_server
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest
 
 _KEPT_TRIES = 20
 _USELESS_AGAIN = 2
@@ -139,9 +137,9 @@ class Trials:
         return result
 
     async def _identify(self, url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with discovery_client(url) as client:
             try:
-                facts = await identify_server(DiscoveryClient(HttpAsker(http), url, url), CalibrationRequest())
+                facts = await identify_server(client, CalibrationRequest())
             except TargetError:
                 return
         self.version, self.dialect = facts.version or "", facts.dialect

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 
 from loadchaos.campaigns.campaign import run_facts
@@ -17,9 +16,8 @@ from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
 from loadchaos.profile.request_trace import RequestTrace
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.run.options import Options, headers_of_options
-from loadchaos.server.discovery.client import DiscoveryClient
 
 _TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1", "text_2"})
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -59,8 +57,7 @@ def refuses_some(result: TryResult) -> bool:
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
     model = str(run_facts(Path(result.folder)).get("model") or "")
     tls = options.tls.context()
-    async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
-        client = DiscoveryClient(HttpAsker(http), url, url)
+    async with discovery_client(url, headers=headers_of_options(options), tls=tls) as client:
         for send in {send.traffic: send for send in reversed(trace.sends)}.values():
             body = _short_body(with_model(trace.body_file(send).read_bytes(), trace.header.model, model))
             answer = await client.post(send.path, body, stream=b'"stream":true' in body)

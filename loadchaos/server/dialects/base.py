@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import OutcomeRules
 
@@ -28,7 +29,7 @@ class AdminOperation:
     effects: Sequence[str] = ()
     undo: str | None = None
     destructive: bool = True
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
     effects_when: Mapping[str, Sequence[str]] = field(default_factory=dict)
     since: str = ""
     limit_s: float = 30.0
@@ -63,15 +64,6 @@ class MetricName:
 
 
 @dataclass(frozen=True)
-class ProbedPage:
-    """One HTTP response during detection; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-@dataclass(frozen=True)
 class DetectionSign:
     """A GET response that is a sign of a dialect. It has one of `statuses`, and `json_key` in its JSON object if that
     is given.
@@ -88,7 +80,7 @@ class Era:
     """Versions below `before` differ in `changes` (fields of Dialect). The oldest era that fits wins."""
 
     before: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ class Dialect:
     signs: Sequence[DetectionSign] = ()
     version_page: tuple[str, str] | None = ("/version", "version")
     """A page and the key of its JSON object that tell the version; None where none does."""
-    version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = lambda _: (None, None)
+    version_bounds: Callable[[Mapping[str, HttpAnswer]], VersionBounds] = lambda _: (None, None)
     """Version range by the probed pages, for a server that does not tell its version."""
     command_word: str = ""
     """A word of the command line that starts it; "" if there is none."""
@@ -131,9 +123,6 @@ class Dialect:
     """Its GitHub repository, as known issues name it."""
 
     # --- endpoints ---
-    health_path: str = "/health"
-    health_ok: Sequence[int] = (200,)
-    """Statuses of /health that mean healthy."""
     health_knows_death: bool = True
     """False where /health is a constant."""
     endpoint_paths: Mapping[str, str] = field(default_factory=dict)
@@ -253,7 +242,7 @@ class Dialect:
         for era in sorted(self.eras, key=lambda e: version_key(e.before) or ()):
             before = version_key(era.before)
             if before is not None and key < before:
-                return replace(self, **era.changes)
+                return replace(self, **era.changes)  # type: ignore[arg-type]  # fields of this class
         return self
 
 

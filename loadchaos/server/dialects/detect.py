@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
-from loadchaos.server.dialects.base import DetectionSign, Dialect, ProbedPage, json_object
+from loadchaos.server.dialects.base import DetectionSign, Dialect
 
 PATHS = tuple(
     dict.fromkeys(
@@ -37,20 +38,19 @@ class Detected:
     own_pages: bool = False
 
 
-def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
+def detect(pages: Mapping[str, HttpAnswer], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
     """Choose the dialect with the most signs; without any it is `openai`. Never raises for what a page holds."""
-    models = _models(pages)
     votes: dict[str, int] = {}
     signs: list[str] = []
     for dialect in dialects.values():
-        for weight, text in _signs_of(dialect, pages, models):
+        for weight, text in _signs_of(dialect, pages):
             votes[dialect.name] = votes.get(dialect.name, 0) + weight
             signs.append(f"{dialect.title}: {text}")
     if not votes:
         return Detected(UNKNOWN, signs=("no sign of a known server",))
     found = dialects[max(votes, key=lambda name: votes[name])]
     path, key = found.version_page or ("", "")
-    told = _object(pages, path).get(key)
+    told = _page(pages, path).fields.get(key)
     version = told if isinstance(told, str) else None
     at_least, below = found.version_bounds(pages)
     return Detected(
@@ -59,28 +59,27 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
         at_least=at_least,
         below=below,
         signs=tuple(signs),
-        own_pages=_status(pages, "/metrics") == 200 or any(_shown(sign, pages) for sign in found.signs),
+        own_pages=_page(pages, "/metrics").status == 200 or any(_shown(sign, pages) for sign in found.signs),
     )
 
 
-def _signs_of(
-    dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, object]]
-) -> list[tuple[int, str]]:
+def _signs_of(dialect: Dialect, pages: Mapping[str, HttpAnswer]) -> list[tuple[int, str]]:
     found = []
-    if dialect.owned_by and any(str(model.get("owned_by")) == dialect.owned_by for model in models):
+    owners = (str(model.get("owned_by")) for model in _page(pages, "/v1/models").models)
+    if dialect.owned_by and dialect.owned_by in owners:
         found.append((3, f"/v1/models is owned_by {dialect.owned_by}"))
-    prefix = dialect.metrics_prefix.encode()
-    metrics = pages["/metrics"].body if _status(pages, "/metrics") == 200 else b""
-    if prefix and re.search(rb"^" + re.escape(prefix), metrics, re.MULTILINE):
+    prefix, metrics = dialect.metrics_prefix, _page(pages, "/metrics")
+    if prefix and metrics.status == 200 and re.search(rf"^{re.escape(prefix)}", metrics.text, re.MULTILINE):
         found.append((3, f"metrics named {dialect.metrics_prefix}"))
     found += [(sign.weight, text) for sign in dialect.signs if (text := _shown(sign, pages))]
     return found
 
 
-def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
+def _shown(sign: DetectionSign, pages: Mapping[str, HttpAnswer]) -> str:
+    page = _page(pages, sign.path)
     if not sign.json_key:
-        return f"{sign.path} is there" if _status(pages, sign.path) in sign.statuses else ""
-    value = _object(pages, sign.path).get(sign.json_key)
+        return f"{sign.path} is there" if page.status in sign.statuses else ""
+    value = page.fields.get(sign.json_key)
     return f"{sign.path} says {value}" if isinstance(value, str) else ""
 
 
@@ -91,14 +90,5 @@ def _era_version(version: str | None, at_least: str | None, below: str | None) -
     return "0.0" if below is not None else None
 
 
-def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
-    return pages[path].status if path in pages else None
-
-
-def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, object]:
-    return json_object(pages[path].body) if _status(pages, path) == 200 else {}
-
-
-def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, object]]:
-    data = _object(pages, "/v1/models").get("data")
-    return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
+def _page(pages: Mapping[str, HttpAnswer], path: str) -> HttpAnswer:
+    return pages.get(path, HttpAnswer(0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+HEALTH_PATH = "/health"
+"""Page of every known server; 200 means healthy."""
 LIVENESS_PATH = "/health/liveliness"
 """LiteLLM's page that only says that it runs. Other servers answer 404."""
 _HEADER = "x-litellm-"

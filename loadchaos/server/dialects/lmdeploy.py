@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects.base import (
     AdminOperation,
     DetectionSign,
@@ -13,9 +14,7 @@ from loadchaos.server.dialects.base import (
     Era,
     Limits,
     MetricName,
-    ProbedPage,
     VersionBounds,
-    json_object,
     patterns,
     version_key,
 )
@@ -88,10 +87,10 @@ _OPERATIONS = (
 _QUIET_OVER_LENGTH = {"over_length": ("rejected", "empty", "ok")}
 
 
-def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
+def _version_bounds(pages: Mapping[str, HttpAnswer]) -> VersionBounds:
     """The paths changed with 0.9, 0.11, 0.14 and 0.16, /health changed with 0.14."""
     openapi = pages.get("/openapi.json")
-    paths = json_object(openapi.body).get("paths") if openapi is not None and openapi.status == 200 else None
+    paths = openapi.fields.get("paths") if openapi is not None else None
     if isinstance(paths, dict) and paths:
         if "/v1/chat/interactive" not in paths:
             return "0.16", None
@@ -105,7 +104,7 @@ def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
         return None, "0.9"
     health = pages.get("/health")
     if health is not None and health.status in (200, 503):
-        return ("0.14", None) if b'"status"' in health.body else (None, "0.14")
+        return ("0.14", None) if '"status"' in health.text else (None, "0.14")
     return None, None
 
 

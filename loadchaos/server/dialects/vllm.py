@@ -99,6 +99,7 @@ _METRICS = (
     *PROCESS_METRICS,
 )
 
+# Our name: its own names, newest first, anywhere in the configuration of /server_info.
 _SETTINGS: Mapping[str, Sequence[str]] = {
     "prefix_caching": ("enable_prefix_caching",),
     "mm_processor_cache_gb": ("mm_processor_cache_gb",),

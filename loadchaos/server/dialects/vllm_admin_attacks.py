@@ -84,5 +84,3 @@ ADMIN_ATTACKS = (
     AdminOperation("is_paused", "GET", "/is_paused", gate=DEVELOPMENT_GATE, since="0.12.0", destructive=False),
     AdminOperation("server_info", "GET", "/server_info", gate=DEVELOPMENT_GATE, since="0.8.5", destructive=False),
 )  # fmt: skip
-
-# Our name: its own names, newest first, anywhere in the configuration of /server_info.

@@ -9,15 +9,13 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
-from loadchaos.server.dialects.base import ProbedPage
 from loadchaos.server.dialects.detect import PATHS, detect
-from loadchaos.server.dialects.gateways import LIVENESS_PATH
+from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, how_to_reach
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
@@ -29,19 +27,16 @@ _FIRST_READ_S = 30.0  # the first read of a server that has just started on a bu
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
     """Read dialect, version, model and limits; nothing is generated. Raises TargetError where no run is possible."""
     await client.find_health_path()
-    # LiteLLM's /health sends a request to every model.
-    paths = tuple(
-        path for path in PATHS if path != "/v1/models" and (path, client.health_path) != ("/health", LIVENESS_PATH)
-    )
-    answers = await asyncio.gather(
+    own = {"/v1/models"} | ({HEALTH_PATH} if client.health_path == LIVENESS_PATH else set())
+    paths = [path for path in PATHS if path not in own]  # LiteLLM's /health sends a request to every model
+    models, *answers = await asyncio.gather(
         client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )
-    pages = dict(zip(("/v1/models", *paths), answers, strict=True))
-    models = pages["/v1/models"]
+    pages = {"/v1/models": models, **dict(zip(paths, answers, strict=True))}
     if request.model is not None and (models.status not in (0, 200, 401, 403) or _lists_nothing(models)):
         models = await _named_model(client, request.model, models)
     _refuse_impossible(client, models, request)
-    found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
+    found = detect(pages)
     name = found.dialect.name if request.dialect == "auto" else request.dialect
     model, entry = _choose_model(models, request.model)
     if "max_model_len" not in entry and client.admin_url != client.base_url:
@@ -75,8 +70,7 @@ def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, object]) -> M
 
 
 def _lists_nothing(models: DiscoveryResponse) -> bool:
-    data = models.json()
-    return models.status == 200 and isinstance(data, dict) and data.get("data") == []
+    return models.fields.get("data") == []
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
@@ -138,9 +132,9 @@ def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, 
 
 def _limits(facts: Facts, entry: Mapping[str, object], pages: Mapping[str, DiscoveryResponse]) -> Facts:
     sources = dict(facts.sources)
-    values: dict[str, Any] = {}
-    if isinstance(entry.get("max_model_len"), int):
-        values["max_model_len"] = entry["max_model_len"]
+    values: dict[str, int] = {}
+    if isinstance(length := entry.get("max_model_len"), int):
+        values["max_model_len"] = length
         sources["max_model_len"] = "/v1/models"
     for dialect in DIALECTS.values():
         page = pages.get(dialect.limits_page)
@@ -152,7 +146,7 @@ def _limits(facts: Facts, entry: Mapping[str, object], pages: Mapping[str, Disco
         drafts = counter.search(pages["/metrics"].text)
         values["speculative_decoding"] = drafts is not None
         sources["speculative_decoding"] = f"/metrics has {'its counters' if drafts else 'no counters of it'}"
-    return replace(facts, **values, sources=sources)
+    return replace(facts, **values, sources=sources)  # type: ignore[arg-type]  # names of `Limits`
 
 
 def with_log(facts: Facts, log: str) -> Facts:
@@ -160,10 +154,8 @@ def with_log(facts: Facts, log: str) -> Facts:
     limits = DIALECTS.get(facts.dialect, UNKNOWN).log_limits(log, facts.version)
     alone = ("max_model_len", "step_tokens")  # the others belong together
     kept = {n: value for n, value in limits.items() if getattr(facts, n if n in alone else "kv_blocks") is None}
-    new: dict[str, Any] = kept
-    return (
-        replace(facts, **new, sources={**facts.sources, **dict.fromkeys(kept, "the server's log")}) if kept else facts
-    )
+    sources = {**facts.sources, **dict.fromkeys(kept, "the server's log")}
+    return replace(facts, **kept, sources=sources)  # type: ignore[arg-type]  # names of `Limits`
 
 
 async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -13,11 +13,12 @@ import httpx
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.units import describe_duration
 from loadchaos.core.urls import host_port
 from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
+from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.memory import DiscoveryMemory, Key
 
@@ -51,12 +52,9 @@ def parse_target(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class DiscoveryResponse:
-    """One response, or the reason for none (`status` 0, `text` the reason). `answer`: of a generation."""
+class DiscoveryResponse(HttpAnswer):
+    """One response. `answer`: of a generation."""
 
-    status: int
-    headers: Mapping[str, str]
-    text: str
     answer: Answer | None = None
 
     @property
@@ -68,22 +66,14 @@ class DiscoveryResponse:
         return None if self.answer is None else self.answer.prompt_tokens
 
     @property
+    def refusal(self) -> str:
+        """Say how it was refused, as the source of a fact."""
+        return f"refused with {self.status}: {self.text[:160]}"
+
+    @property
     def lacks_path(self) -> bool:
         """True when the server has no such path. An unknown model has the status 404, too."""
         return self.status in (404, 405, 501) and "does not exist" not in self.text
-
-    @property
-    def models(self) -> list[Mapping[str, object]]:
-        """Entries of the list that /v1/models answers; empty for any other answer."""
-        data = self.json() if self.status == 200 else None
-        listed = data.get("data") if isinstance(data, dict) else None
-        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-
-    def json(self) -> Any:
-        try:
-            return json.loads(self.text)
-        except (ValueError, RecursionError):
-            return None
 
 
 def how_to_reach(error: str) -> str:
@@ -129,7 +119,7 @@ class DiscoveryClient:
             answer = await self.ask("GET", LIVENESS_PATH, admin=True, limit_s=3.0)
             if 0 < answer.status < 500:  # a 502 may come from a gateway in front of it
                 litellm = is_litellm(answer.status, answer.headers, answer.text)
-                self.health_path = LIVENESS_PATH if litellm else "/health"
+                self.health_path = LIVENESS_PATH if litellm else HEALTH_PATH
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
@@ -183,14 +173,16 @@ class DiscoveryClient:
             response = await bounded_http.request(self.asker.http, method, url, limit_s=limit_s, json=body)
         except bounded_http.IncompleteError as e:
             self._count_incomplete(limit_s)
-            return DiscoveryResponse(0, {}, f"{e} within {describe_duration(limit_s)}")
+            reason = f"{e} within {describe_duration(limit_s)}"
         except bounded_http.TooLargeError as e:
-            return DiscoveryResponse(0, {}, str(e))
+            reason = str(e)
         except TimeoutError:
-            return DiscoveryResponse(0, {}, f"no answer within {describe_duration(limit_s)}")
+            reason = f"no answer within {describe_duration(limit_s)}"
         except (httpx.HTTPError, httpx.InvalidURL, OSError, LookupError) as e:
-            return DiscoveryResponse(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
-        return DiscoveryResponse(response.status, response.headers, response.text)
+            reason = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        else:
+            return DiscoveryResponse(response.status, response.headers, response.text)
+        return DiscoveryResponse(0, text=reason)
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
         """Request a chat completion of one token."""

@@ -91,10 +91,9 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
             failed.append(answer)
         elif answer.status in _NO_IMAGES and _is_too_long(answer):
             too_long.append(f"{width}x{height}")  # images as such may be accepted
-            sources["long_images"] = f"refused with {answer.status}: {answer.text[:160]}"
+            sources["long_images"] = answer.refusal
         elif answer.status in _NO_IMAGES and not tokens:
-            refused = f"refused with {answer.status}: {answer.text[:160]}"
-            return replace(facts, images=False, sources={**sources, "images": refused})
+            return replace(facts, images=False, sources={**sources, "images": answer.refusal})
     facts = replace(facts, long_images=tuple(too_long))
     if failed and not tokens and (fault := await _fault(client, facts, "an image", failed[0])) is not None:
         return replace(facts, images=False, media_fault=fault, sources={**sources, "images": fault})
@@ -117,8 +116,7 @@ async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
     small = await _small_image(client, facts)
     if small.status not in _NO_IMAGES or not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return facts
-    refused = f"refused with {small.status}: {small.text[:160]}"
-    return replace(facts, images=False, sources={**facts.sources, "images": refused})
+    return replace(facts, images=False, sources={**facts.sources, "images": small.refusal})
 
 
 def _is_error(answer: DiscoveryResponse) -> bool:
@@ -182,11 +180,10 @@ async def measure_videos(client: DiscoveryClient, facts: Facts, request: Calibra
             tokens[kind] = used - expected - facts.text.overhead
             sources["video_tokens"] = prompts.method
         elif not tokens:
-            refused = f"refused with {answer.status}: {answer.text[:160]}"
             if _is_error(answer) and (fault := await _fault(client, facts, "a video", answer)) is not None:
                 known = facts.media_fault or fault
                 return replace(facts, videos=False, media_fault=known, sources={**sources, "videos": fault})
-            return replace(facts, videos=False, sources={**sources, "videos": refused})
+            return replace(facts, videos=False, sources={**sources, "videos": answer.refusal})
     if all(cost <= 0 for cost in tokens.values()):
         sources["videos"] = "a video adds no prompt token: the server drops it"
         return replace(facts, videos=False, sources=sources)

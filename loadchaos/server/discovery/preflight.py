@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
@@ -16,7 +15,9 @@ from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.gateways import HEALTH_PATH
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach
+from loadchaos.server.monitor.exposition import PageParser
 
 _POLL_S = 0.2
 _ABSENT = (404, 405)
@@ -33,7 +34,7 @@ async def wait_until_healthy(
     client: DiscoveryClient,
     within_s: float,
     ended: Callable[[], str | None],
-    print_line: Callable[[str], None],
+    print_line: Callable[[str], None] = lambda _: None,
     ports: Callable[[], Sequence[int]] = tuple,
 ) -> None:
     """Poll /health, without it /v1/models, without that the named model. `ended` tells why the launched server has
@@ -49,7 +50,7 @@ async def wait_until_healthy(
         # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):
             return
-        last = f"{client.health_path or '/health'} answered {answer.status}" if answer.status else answer.text
+        last = f"{client.health_path or HEALTH_PATH} answered {answer.status}" if answer.status else answer.text
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}{READ_THE_LOG}")
         now = time.monotonic()
@@ -72,7 +73,7 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
         with contextlib.suppress(*bounded_http.FAILURES):
-            answer = await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
+            answer = await bounded_http.request(client.asker.http, "GET", url + HEALTH_PATH, limit_s=_OTHER_PORT_S)
             if answer.status == 200:
                 return url
     return None
@@ -80,7 +81,7 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     await client.find_health_path()
-    answer = await client.ask("GET", client.health_path or "/health", admin=True, limit_s=3.0)
+    answer = await client.ask("GET", client.health_path or HEALTH_PATH, admin=True, limit_s=3.0)
     if answer.status in _ABSENT:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
     if answer.status in _ABSENT and client.model is not None:
@@ -145,14 +146,13 @@ async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
         return
-    names = "|".join(re.escape(n) for n in running.theirs)
-    pattern = re.compile(rf"^(?:{names})(?:\{{[^}}]*\}})? ([0-9.e+]+)$", re.MULTILINE)
+    parser = PageParser([running])
     busiest = 0.0
     begin = time.monotonic()
     until = begin + _OTHERS_S
     while time.monotonic() < until:
         page = await client.ask("GET", dialect.metrics_path, admin=True)
-        now = max((float(v) for v in pattern.findall(page.text)), default=0.0)
+        now = max((engine[running.ours] for engine in parser.parse(page.text.encode()).values()), default=0.0)
         if now and time.monotonic() - begin < dialect.metrics_refresh_s:
             until = max(until, begin + dialect.metrics_refresh_s + 1.0)  # the gauge may count requests that have ended
         else:

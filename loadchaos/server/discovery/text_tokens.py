@@ -169,8 +169,7 @@ async def _generate(client: DiscoveryClient, facts: Facts, text: str) -> Discove
 
 
 async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> str:
-    page = (await client.ask("GET", "/openapi.json")).json()
-    listed = page.get("paths") if isinstance(page, dict) else None
+    listed = (await client.ask("GET", "/openapi.json")).fields.get("paths")
     paths = listed.items() if isinstance(listed, dict) else ()
     posted = sorted(path for path, methods in paths if path.startswith("/v1/") and "post" in methods)
     has = f"It has {', '.join(posted)}. " if posted else ""

@@ -132,6 +132,5 @@ def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer |
 
 
 def _number(answer: DiscoveryResponse, key: str) -> int | None:
-    data = answer.json() if answer.status == 200 else None
-    value = data.get(key) if isinstance(data, dict) else None
+    value = answer.fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from loadchaos.core.ledger.rows import Emit, ProbeRow
 from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
+from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
 
 TCP_EVERY_S = 0.1
@@ -26,23 +25,20 @@ _DOWN_AFTER_S = 2.0
 _STARTING_S = 30.0  # time for which a server that was never up is probed at full rate
 _TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
-_HEALTH, _MODELS = "/health", "/v1/models"
+_MODELS = "/v1/models"
 _ABSENT = (404, 405)
-_MODELS_OK = (401, 403, 429)
-"""Statuses of /v1/models, beside 200, of a server that works."""
+_MODELS_OK = (200, 401, 403, 429)
+"""Statuses of /v1/models of a server that works."""
 
 
 class HealthProbe:
     """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
 
-    def __init__(
-        self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor, health_ok: Sequence[int] = (200,)
-    ) -> None:
-        self._replica, self._endpoint, self._emit = replica, endpoint, emit
+    def __init__(self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor) -> None:
+        self._replica, self._endpoint, self._emit, self._redactor = replica, endpoint, emit, redactor
         self._litellm_ruled_out = False
-        self._page_found = not endpoint.path.endswith(_HEALTH)
-        self._base_path = endpoint.path.removesuffix(_HEALTH)
-        self._redactor, self._health_ok = redactor, health_ok
+        self._page_found = not endpoint.path.endswith(HEALTH_PATH)
+        self._base_path = endpoint.path.removesuffix(HEALTH_PATH)
         self._was_up = False
         self._begun = time.monotonic()
         self._bad_since: float | None = None  # the first of the present failures of /health
@@ -103,19 +99,18 @@ class HealthProbe:
             if is_litellm(answer.status, answer.headers, answer.body.decode("utf-8", "replace")):
                 self._page_found, self._endpoint = True, replace(self._endpoint, path=base + LIVENESS_PATH)
                 return answer
-        for page in (_HEALTH, _MODELS):
+        for page in (HEALTH_PATH, _MODELS):
             self._endpoint = replace(self._endpoint, path=base + page)
             answer = await get(self._endpoint, LIMIT_S)
             if answer.error is not None or answer.status not in _ABSENT:
-                self._page_found = answer.error is None and answer.status in (*self._health_ok, *_MODELS_OK)
+                self._page_found = answer.error is None and answer.status in _MODELS_OK
                 return answer
         self._endpoint = replace(self._endpoint, path=base + _MODELS)
         self._bad_since = None  # it answers HTTP, and tells no more
         return None
 
     def _health(self, answer: HttpResponse) -> None:
-        fine = (*self._health_ok, *_MODELS_OK) if self._endpoint.path.endswith(_MODELS) else self._health_ok
-        ok = answer.error is None and answer.status in fine
+        ok = answer.error is None and answer.status in (_MODELS_OK if self._endpoint.path.endswith(_MODELS) else (200,))
         if ok:
             self._bad_since = None
             self._was_up = True

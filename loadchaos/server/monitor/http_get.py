@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from loadchaos.core.bounded_http import with_own_headers
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.urls import DEFAULT_PORTS, host_and_port, http_parts
 
@@ -55,7 +56,7 @@ def parse_endpoint(url: str, tls: ssl.SSLContext | None = None, headers: Mapping
     parts = http_parts(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-    return Endpoint(*host_and_port(url), path, context, dict(headers or {}))
+    return Endpoint(*host_and_port(url), path, context, with_own_headers(headers or {}))
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.server.dialects import Dialect
+from loadchaos.server.dialects.gateways import HEALTH_PATH
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceScraper
 from loadchaos.server.monitor.gaps import CoverageGap, watch_lag
@@ -88,8 +89,8 @@ class Monitor:
     def _start_replica(self, replica: MonitoredReplica, pages: RawPageWriter) -> None:
         emit, redactor = self._output.emit_event, self._output.redactor
         base = replica.url.rstrip("/")
-        health = parse_endpoint(base + self._dialect.health_path, self._access.tls, self._access.headers)
-        probe = HealthProbe(replica.name, health, emit, redactor, self._dialect.health_ok)
+        health = parse_endpoint(base + HEALTH_PATH, self._access.tls, self._access.headers)
+        probe = HealthProbe(replica.name, health, emit, redactor)
         self._keep_running(replica.name, "probe", probe.run)
         if self._dialect.metrics_path:
             endpoint = parse_endpoint(base + self._dialect.metrics_path, self._access.tls, self._access.headers)

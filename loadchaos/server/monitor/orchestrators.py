@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
 from loadchaos.server.command_output import command_output
@@ -47,7 +46,7 @@ Reader = Callable[[str], ContainerStatus]
 def _docker(page: str) -> ContainerStatus:
     """Read `docker inspect`, whose state is of the newest start."""
     found = json.loads(page)[0]
-    state: Mapping[str, Any] = found["State"]
+    state = found["State"]
     oom = bool(state.get("OOMKilled"))
     running = bool(state.get("Running")) and not state.get("Restarting")
     reasons = [text for text in ("OOMKilled" if oom else "", str(state.get("Error") or "")) if text]
@@ -62,8 +61,7 @@ def _kubernetes(container: str | None) -> Reader:
 
     def read(page: str) -> ContainerStatus:
         status = json.loads(page)["status"]
-        found: list[Mapping[str, Any]] = status.get("containerStatuses") or []
-        mine = next((c for c in found if container in (None, c.get("name"))), None)
+        mine = next((c for c in status.get("containerStatuses") or () if container in (None, c.get("name"))), None)
         if mine is None:
             reason = ": ".join(str(status[k]) for k in ("reason", "message") if status.get(k))
             return ContainerStatus(False, str(status.get("startTime")), None, reason=reason or str(status.get("phase")))

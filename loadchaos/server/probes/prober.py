@@ -53,7 +53,8 @@ class Prober:
         return notes
 
     def start(self, paused: Callable[[], bool]) -> None:
-        self._tasks = [asyncio.create_task(repeat(part.every_s, part.act, paused)) for part in self._parts]
+        asking = [part for part in self._parts if not part.off]
+        self._tasks = [asyncio.create_task(repeat(part.every_s, part.act, paused)) for part in asking]
 
     async def stop(self) -> None:
         for task in self._tasks:

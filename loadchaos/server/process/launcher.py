@@ -17,17 +17,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
 from loadchaos.core.limits import KILL_GRACE_ALONE_S
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.urls import host_and_port
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 from loadchaos.server.monitor.gaps import CoverageGap
+from loadchaos.server.process.report import SupervisorReport
 
 
 @dataclass(frozen=True)
@@ -190,31 +192,27 @@ class LaunchedServer:
         assert self._supervisor is not None
         assert self._supervisor.stdout is not None
         async for line in self._supervisor.stdout:
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue
-            self._handle_report(report)
+            with contextlib.suppress(ValueError):
+                self._handle_report(from_json(SupervisorReport, json.loads(line)))
         if not self.exit.done() and not self._asked:
             self.lost = True  # the server may live on: this is no proof of its death
             self._gap.report(0.0, "the supervisor process was killed; later server output is not recorded", "certain")
         self._started.set()
 
-    def _handle_report(self, report: dict[str, Any]) -> None:
-        at_ns = int(report.get("at_ns") or time.monotonic_ns())
-        if report["what"] == "start":
-            self.pid = report["pid"]
-            self._row("start", at_ns, reason="")
+    def _handle_report(self, report: SupervisorReport) -> None:
+        if report.what == "start":
+            self.pid = report.pid
+            self._row("start", report.at_ns, reason="")
             self._started.set()
-        elif report["what"] == "exit":
-            ended = ServerExit(report.get("code"), report.get("signal"), str(report["reason"]), self._asked, at_ns)
+        elif report.what == "exit":
+            ended = ServerExit(report.code, report.signal, report.reason, self._asked, report.at_ns)
             reason = f"{ended.reason} (stopped by loadchaos)" if ended.asked else ended.reason
-            self._row("exit", at_ns, code=ended.code, signal=ended.signal, reason=reason, asked=ended.asked)
+            self._row("exit", ended.at_ns, code=ended.code, signal=ended.signal, reason=reason, asked=ended.asked)
             if not self.exit.done():
                 self.exit.set_result(ended)
             self._started.set()
-        elif report["what"] == "dropped":
-            self._gap.report(0.0, f"{report['bytes']} bytes of server output could not be written", "certain")
+        elif report.what == "dropped":
+            self._gap.report(0.0, f"{report.bytes} bytes of server output could not be written", "certain")
 
     def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
         self._emit({**self._launch_row(what, at_ns, reason), **detail})
@@ -300,6 +298,5 @@ class LaunchedServer:
             # No supervisor is left to stop it. The supervisor gave it a session, so it has its own process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self._handle_report(
-                {"what": "exit", "reason": "ended without its supervisor", "at_ns": time.monotonic_ns()}
-            )
+            lost = SupervisorReport("exit", time.monotonic_ns(), reason="ended without its supervisor")
+            self._handle_report(lost)

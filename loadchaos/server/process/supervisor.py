@@ -25,7 +25,9 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.limits import KILL_GRACE_ALONE_S, KILL_GRACE_S
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
+from loadchaos.core.typed_json import to_json
 from loadchaos.server.indexed_log import IndexedLog
+from loadchaos.server.process.report import ReportKind, SupervisorReport
 
 _PR_SET_CHILD_SUBREAPER = 36
 _EXIT_DRAIN_S = 2.0
@@ -45,9 +47,10 @@ def _become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _report(what: str, **detail: Any) -> None:
+def _report(what: ReportKind, **detail: Any) -> None:
+    report = SupervisorReport(what, time.monotonic_ns(), **detail)
     with _REPORT, contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **detail}) + "\n")
+        sys.stdout.write(json.dumps(to_json(report)) + "\n")
         sys.stdout.flush()
 
 
@@ -80,7 +83,7 @@ class ServerSupervisor:
             )
         except (OSError, subprocess.SubprocessError) as e:
             why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"its limits {self._limits}: {e}"
-            _report("exit", pid=None, code=None, signal=None, reason=f"{NOT_STARTED}: {why}")
+            _report("exit", reason=f"{NOT_STARTED}: {why}")
             return False
         os.close(self._input)  # the end of the output is seen only once no process can write
         _report("start", pid=self._server.pid)
@@ -204,7 +207,7 @@ def main() -> int:
         log = IndexedLog(RunFolder(args.folder).server_log, "keeper", "server")
         supervisor = ServerSupervisor(log, redactor, tuple(args.pipe or os.pipe()), limits, args.umask)
     except (LedgerError, OSError) as e:
-        _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be written: {e}")
+        _report("exit", reason=f"was not started: its log cannot be written: {e}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=supervisor.end, daemon=True).start())
     if not supervisor.start(command):

@@ -5,6 +5,7 @@ and its death.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any, Protocol
 from loadchaos.simulator.engine import pipe as frames
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
+
+_READ_BYTES = 1 << 18
 
 
 class OutputSink(Protocol):
@@ -48,7 +51,8 @@ class EngineClient:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._next_call = 0
         self._ready: asyncio.Future[int] | None = None
-        self._link = frames.EngineLink(self._received, self._engine_lost)
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> socket.socket:
@@ -66,8 +70,9 @@ class EngineClient:
     async def start(self, pipe: socket.socket) -> None:
         """Wait until the engine is ready. Raises EngineDiedEarlyError when it ends first."""
         self._ready = asyncio.get_running_loop().create_future()
-        await self._link.connect(pipe)
-        self._link.send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
+        reader, self._writer = await asyncio.open_connection(sock=pipe)
+        self._reading = asyncio.create_task(self._read(reader))
+        self._send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
         await self._ready
 
     def add(self, request: EngineRequest, sink: OutputSink) -> None:
@@ -76,12 +81,12 @@ class EngineClient:
             sink.engine_died()
             return
         self._sinks[request.id] = sink
-        self._link.send(["add", frames.values_of(request)])
+        self._send(["add", frames.values_of(request)])
 
     def abort(self, ids: Iterable[str]) -> None:
         known = [i for i in ids if self._sinks.pop(i, None) is not None]
         if known:
-            self._link.send(["abort", known])
+            self._send(["abort", known])
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
         """Call a method of the engine core between two steps. It runs in order with the requests sent before. The
@@ -93,7 +98,7 @@ class EngineClient:
             return future
         self._next_call += 1
         self._calls[self._next_call] = future
-        self._link.send(["call", self._next_call, method, list(arguments)])
+        self._send(["call", self._next_call, method, list(arguments)])
         return future
 
     @property
@@ -105,7 +110,8 @@ class EngineClient:
         return list(self._sinks)
 
     def stop(self) -> None:
-        self._link.close()
+        if self._writer is not None:
+            self._writer.close()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
@@ -122,6 +128,19 @@ class EngineClient:
         for future in calls.values():
             if not future.done():
                 future.set_exception(EngineDiedEarlyError())
+
+    def _send(self, message: list[Any]) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(frames.encode(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Read the engine core's messages until its end is gone, for any reason."""
+        splitter = frames.FrameSplitter()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                for message in splitter.feed(data):
+                    self._received(message)
+        self._engine_lost()
 
     def _received(self, message: list[Any]) -> None:
         kind = message[0]

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from loadchaos.simulator.body import Body, inside, objects
+
 _DEPTH = 12
 _CALLS = 0.5
 """Share of answers that are tool calls where the model decides."""
@@ -26,20 +28,21 @@ class Guided(NamedTuple):
     named: bool = False
 
 
-def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
+def guided_answer(body: Body, seed: int) -> Guided | None:
     """Make the answer that the body's rule allows; None without a rule."""
     rng = Random(seed)
     tools, choice = body.get("tools"), body.get("tool_choice")
     if isinstance(tools, list) and tools and _calls(choice, rng):
-        named = (choice.get("function") or {}).get("name") if isinstance(choice, Mapping) else None
-        functions = [t.get("function") or {} for t in tools]
+        named = inside(inside(choice).get("function")).get("name")
+        functions = [inside(tool.get("function")) for tool in objects(tools)]
         function = next((f for f in functions if f.get("name") == named), rng.choice(functions))
-        return Guided(_json(function.get("parameters") or {}, rng), str(function.get("name")), named is not None)
-    form = body.get("response_format")
-    form = form if isinstance(form, Mapping) else {}
+        text = _json(inside(function.get("parameters")), rng)
+        return Guided(text, str(function.get("name")), named is not None)
+    form = inside(body.get("response_format"))
     given = body.get("structured_outputs")
     given = given if isinstance(given, Mapping) else {k: body.get(f"guided_{k}") for k in ("json", "regex", "choice")}
-    schema = (form.get("json_schema") or {}).get("schema") if form.get("type") == "json_schema" else given.get("json")
+    is_schema = form.get("type") == "json_schema"
+    schema = inside(form.get("json_schema")).get("schema") if is_schema else given.get("json")
     if isinstance(schema, Mapping):
         return Guided(_json(schema, rng))
     regex = given.get("regex") or body.get("regex")
@@ -56,53 +59,58 @@ def _calls(choice: object, rng: Random) -> bool:
     return choice == "required" or isinstance(choice, Mapping)
 
 
-def _json(schema: Mapping[str, Any], rng: Random) -> str:
+def _json(schema: Body, rng: Random) -> str:
     return orjson.dumps(_value(schema, schema, rng, 0)).decode()
 
 
-def _value(schema: Any, root: Mapping[str, Any], rng: Random, depth: int) -> Any:
+def _value(schema: object, root: Body, rng: Random, depth: int) -> object:
     if not isinstance(schema, Mapping) or depth > _DEPTH:
         return None
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
+        target: object = root
         for part in reference[2:].split("/"):
-            target = target.get(part, {}) if isinstance(target, Mapping) else {}
+            target = inside(target).get(part, {})
         return _value(target, root, rng, depth + 1)
     if "const" in schema:
         return schema["const"]
-    if "enum" in schema:
-        return rng.choice(list(schema["enum"]))
+    if isinstance(enum := schema.get("enum"), list):
+        return rng.choice(enum)
     for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return _value(schema[key][0], root, rng, depth + 1)
+        if isinstance(arms := schema.get(key), list) and arms:
+            return _value(arms[0], root, rng, depth + 1)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     return _typed(kind[0] if isinstance(kind, list) else kind, schema, root, rng, depth)
 
 
-def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], rng: Random, depth: int) -> Any:
+def _typed(kind: object, schema: Body, root: Body, rng: Random, depth: int) -> object:
     if kind == "object":
-        properties = schema.get("properties") or {}
-        required = schema.get("required") or ()
-        kept = [name for name in properties if name in required or rng.random() < 0.5]
+        properties, required = inside(schema.get("properties")), schema.get("required")
+        always = required if isinstance(required, list) else ()
+        kept = [name for name in properties if name in always or rng.random() < 0.5]
         return {name: _value(properties[name], root, rng, depth + 1) for name in kept}
     if kind == "array":
-        least = int(schema.get("minItems", 0))
-        most = min(int(schema.get("maxItems", least + 3)), least + 3)
+        least = _bound(schema, "minItems", 0)
+        most = min(_bound(schema, "maxItems", least + 3), least + 3)
         return [_value(schema.get("items", {}), root, rng, depth + 1) for _ in range(rng.randint(least, most))]
     if kind in ("integer", "number"):
-        low = int(schema.get("minimum", int(schema.get("exclusiveMinimum", -1)) + 1))
-        high = int(schema.get("maximum", int(schema.get("exclusiveMaximum", low + 1000)) - 1))
+        low = _bound(schema, "minimum", _bound(schema, "exclusiveMinimum", -1) + 1)
+        high = _bound(schema, "maximum", _bound(schema, "exclusiveMaximum", low + 1000) - 1)
         return rng.randint(low, max(low, high))
     if kind == "boolean":
         return rng.random() < 0.5
     if kind == "null":
         return None
-    if isinstance(schema.get("pattern"), str):
-        return _match(schema["pattern"], rng)
-    least = int(schema.get("minLength", 1))
-    most = min(int(schema.get("maxLength", least + 8)), least + 8)
+    if isinstance(pattern := schema.get("pattern"), str):
+        return _match(pattern, rng)
+    least = _bound(schema, "minLength", 1)
+    most = min(_bound(schema, "maxLength", least + 8), least + 8)
     return "".join(rng.choice(_LETTERS) for _ in range(rng.randint(min(least, most), most)))
+
+
+def _bound(schema: Body, key: str, default: int) -> int:
+    value = schema.get(key)
+    return int(value) if isinstance(value, int | float) else default
 
 
 def _match(regex: str, rng: Random) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -39,40 +37,6 @@ class FrameSplitter:
             yield orjson.loads(memoryview(self._buffer)[start + _LENGTH.size : end].tobytes())
             start = end
         del self._buffer[:start]
-
-
-class EngineLink(asyncio.Protocol):
-    """The API server's end of the pipe. `lost` is called once, when the engine core's end is gone for any reason."""
-
-    def __init__(self, received: Callable[[list[Any]], None], lost: Callable[[], None]) -> None:
-        self._received = received
-        self._lost = lost
-        self._splitter = FrameSplitter()
-        self._transport: asyncio.Transport | None = None
-
-    async def connect(self, end: socket.socket) -> None:
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's classes, though they have all of their methods
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        for message in self._splitter.feed(data):
-            self._received(message)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._transport = None
-        self._lost()
-
-    def send(self, message: list[Any]) -> None:
-        if self._transport is not None:
-            self._transport.write(encode(message))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
 
 # The types travel as the values of their fields, because 10,000 outputs per second pass here.

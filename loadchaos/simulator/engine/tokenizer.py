@@ -113,10 +113,6 @@ def decode(ids: Iterable[int]) -> str:
     return b"".join(_token_bytes(n) for n in ids).decode("utf-8", "replace")
 
 
-def token_text(number: int) -> str:
-    return decode((number,))
-
-
 def block_hashes(ids: Sequence[int], block_size: int, images: Sequence[tuple[int, int, int]] = ()) -> list[int]:
     """Return a hash for each full KV block. Each covers everything before it; `images` are (offset, tokens, hash).
     Hashes of integers do not depend on the process, so both processes and every run agree.

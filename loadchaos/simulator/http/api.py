@@ -7,21 +7,32 @@ import random
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.processor_cache import ProcessorCache
-from loadchaos.simulator.engine.types import MMItem
+from loadchaos.simulator.engine.types import MMItem, Release
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import Placed, Processor
+from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, Processor
 from loadchaos.simulator.options import Options
 
-Route = Callable[[HttpExchange], Awaitable[None] | None]
+Handler = Callable[[HttpExchange], Awaitable[None] | None]
 """Answers at once, or returns an awaitable that answers."""
+EVER: Release = (0, 0, 0)
+
+
+class Route(NamedTuple):
+    """One endpoint, and the first release that has it."""
+
+    method: str
+    path: str
+    handler: Handler
+    since: Release = EVER
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
@@ -58,8 +69,8 @@ class Api(ABC):
         """Exit code of the process when its engine dies; None: it stays up."""
 
     @abstractmethod
-    def _table(self) -> Mapping[tuple[str, str], Route]:
-        """Return the handlers of this era by method and path."""
+    def _routes(self) -> Iterable[Route]:
+        """Return the endpoints of all eras."""
 
     @abstractmethod
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None: ...
@@ -67,6 +78,20 @@ class Api(ABC):
     def _processor(self) -> Processor:
         server = self.options.server
         return Processor(server.patch, server.min_pixels, server.max_pixels)
+
+    async def _decoded(self, urls: Iterable[str]) -> list[DecodedImage]:
+        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
+        images = []
+        for result in results:
+            image = self._unreadable(result) if isinstance(result, ImageError) else result
+            if isinstance(image, BaseException):
+                raise image
+            images.append(image)
+        return images
+
+    @abstractmethod
+    def _unreadable(self, error: ImageError) -> DecodedImage | Refusal:
+        """Return what stands in for an image that cannot be read, or the refusal of its request."""
 
     def _items(self, images: Sequence[Placed]) -> list[MMItem]:
         """Look up each image as its request is sent, so that both sides of the cache see the same order."""
@@ -82,8 +107,8 @@ class Api(ABC):
             self._reader.warm_up()
 
     @cached_property
-    def _handlers(self) -> Mapping[tuple[str, str], Route]:
-        return self._table()
+    def _handlers(self) -> Mapping[tuple[str, str], Handler]:
+        return {(r.method, r.path): r.handler for r in self._routes() if self.release >= r.since}
 
     def endpoints(self) -> list[tuple[str, str]]:
         """Return (path, method) of all endpoints, sorted, for the log."""
@@ -94,9 +119,8 @@ class Api(ABC):
         route = self._handlers.get((exchange.method, self._path(exchange)))
         if route is None:
             known_path = any(exchange.path == path for _, path in self._handlers)
-            exchange.send(
-                405 if known_path else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known_path else b"Not Found")
-            )
+            status, why = (405, "Method Not Allowed") if known_path else (404, "Not Found")
+            exchange.send_json({"detail": why}, status)
             return
         try:
             waiting = route(exchange)

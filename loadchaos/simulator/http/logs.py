@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from loadchaos.simulator.engine.types import release
 from loadchaos.simulator.options import Options
@@ -63,28 +62,12 @@ class Log:
         return [f"{self.tag}{level} {stamp} [{where}] {line}" for line in lines]
 
 
-class LifecycleLog(ABC):
-    """Log of one API server: its start, the death of its engine, its end."""
+class LifecycleLog:
+    """Log of one API server. Those of the dialects have its start, one that failed, and the death of its engine."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
-
-    @abstractmethod
-    def start(self) -> None:
-        """Log the start, before anything runs."""
-
-    @abstractmethod
-    def failed_start(self) -> None:
-        """Log that the engine core ended before it was ready."""
-
-    @abstractmethod
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests; `routes` are (path, method)."""
-
-    @abstractmethod
-    def death(self) -> None:
-        """Log the death of the engine core."""
 
     def shutting_down(self) -> None:
         """Log that the listener closes."""

@@ -1,37 +1,20 @@
-"""Prometheus page: counters, gauges and histograms. The format is that of prometheus-client."""
+"""Page of /metrics. The library that the real servers write it with writes this one, too."""
 
 from __future__ import annotations
 
-import os
-import resource
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from itertools import accumulate
+
+from prometheus_client import Metric, ProcessCollector
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.utils import floatToGoString
+
+CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+_PROCESS = ProcessCollector(registry=None)
 
 Labels = Mapping[str, str]
-
-
-def number(value: float) -> str:
-    """Format a value as prometheus-client does: 3.0, 1.79e+09."""
-    if value == float("inf"):
-        return "+Inf"
-    text = repr(float(value))
-    mantissa, dot, fraction = text.partition(".")
-    if "e" not in text and len(mantissa.lstrip("-")) > 6:
-        digits = (mantissa + fraction).rstrip("0") if dot else mantissa
-        sign = "-" if digits.startswith("-") else ""
-        digits = digits.lstrip("-")
-        exponent = len(mantissa.lstrip("-")) - 1
-        return f"{sign}{digits[0]}.{digits[1:] or '0'}e+{exponent:02d}"
-    return text
-
-
-def label_text(labels: Labels) -> str:
-    if not labels:
-        return ""
-    inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
-    return f"{{{inside}}}"
 
 
 def one_two_five(limit: int) -> tuple[float, ...]:
@@ -40,13 +23,13 @@ def one_two_five(limit: int) -> tuple[float, ...]:
 
 
 class Histogram:
-    """Counts by upper bound, cumulated only when written."""
+    """Counts by upper bound, cumulated only when written. That of prometheus-client locks twice for each token."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
+        self.bounds = (*bounds, float("inf"))
+        self.counts = [0] * len(self.bounds)
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -55,68 +38,27 @@ class Histogram:
 
 
 class MetricsPage:
-    """One answer of /metrics, built anew for each scrape."""
+    """One answer of /metrics, built anew for each scrape. It begins with the figures of the process."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._families: list[Metric] = [*_PROCESS.collect()]
 
     def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> None:
         """Add a counter or gauge with all its samples. `name` is as on the page (counters with _total)."""
-        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        self._lines += [f"{name}{label_text(labels)} {number(value)}" for labels, value in samples]
+        metric = Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
+        for labels, value in samples:
+            metric.add_sample(name, dict(labels), value)
+        self._families.append(metric)
 
     def histogram(self, name: str, text: str, labels: Labels, histogram: Histogram) -> None:
-        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
-        total = 0
-        for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
-            total += count
-            self._lines.append(f"{name}_bucket{label_text({**labels, 'le': number(bound)})} {number(total)}")
-        self._lines.append(f"{name}_count{label_text(labels)} {number(total)}")
-        self._lines.append(f"{name}_sum{label_text(labels)} {number(histogram.sum)}")
+        bounds = map(floatToGoString, histogram.bounds)
+        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        metric = HistogramMetricFamily(name, text, labels=list(labels))
+        metric.add_metric(list(labels.values()), buckets, histogram.sum)
+        self._families.append(metric)
 
-    def process(self) -> None:
-        memory = _memory()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        for name, kind, text, value in (
-            ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", memory[0]),
-            ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", memory[1]),
-            ("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", STARTED),
-            (
-                "process_cpu_seconds_total",
-                "counter",
-                "Total user and system CPU time spent in seconds.",
-                usage.ru_utime + usage.ru_stime,
-            ),
-            ("process_open_fds", "gauge", "Number of open file descriptors.", _open_files()),
-            (
-                "process_max_fds",
-                "gauge",
-                "Maximum number of open file descriptors.",
-                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            ),
-        ):
-            self.family(name, kind, text, [({}, value)])
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
     def render(self) -> bytes:
-        return ("\n".join(self._lines) + "\n").encode()
-
-
-def _memory() -> tuple[float, float]:
-    try:
-        pages = Path("/proc/self/statm").read_text().split()
-    except OSError:
-        return 0.0, 0.0  # not Linux
-    size = os.sysconf("SC_PAGE_SIZE")
-    return float(pages[0]) * size, float(pages[1]) * size
-
-
-def _open_files() -> float:
-    try:
-        return float(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - counting, on every scrape
-    except OSError:
-        return 0.0  # not Linux
-
-
-STARTED = round(time.time() - time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID), 2)  # imported right at the start
-
-CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+        return generate_latest(self)

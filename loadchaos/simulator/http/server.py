@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 import httptools
 import orjson
@@ -43,9 +43,7 @@ class HttpExchange:
         self.method = method
         self.target = target
         self.path, _, query = target.partition("?")
-        self.query: dict[str, list[str]] = {}
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            self.query.setdefault(key, []).append(value)
+        self.query = parse_qs(query, keep_blank_values=True)
         self.headers = headers
         self.body = b""
         self.status = 0
@@ -57,6 +55,10 @@ class HttpExchange:
     @property
     def paused(self) -> bool:
         return self.connection.paused
+
+    def option(self, name: str, default: str) -> str:
+        """Return the last value of a query parameter."""
+        return self.query.get(name, [default])[-1]
 
     def send(
         self, status: int, body: bytes = b"", content_type: str | None = "application/json", close: bool = False
@@ -81,7 +83,8 @@ class HttpExchange:
         if data and not self.done:
             self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def end(self) -> None:
+    def end(self, last: bytes = b"") -> None:
+        self.write(last)
         if not self.done:
             self.connection.write(b"0\r\n\r\n")
             self._finish(close=False)
@@ -95,7 +98,7 @@ class HttpExchange:
         self.started = True
         self.status = status
         reason = _REASONS.get(status, "")
-        self.connection.log(self, reason)
+        self.connection.server.log_access(self.connection.peer, self, reason)
         self.connection.write(
             b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _date_lines(int(time.time())), rest, body)
         )
@@ -104,6 +107,10 @@ class HttpExchange:
         self.done = True
         self.on_disconnect = self.on_resume = None
         self.connection.finished(self, close)
+
+
+DONE = b"data: [DONE]\n\n"
+"""Last event of a stream of completions."""
 
 
 def error_event(error: Mapping[str, object]) -> bytes:
@@ -119,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
     """One client connection with a keep-alive of 5 s. It parses requests and hands them to the handler one at a time."""
 
     def __init__(self, server: HttpServer) -> None:
-        self._server = server
+        self.server = server
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[HttpExchange, bool]] = deque()
@@ -129,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._peer = ""
+        self.peer = ""
         self._unfinished = False  # a part of a request was received
         self._ignored = server.full
         self.paused = False
@@ -137,14 +144,14 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
-        self._server.connections.add(self)
+        self.server.connections.add(self)
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._server.connections.discard(self)
-        self._server.unfinished += self._unfinished
+        self.server.connections.discard(self)
+        self.server.unfinished += self._unfinished
         self._stop_idle()
         self._transport = None
         current, self._current = self._current, None
@@ -211,16 +218,13 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def log(self, exchange: HttpExchange, reason: str) -> None:
-        self._server.log_access(self._peer, exchange, reason)
-
     def finished(self, exchange: HttpExchange, close: bool) -> None:
         if exchange is not self._current:
             return
         self._current = None
         if self._transport is None:
             return
-        if close or not self._keep_alive or self._server.closing:
+        if close or not self._keep_alive or self.server.closing:
             self._transport.close()
             return
         self._idle = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self.close)
@@ -247,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._stop_idle()
         self._current, self._keep_alive = self._waiting.popleft()
-        self._server.handler(self._current)
+        self.server.handler(self._current)
 
 
 class HttpServer:

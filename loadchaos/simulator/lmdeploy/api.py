@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import uuid
 import zlib
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 import orjson
 
+from loadchaos.simulator.body import Body, objects
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import opening_of
+from loadchaos.simulator.engine.answers import AnswerText, opening_of
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
 from loadchaos.simulator.engine.types import EngineRequest
@@ -23,7 +21,7 @@ from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
-from loadchaos.simulator.lmdeploy.streams import GenerationRequest, LmdeployGeneration
+from loadchaos.simulator.lmdeploy.streams import LmdeployGeneration
 from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, answer_seed, place_images
 from loadchaos.simulator.options import Options
 
@@ -54,29 +52,25 @@ class LmdeployApi(Api):
         return exchange.path.rstrip("/") or "/"
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
-        errors.send(exchange, refusal)
+        exchange.send_json(refusal.error, refusal.status)
 
-    def _table(self) -> dict[tuple[str, str], Route]:
-        table: dict[tuple[str, str], Route] = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completions,
-            ("GET", "/v1/models"): self._models,
-            ("POST", "/v1/encode"): self._encode,
-            ("GET", "/health"): self._health,
-        }
-        if self.release >= (0, 9, 0):
-            table["GET", "/distserve/engine_info"] = self._engine_info
-        if self.release >= (0, 11, 0):  # to 0.10 metrics were behind a flag, off by default
-            table["GET", "/metrics"] = self._metrics
-            table["GET", "/is_sleeping"] = lambda exchange: exchange.send(200, b'{"is_sleeping":false}')
-        return table
+    def _routes(self) -> Iterable[Route]:
+        return (
+            Route("POST", "/v1/chat/completions", self._chat),
+            Route("POST", "/v1/completions", self._completions),
+            Route("GET", "/v1/models", self._models),
+            Route("POST", "/v1/encode", self._encode),
+            Route("GET", "/health", self._health),
+            Route("GET", "/distserve/engine_info", self._engine_info, (0, 9, 0)),
+            Route("GET", "/metrics", self._metrics, (0, 11, 0)),  # to 0.10 behind a flag, off by default
+            Route("GET", "/is_sleeping", lambda exchange: exchange.send_json({"is_sleeping": False}), (0, 11, 0)),
+        )
 
     def _health(self, exchange: HttpExchange) -> None:
         if self.release < (0, 14, 0):
             exchange.send(200, b"", None)  # always, even with a dead engine
         elif self.engine.dead:
-            text = {"status": "unhealthy", "message": "PyTorch ZMQ engine process is not alive."}
-            exchange.send(503, orjson.dumps(text))
+            exchange.send_json({"status": "unhealthy", "message": "PyTorch ZMQ engine process is not alive."}, 503)
         else:
             exchange.send_json({"status": "healthy", "message": "Backend is healthy."})
 
@@ -93,7 +87,7 @@ class LmdeployApi(Api):
             "tp_size": 1, "ep_size": 1, "dp_size": 1, "pp_size": None, "dp_rank": 0, "block_size": engine.block_size,
             "num_cpu_blocks": 0, "num_gpu_blocks": engine.num_gpu_blocks,
         }  # fmt: skip
-        exchange.send(200, orjson.dumps(orjson.dumps(info).decode()))  # encoded twice, as the real one does
+        exchange.send_json(orjson.dumps(info).decode())  # encoded twice, as the real one does
 
     def _encode(self, exchange: HttpExchange) -> None:
         data = self._body(exchange)
@@ -108,7 +102,7 @@ class LmdeployApi(Api):
         single = isinstance(value, str)
         exchange.send_json({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
 
-    def _body(self, exchange: HttpExchange) -> dict[str, Any]:
+    def _body(self, exchange: HttpExchange) -> Body:
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
@@ -128,14 +122,14 @@ class LmdeployApi(Api):
             raise errors.invalid(self.release, "messages", "Field required", "missing")
         self._check(data)
         urls: list[str] = []
-        text = _template(messages, urls)
+        text = _template(objects(messages), urls)
         if urls and not self.options.server.images:
             if self.release >= (0, 16, 0):
                 raise LmdeployRefusal("Multimodal input is not supported by this model.")
             urls, text = [], text.replace(_MARK, "")  # dropped silently
         if urls:
             return self._fit_images(exchange, data, text, urls)
-        self._submit(exchange, data, tokenizer.encode(text), (), chat=True)
+        self._submit(exchange, data, tokenizer.encode(text), ())
         return None
 
     def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
@@ -146,10 +140,10 @@ class LmdeployApi(Api):
             prompt = prompt[0]
         if not isinstance(prompt, str):
             raise LmdeployRefusal("Request preprocessing failed.")  # it takes no token ids
-        self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), (), chat=False)
+        self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), ())
         return None
 
-    def _check(self, data: Mapping[str, Any]) -> None:
+    def _check(self, data: Body) -> None:
         requested_model = data.get("model")
         new = self.release >= (0, 16, 0)
         if requested_model and requested_model != self.model:
@@ -159,31 +153,22 @@ class LmdeployApi(Api):
         if new and max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise LmdeployRefusal(f"The max_tokens {max_tokens!r} must be a positive integer.")
 
-    async def _fit_images(self, exchange: HttpExchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
-        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
-        decoded = [self._decoded_or_black(result) for result in results]
-        ids, images = place_images([tokenizer.encode(piece) for piece in text.split(_MARK)], decoded)
+    async def _fit_images(self, exchange: HttpExchange, data: Body, text: str, urls: Sequence[str]) -> None:
+        pieces = [tokenizer.encode(piece) for piece in text.split(_MARK)]
+        ids, images = place_images(pieces, await self._decoded(urls))
         if not exchange.done:  # else the client has left
-            self._submit(exchange, data, ids, images, chat=True)
+            self._submit(exchange, data, ids, images)
 
-    def _decoded_or_black(self, result: DecodedImage | BaseException) -> DecodedImage:
-        if isinstance(result, DecodedImage):
-            return result
-        if not isinstance(result, ImageError):
-            raise result
-        self.log.line("ERROR", "utils.py:48", f"{result}, image_url=data:image/...")
-        if self.release < (0, 13, 0):
-            return _BLACK
-        raise LmdeployRefusal("Request preprocessing failed.") from result
+    def _unreadable(self, error: ImageError) -> DecodedImage | Refusal:
+        self.log.line("ERROR", "utils.py:48", f"{error}, image_url=data:image/...")
+        return _BLACK if self.release < (0, 13, 0) else LmdeployRefusal("Request preprocessing failed.")
 
     def _submit(
         self,
         exchange: HttpExchange,
-        data: Mapping[str, Any],
+        data: Body,
         ids: Sequence[int],
         images: Sequence[Placed],
-        *,
-        chat: bool,
     ) -> None:
         longest, count = self.options.engine.max_model_len, len(ids)
         if count >= longest and self.release >= (0, 16, 0):
@@ -191,49 +176,45 @@ class LmdeployApi(Api):
         if self.engine.dead and self.release >= (0, 16, 0):
             raise errors.engine_failed()
         session = next(self._sessions)
-        shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
-        options = data.get("stream_options")
         # It has no guided tool calls: with tools the model answers in plain text.
         guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
         opening = opening_of(ids, [p.content for _, p in images], guided)
-        temperature = data.get("temperature")
-        seed = data.get("seed") if temperature is not None and isinstance(data.get("seed"), int) else None
-        request = GenerationRequest(
-            session,
-            shown,
-            count,
-            answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random),
-            chat=chat,
-            stream=bool(data.get("stream")),
-            include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
-            opening=opening,
+        given, seed = data.get("temperature"), data.get("seed")
+        temperature = given if isinstance(given, int | float) else None
+        seed = seed if temperature is not None and isinstance(seed, int) else None
+        answer = AnswerText(
+            answer_seed(ids, images, 1.0 if temperature is None else temperature, seed, self._random), opening
         )
-        generation = LmdeployGeneration(self, exchange, request)
+        generation = LmdeployGeneration(self, exchange, data, answer, session=session, prompt_tokens=count)
         if count >= longest:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length
             return
-        max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
-        min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
+        asked = _whole(data, "max_completion_tokens") or _whole(data, "max_tokens") or longest
+        max_tokens = min(asked, longest - count)
+        min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, _whole(data, "min_new_tokens"))
         min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
-        items, prefix, stop = self._items(images), self._prefix(ids), len(request.opening)
+        items, prefix, stop = self._items(images), self._prefix(ids), len(opening)
         added = EngineRequest(str(session), count, max(1, max_tokens), min_tokens, items, prefix, session, stop)
         self.engine.add(added, generation)
 
 
-def _template(messages: Sequence[Any], urls: list[str]) -> str:
+def _whole(data: Body, key: str) -> int:
+    value = data.get(key)
+    return int(value) if isinstance(value, int | float | str) and value else 0
+
+
+def _template(messages: Sequence[Body], urls: list[str]) -> str:
     text = []
     for message in messages:
-        content = message.get("content") if isinstance(message, Mapping) else ""
+        content = message.get("content")
         if isinstance(content, list):
-            content = "".join(_part(part, urls) for part in content)
+            content = "".join(_part(part, urls) for part in objects(content))
         text.append(f"<|im_start|>{message.get('role', 'user')}\n{content or ''}<|im_end|>\n")
     return "".join(text) + "<|im_start|>assistant\n"
 
 
-def _part(part: Any, urls: list[str]) -> str:
-    if not isinstance(part, Mapping):
-        return ""
+def _part(part: Body, urls: list[str]) -> str:
     if part.get("type") == "text":
         return str(part.get("text", "")).replace(_MARK, "")
     if part.get("type") in {"image_url", "image"}:

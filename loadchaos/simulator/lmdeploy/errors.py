@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-import orjson
-
 from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.api import Refusal
-from loadchaos.simulator.http.server import HttpExchange, error_event
+from loadchaos.simulator.http.server import HttpExchange
 
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
@@ -31,14 +29,6 @@ class LmdeployRefusal(Refusal):
         if self._body is not None:
             return self._body
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
-
-    def event(self) -> bytes:
-        """Return the error as the last event of a stream, wrapped this time."""
-        return error_event(self.error)
-
-
-def send(exchange: HttpExchange, refusal: Refusal) -> None:
-    exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 
 def send_plain_500(exchange: HttpExchange) -> None:

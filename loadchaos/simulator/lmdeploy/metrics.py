@@ -40,7 +40,6 @@ class LmdeployMetrics:
         if now - self._refreshed >= _REFRESH_S:
             self._refreshed, self._stats = now, stats
         page = MetricsPage()
-        page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
         for kind, end, values in (("gauge", "", self._gauges()), ("counter", "_total", self._counters(stats))):
             for name, value in values.items():

@@ -3,56 +3,51 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+import uuid
 from typing import TYPE_CHECKING
 
 import orjson
 
+from loadchaos.simulator.body import Body, inside
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import RequestOutput
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.http.server import DONE, HttpExchange, error_event
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import Outcome
 
 if TYPE_CHECKING:
     from loadchaos.simulator.lmdeploy.api import LmdeployApi
 
-_DONE = b"data: [DONE]\n\n"
-
-
-@dataclass(frozen=True)
-class GenerationRequest:
-    """A checked request; `shown_id` is its id in the answer."""
-
-    session: int
-    shown_id: str
-    prompt_tokens: int
-    seed: int
-    chat: bool
-    stream: bool
-    include_usage: bool
-    opening: tuple[int, ...] = ()
-
 
 class LmdeployGeneration:
-    """One HTTP request being answered."""
+    """One HTTP request being answered. `answer`: the text that its tokens have."""
 
-    def __init__(self, server: LmdeployApi, exchange: HttpExchange, request: GenerationRequest) -> None:
-        self._server = server
-        self._exchange = exchange
-        self.session = request.session
-        self._request = request
-        self.answer = AnswerText(request.seed, request.opening)
+    def __init__(
+        self,
+        server: LmdeployApi,
+        exchange: HttpExchange,
+        data: Body,
+        answer: AnswerText,
+        *,
+        session: int,
+        prompt_tokens: int,
+    ) -> None:
+        self._server, self._exchange, self.answer = server, exchange, answer
+        self._session, self._prompt_tokens = session, prompt_tokens
+        self._chat = chat = "/chat/" in exchange.path
+        self._stream = bool(data.get("stream"))
+        self._include_usage = bool(inside(data.get("stream_options")).get("include_usage"))
         self._started_at = self._last_at = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.finished = False
-        base = {"id": request.shown_id, "object": self._kind(), "created": int(time.time())}
-        self._base = {**base, "model": server.model}
+        shown_id = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and server.release >= (0, 14, 0) else str(session)
+        kind = ("chat.completion.chunk" if self._stream else "chat.completion") if chat else "text_completion"
+        self._base = {"id": shown_id, "object": kind, "created": int(time.time()), "model": server.model}
         self._head = orjson.dumps(self._base)[:-1]
         server.metrics.in_flight += 1
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
-        if request.stream:
+        if self._stream:
             exchange.start()  # before admission: the first byte comes while the request still queues
 
     def output(self, output: RequestOutput) -> None:
@@ -64,7 +59,7 @@ class LmdeployGeneration:
         self._measure(output)
         self._tokens += output.new_tokens
         self._pending += output.new_tokens
-        if self._request.stream and not self._exchange.paused:
+        if self._stream and not self._exchange.paused:
             self._flush()
         if output.finish_reason is not None:
             self.finish(output.finish_reason)
@@ -80,10 +75,9 @@ class LmdeployGeneration:
             self._refuse(errors.engine_failed())
             return
         if release < (0, 7, 0):
-            self._exchange.cut() if self._request.stream else self._exchange.connection.close()
-        elif self._request.stream:
-            self._exchange.write(_DONE)
-            self._exchange.end()
+            self._exchange.cut() if self._stream else self._exchange.connection.close()
+        elif self._stream:
+            self._exchange.end(DONE)
         elif self._tokens:
             self._exchange.send(200, self._body(self._text(), None))
         else:
@@ -93,25 +87,24 @@ class LmdeployGeneration:
     def finish(self, reason: str, text: str | None = None) -> None:
         """End with a finish_reason. `text` replaces the answer's text where the server answers with an error text."""
         self.finished = True
-        if not self._request.stream:
+        if not self._stream:
             shown = self._text() if text is None else text
             self._exchange.send(200, self._body(shown, reason))
         else:
             self._write(self._text() + (text or ""), reason)
-            if self._request.include_usage:
+            if self._include_usage:
                 usage = orjson.dumps(self._usage())
                 self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
-            self._exchange.write(_DONE)
-            self._exchange.end()
+            self._exchange.end(DONE)
         self._end(failed=reason in {"error", "abort"})
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        chat, stream = self._request.chat, self._request.stream
+        chat, stream = self._chat, self._stream
         how = errors.outcome(server.release, chat, stream, server.rules.kv_error_as_500, server.refuses_cleanly)
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
-            log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
+            log.line("ERROR", "async_engine.py:731", f'session {self._session} finished, {status}reason "error"')
         if how is Outcome.HTTP_500:
             log.raw(errors.validation_traceback(chat, stream))
             self._exchange.cut() if stream else errors.send_plain_500(self._exchange)
@@ -122,12 +115,11 @@ class LmdeployGeneration:
             self._refuse(errors.refusal_for(error))
 
     def _refuse(self, refusal: errors.LmdeployRefusal) -> None:
-        if self._request.stream:
-            self._exchange.write(refusal.event())
-            self._exchange.write(_DONE)
-            self._exchange.end()
+        if self._stream:
+            self._exchange.write(error_event(refusal.error))
+            self._exchange.end(DONE)
         else:
-            errors.send(self._exchange, refusal)
+            self._exchange.send_json(refusal.error, refusal.status)
         self._end(failed=True)
 
     def _end(self, failed: bool) -> None:
@@ -138,7 +130,7 @@ class LmdeployGeneration:
         else:
             metrics.succeeded += 1
             metrics.histograms["e2e_request_latency_seconds"].observe(time.monotonic() - self._started_at)
-            metrics.histograms["request_prompt_tokens"].observe(self._request.prompt_tokens)
+            metrics.histograms["request_prompt_tokens"].observe(self._prompt_tokens)
             metrics.histograms["request_generation_tokens"].observe(self._tokens)
         metrics.in_flight -= 1
 
@@ -150,7 +142,7 @@ class LmdeployGeneration:
             metrics.histograms["time_per_output_token_seconds"].observe(gap_s)
         else:
             self._cached = output.cached_tokens
-            metrics.prompt_tokens += self._request.prompt_tokens
+            metrics.prompt_tokens += self._prompt_tokens
             metrics.cached_tokens += output.cached_tokens
             metrics.histograms["time_to_first_token_seconds"].observe(now - self._started_at)
         self._last_at = now
@@ -160,25 +152,20 @@ class LmdeployGeneration:
         return self.answer.next_text(tokens) if tokens else ""
 
     def _flush(self) -> None:
-        if self._request.stream and self._pending and not self.finished:
+        if self._stream and self._pending and not self.finished:
             self._write(self._text(), None)
 
     def _write(self, text: str, reason: str | None) -> None:
         choice: dict[str, object] = {"index": 0}
-        choice |= {"delta": {"role": "assistant", "content": text}} if self._request.chat else {"text": text}
+        choice |= {"delta": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         if reason is not None or self._server.release < (0, 14, 0):
             choice["finish_reason"] = reason  # the key is absent until the last chunk in newer versions
         self._exchange.write(b'data: %b,"choices":[%b],"usage":null}\n\n' % (self._head, orjson.dumps(choice)))
 
-    def _kind(self) -> str:
-        if not self._request.chat:
-            return "text_completion"
-        return "chat.completion.chunk" if self._request.stream else "chat.completion"
-
     def _usage(self) -> dict[str, object]:
-        total = self._request.prompt_tokens + self._tokens
+        total = self._prompt_tokens + self._tokens
         usage: dict[str, object] = {
-            "prompt_tokens": self._request.prompt_tokens,
+            "prompt_tokens": self._prompt_tokens,
             "total_tokens": total,
             "completion_tokens": self._tokens,
         }
@@ -188,16 +175,10 @@ class LmdeployGeneration:
 
     def _body(self, text: str, reason: str | None) -> bytes:
         choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
-        choice |= (
-            {"message": {"role": "assistant", "content": text, "tool_calls": None}}
-            if self._request.chat
-            else {"text": text}
-        )
+        message = {"role": "assistant", "content": text, "tool_calls": None}
+        choice |= {"message": message} if self._chat else {"text": text}
         return orjson.dumps({**self._base, "choices": [choice], "usage": self._usage()})
 
     def _disconnected(self) -> None:
-        if not self.finished:
-            self.finished = True
-            self._server.metrics.failed += 1
-            self._server.metrics.in_flight -= 1
-            self._server.engine.abort([str(self.session)])
+        self._end(failed=True)
+        self._server.engine.abort([str(self._session)])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import orjson
 
+from loadchaos.simulator.body import inside
 from loadchaos.simulator.engine.client import EngineDiedEarlyError
-from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.api import Route
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.vllm import errors
@@ -34,21 +34,20 @@ class Admin:
         self.sleeping = False
         self.refusing = False
 
-    def routes(self) -> Mapping[tuple[str, str], Route]:
-        known: tuple[tuple[Release, str, str, Route], ...] = (
-            ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
-            ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
-            ((0, 16, 0), "POST", "/reset_encoder_cache", self._reset_encoder_cache),
-            ((0, 8, 0), "GET", "/server_info", self._server_info),
-            ((0, 12, 0), "POST", "/pause", self._pause),
-            ((0, 12, 0), "POST", "/resume", self._resume),
-            ((0, 12, 0), "GET", "/is_paused", lambda exchange: exchange.send_json({"is_paused": self.paused})),
-            ((0, 8, 0), "POST", "/sleep", self._sleep),
-            ((0, 8, 0), "POST", "/wake_up", self._wake_up),
-            ((0, 8, 0), "GET", "/is_sleeping", self._is_sleeping),
-            ((0, 19, 0), "POST", "/abort_requests", self._abort_requests),
+    def routes(self) -> Iterable[Route]:
+        return (
+            Route("POST", "/reset_prefix_cache", self._reset_prefix_cache),
+            Route("POST", "/reset_mm_cache", self._reset_mm_cache, (0, 11, 2)),
+            Route("POST", "/reset_encoder_cache", self._reset_encoder_cache, (0, 16, 0)),
+            Route("GET", "/server_info", self._server_info),
+            Route("POST", "/pause", self._pause, (0, 12, 0)),
+            Route("POST", "/resume", self._resume, (0, 12, 0)),
+            Route("GET", "/is_paused", lambda exchange: exchange.send_json({"is_paused": self.paused}), (0, 12, 0)),
+            Route("POST", "/sleep", self._sleep),
+            Route("POST", "/wake_up", self._wake_up),
+            Route("GET", "/is_sleeping", self._is_sleeping),
+            Route("POST", "/abort_requests", self._abort_requests, (0, 19, 0)),
         )
-        return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
     async def _call_engine(self, method: str, *arguments: object) -> object:
         try:
@@ -67,7 +66,7 @@ class Admin:
         exchange.send(200, b"", None)
 
     async def _reset_prefix_cache(self, exchange: HttpExchange) -> None:
-        running = exchange.query.get("reset_running_requests", ["false"])[-1].lower() == "true"
+        running = exchange.option("reset_running_requests", "false").lower() == "true"
         done = await self._call_engine("reset_prefix_cache", running)
         if self._api.release >= (0, 32, 0):
             exchange.send_json({"success": bool(done)})
@@ -75,7 +74,7 @@ class Admin:
             exchange.send(200, b"", None)
 
     async def _pause(self, exchange: HttpExchange) -> None:
-        mode = exchange.query.get("mode", ["abort"])[-1]
+        mode = exchange.option("mode", "abort")
         if mode not in _MODES:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
             raise VllmRefusal(text)
@@ -83,7 +82,7 @@ class Admin:
         await self._stop_serving(mode)
         await self._call_engine("pause", mode)
         self.paused = True
-        exchange.send(200, b'{"status":"paused"}')
+        exchange.send_json({"status": "paused"})
 
     async def _stop_serving(self, mode: str) -> None:
         self._api.set_holding(True)
@@ -96,11 +95,10 @@ class Admin:
         await self._call_engine("resume")
         self.paused = self.refusing = False
         self._api.set_holding(self.sleeping)
-        exchange.send(200, b'{"status":"resumed"}')
+        exchange.send_json({"status": "resumed"})
 
     async def _sleep(self, exchange: HttpExchange) -> None:
-        level = int(exchange.query.get("level", ["1"])[-1] or 1)
-        mode = exchange.query.get("mode", ["abort"])[-1]
+        level, mode = int(exchange.option("level", "1") or 1), exchange.option("mode", "abort")
         await self._stop_serving(mode)
         await self._call_engine("sleep", level, mode)
         self.sleeping = True
@@ -120,15 +118,14 @@ class Admin:
         exchange.send_json({"is_sleeping": self.sleeping})
 
     async def _abort_requests(self, exchange: HttpExchange) -> None:
-        asked = orjson.loads(exchange.body or b"{}")
-        ids = asked.get("request_ids") if isinstance(asked, dict) else None
-        everything = ids is None or not ids or bool(asked.get("abort_all"))
-        chosen = None
-        if ids and not everything:
-            chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids]
-        count = self._api.abort_all(chosen)
+        asked = inside(orjson.loads(exchange.body or b"{}"))
+        ids = asked.get("request_ids")
+        chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids] if isinstance(ids, list) else []
+        if asked.get("abort_all"):
+            chosen.clear()
+        count = self._api.abort_all(chosen or None)
         # An unknown id counts as aborted, too (measured).
-        exchange.send_json({"status": "aborted", "aborted": count if everything else len(chosen or ())})
+        exchange.send_json({"status": "aborted", "aborted": len(chosen) or count})
 
     async def _server_info(self, exchange: HttpExchange) -> None:
         options = self._api.options
@@ -141,7 +138,7 @@ class Admin:
             else {"method": "mtp", "num_speculative_tokens": options.engine.num_speculative_tokens},
         }
         environment = {key: value for key, value in os.environ.items() if key.startswith("VLLM_")}
-        as_json = exchange.query.get("config_format", ["text"])[-1] == "json"
+        as_json = exchange.option("config_format", "text") == "json"
         shown: object = config if as_json else ", ".join(f"{key}={value!r}" for key, value in config.items())
         body = {"vllm_config": shown, "vllm_env": environment}
         if self._api.release >= (0, 19, 0):

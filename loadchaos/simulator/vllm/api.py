@@ -7,11 +7,11 @@ import os
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
+from loadchaos.simulator.body import Body, objects
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
@@ -21,15 +21,17 @@ from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor, place_images
 from loadchaos.simulator.options import Options, adapters
-from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription, translate
+from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.pooling import PoolingRequest
 from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
+from loadchaos.simulator.vllm.translate import messages_to_chat, responses_to_chat
 from loadchaos.simulator.vllm.typed_streams import GENERATIONS
 
-_RESPONSES_SINCE, _MESSAGES_SINCE = (0, 10, 0), (0, 11, 1)
+_RESPONSES = "/v1/responses"
 _MOST_RESPONSES = 10_000
 
 _MOST_SEEN = 4096
@@ -50,7 +52,7 @@ class VllmApi(Api):
         """The images that the engine has, by hash."""
         self._admin = Admin(self)
         self._generations: dict[str, VllmGeneration] = {}
-        self._kept_responses: dict[str, list[dict[str, Any]]] = {}
+        self._kept_responses: dict[str, Sequence[Body]] = {}
         self._admitting = asyncio.Event()
         self._admitting.set()
         self._all_answered = asyncio.Event()
@@ -95,34 +97,31 @@ class VllmApi(Api):
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
         errors.send(exchange, refusal, self.release)
 
-    def _table(self) -> dict[tuple[str, str], Route]:
-        table: dict[tuple[str, str], Route] = {
-            ("POST", "/v1/chat/completions"): partial(self._generate, chat=True),
-            ("POST", "/v1/completions"): partial(self._generate, chat=False),
-            ("GET", "/v1/models"): self._models,
-            ("POST", "/tokenize"): self._tokenize,
-            ("POST", "/detokenize"): self._detokenize,
-            ("GET", "/health"): self._health,
-            ("GET", "/ping"): self._health,
-            ("POST", "/ping"): self._health,
-            ("GET", "/version"): lambda exchange: exchange.send_json({"version": self.options.engine.version}),
-            ("GET", "/load"): lambda exchange: exchange.send_json({"server_load": self._server_load()}),
-            ("GET", "/metrics"): self._metrics,
-        }
-        if self.release >= render.SINCE:
-            table |= {("POST", path): partial(self._render, chat=chat) for path, chat in render.PATHS.items()}
-        if self.release >= _RESPONSES_SINCE:
-            table["POST", "/v1/responses"] = self._responses
-        if self.release >= _MESSAGES_SINCE:
-            table["POST", "/v1/messages"] = self._messages
-        table |= {("POST", path): self._pool for path in pooling.PATHS}
-        table["POST", transcription.PATH] = self._transcribe
-        if self.options.server.dev_mode:
-            table |= self._admin.routes()
-        return table
+    def _routes(self) -> Iterable[Route]:
+        return (
+            Route("POST", "/v1/chat/completions", partial(self._generate, chat=True)),
+            Route("POST", "/v1/completions", partial(self._generate, chat=False)),
+            Route("POST", "/v1/chat/completions/render", partial(self._render, chat=True), (0, 18, 0)),
+            Route("POST", "/v1/completions/render", partial(self._render, chat=False), (0, 18, 0)),
+            Route("POST", _RESPONSES, partial(self._generate, chat=True, translated=self._from_response), (0, 10, 0)),
+            Route("POST", "/v1/messages", partial(self._generate, chat=True, translated=messages_to_chat), (0, 11, 1)),
+            Route("POST", transcription.PATH, self._transcribe),
+            *(Route("POST", path, lambda exchange: PoolingRequest(self, exchange).submit()) for path in pooling.PATHS),
+            Route("GET", "/v1/models", self._models),
+            Route("POST", "/tokenize", self._tokenize),
+            Route("POST", "/detokenize", self._detokenize),
+            Route("GET", "/health", self._health),
+            Route("GET", "/ping", self._health),
+            Route("POST", "/ping", self._health),
+            Route("GET", "/version", lambda exchange: exchange.send_json({"version": self.options.engine.version})),
+            Route("GET", "/load", self._load),
+            Route("GET", "/metrics", self._metrics),
+            *(self._admin.routes() if self.options.server.dev_mode else ()),
+        )
 
-    def _server_load(self) -> int:
-        return len(self._generations) if self.options.server.enable_server_load_tracking else 0
+    def _load(self, exchange: HttpExchange) -> None:
+        tracked = self.options.server.enable_server_load_tracking
+        exchange.send_json({"server_load": len(self._generations) if tracked else 0})
 
     # simple endpoints
 
@@ -145,38 +144,39 @@ class VllmApi(Api):
         ]
         exchange.send_json({"object": "list", "data": [card, *loras]})
 
-    def _body(self, exchange: HttpExchange) -> dict[str, Any]:
+    def body(self, exchange: HttpExchange) -> Body:
+        """Return the body of a request for a model that is served. Raises VllmRefusal."""
         data = requests.parse_body(exchange)
         requests.check_model(data, self.model, self.adapters)
         return data
 
     async def _tokenize(self, exchange: HttpExchange) -> None:
-        data = self._body(exchange)
+        data = self.body(exchange)
         if "messages" in data:
             prompt = requests.chat_prompt(data, self.options)
             ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
-        elif isinstance(data.get("prompt"), str):
-            ids = tuple(requests.encode(data["prompt"]))
+        elif isinstance(text := data.get("prompt"), str):
+            ids = tuple(requests.encode(text))
         else:
             shown = f"<dict of {len(data)} items>"
             template = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
             text = f"2 validation errors:\n  {template % ('prompt', shown)}\n  {template % ('messages', shown)}"
             raise VllmRefusal(text, "Bad Request", "body.prompt")
-        texts = [tokenizer.token_text(i) for i in ids] if data.get("return_token_strs") else None
+        texts = [tokenizer.decode((i,)) for i in ids] if data.get("return_token_strs") else None
         limit = self.options.engine.max_model_len
         exchange.send_json({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
 
     def _detokenize(self, exchange: HttpExchange) -> None:
-        data = self._body(exchange)
+        data = self.body(exchange)
         tokens = data.get("tokens")
         if not isinstance(tokens, list):
-            raise errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
+            raise errors.missing("tokens", data)
         exchange.send_json({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))})
 
     async def _render(self, exchange: HttpExchange, *, chat: bool) -> None:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
             raise render.disabled()
-        data = self._body(exchange)
+        data = self.body(exchange)
         sampling = requests.sampling(data, chat, self.options)
         results = []
         for prompt in requests.prompts(data, self.options, chat=chat):
@@ -187,15 +187,8 @@ class VllmApi(Api):
 
     # generation
 
-    def _responses(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        data = requests.parse_body(exchange)
-        response_id = str(data.get("request_id") or f"resp_{uuid.uuid4().hex[:16]}")
-        chat = translate.responses_to_chat(data, self._kept_responses.get)
-        return self._generate_from(exchange, chat, chat=True, shown_id=response_id)
-
-    def _messages(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        data = translate.messages_to_chat(requests.parse_body(exchange))
-        return self._generate_from(exchange, data, chat=True)
+    def _from_response(self, data: Body) -> Body:
+        return responses_to_chat(data, self._kept_responses.get)
 
     def _transcribe(self, exchange: HttpExchange) -> None:
         form = transcription.Form(exchange)
@@ -208,20 +201,15 @@ class VllmApi(Api):
         checked = CheckedRequest(requests.Prompt((transcription.START, ()), (source,)), sampling, True, shown_id)
         self._submit(exchange, checked, (form.audio(),))
 
-    def _pool(self, exchange: HttpExchange) -> None:
-        pooling.PoolingRequest(self, exchange).submit()
-
-    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
+    def keep_response(self, response_id: str, messages: Sequence[Body]) -> None:
         if len(self._kept_responses) >= _MOST_RESPONSES:
             self._kept_responses.pop(next(iter(self._kept_responses)))
         self._kept_responses[response_id] = messages
 
-    def _generate(self, exchange: HttpExchange, chat: bool) -> Awaitable[None] | None:
-        return self._generate_from(exchange, requests.parse_body(exchange), chat=chat)
-
-    def _generate_from(
-        self, exchange: HttpExchange, data: dict[str, Any], *, chat: bool, shown_id: str = ""
+    def _generate(
+        self, exchange: HttpExchange, *, chat: bool, translated: Callable[[Body], Body] = lambda data: data
     ) -> Awaitable[None] | None:
+        data = translated(requests.parse_body(exchange))
         if chat and "messages" not in data:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
         adapter = requests.check_model(data, self.model, self.adapters)
@@ -232,8 +220,10 @@ class VllmApi(Api):
         guided = guided_answer(data, zlib.crc32(exchange.body))
         if guided is not None and guided.tool and self.rules.ends_calls_at:
             guided = guided._replace(text=guided.text.partition(self.rules.ends_calls_at)[0])
-        shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
-        messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
+        shown_id, messages = new_id(chat, exchange.headers.get("x-request-id")), tuple[Body, ...]()
+        if exchange.path == _RESPONSES:
+            shown_id = str(data.get("request_id") or f"resp_{uuid.uuid4().hex[:16]}")
+            messages = tuple(objects(data["messages"]))
         salt = str(data.get("cache_salt") or "")
         checked = CheckedRequest(
             prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter, cache_salt=salt
@@ -251,17 +241,16 @@ class VllmApi(Api):
             self._submit(exchange, checked, decoded)
 
     async def _decode_images(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
-        results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
-        decoded = []
-        for source, result in zip(sources, results, strict=True):
-            if isinstance(result, AspectRatioError):
-                raise errors.aspect_ratio(result.width, result.height) from result
-            if isinstance(result, ImageError):
-                raise VllmRefusal(str(result), result.kind, None, result.status) from result
-            if isinstance(result, BaseException):
-                raise result
-            decoded.append(result if source.uuid is None else result.named(source.uuid))
-        return decoded
+        images = await self._decoded(source.url for source in sources)
+        return [
+            image if source.uuid is None else image.named(source.uuid)
+            for source, image in zip(sources, images, strict=True)
+        ]
+
+    def _unreadable(self, error: ImageError) -> Refusal:
+        if isinstance(error, AspectRatioError):
+            return errors.aspect_ratio(error.width, error.height)
+        return VllmRefusal(str(error), error.kind, None, error.status)
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
         ids, images = place_images(checked.prompt.pieces, decoded)

@@ -4,13 +4,14 @@ in their sources.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.api import Refusal
 from loadchaos.simulator.http.server import HttpExchange, error_event
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
-PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
@@ -38,9 +39,6 @@ def stream_event(refusal: Refusal, release: Release) -> bytes:
     if release < (0, 9, 0):
         error = {"object": "error", **error}
     return error_event(error)
-
-
-DONE = b"data: [DONE]\n\n"
 
 
 def dead(release: Release) -> VllmRefusal:
@@ -76,6 +74,19 @@ def validation(kind: str, place: str, message: str, value: object, more: str = "
         f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{value}'{more}}}"
     )
     return VllmRefusal(text, "Bad Request", place)
+
+
+def pydantic(message: str, kind: str, shown: str, type_name: str) -> str:
+    """Return the two lines of pydantic about a bad value."""
+    return (
+        f"  {message} [type={kind}, input_value={shown}, input_type={type_name}]\n"
+        f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}"
+    )
+
+
+def missing(name: str, data: Mapping[str, object]) -> VllmRefusal:
+    """Return the refusal of a body that lacks a field."""
+    return validation("missing", f"body.{name}", "Field required", f"<dict of {len(data)} items>")
 
 
 def too_long(count: int, limit: int, release: Release) -> VllmRefusal:

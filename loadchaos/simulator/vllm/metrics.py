@@ -52,7 +52,6 @@ class VllmMetrics:
 
     def page(self, stats: EngineStats) -> bytes:
         page = MetricsPage()
-        page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
         self._gauges(page, stats, labels)
         self._counters(page, stats, labels)

@@ -10,13 +10,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from loadchaos.simulator.body import Body
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.vllm import errors, requests
-from loadchaos.simulator.vllm.errors import VllmRefusal, validation
+from loadchaos.simulator.vllm.errors import VllmRefusal, missing, validation
 
 if TYPE_CHECKING:
     from loadchaos.simulator.vllm.api import VllmApi
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _BEGIN, _END = 257, 258
 _DIMENSIONS = 64
 PATHS = ("/v1/embeddings", "/score", "/v1/score", "/rerank", "/v1/rerank")
-SINCE = (0, 8, 0)
 
 
 class PoolingRequest:
@@ -32,12 +32,10 @@ class PoolingRequest:
 
     def __init__(self, server: VllmApi, exchange: HttpExchange) -> None:
         self._server, self._exchange = server, exchange
-        data = requests.parse_body(exchange)
-        requests.check_model(data, server.model, server.adapters)
+        data = server.body(exchange)
         if server.engine.dead:
             raise errors.dead(server.release)
-        kind = exchange.path.removeprefix("/v1").removeprefix("/")
-        self._prompts, self._body = _KINDS[kind](data)
+        self._prompts, self._body = _KINDS[exchange.path.rpartition("/")[2]](data)
         limit = server.options.engine.max_model_len
         for prompt in self._prompts:
             if len(prompt) > limit:
@@ -46,7 +44,7 @@ class PoolingRequest:
         self._left = len(self._prompts)
         self._finished = False
         self._ids = [f"pool-{uuid.uuid4().hex[:16]}-{n}" for n in range(len(self._prompts))]
-        exchange.on_disconnect = self._disconnected
+        exchange.on_disconnect = self._end
 
     def submit(self) -> None:
         for request_id, prompt in zip(self._ids, self._prompts, strict=True):
@@ -74,12 +72,7 @@ class PoolingRequest:
         self._server.metrics.prompt_tokens += tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
         head = {"id": f"embd-{uuid.uuid4().hex[:16]}", "object": "list", "created": int(time.time())}
-        body = {**head, "model": self._server.model, **self._body, "usage": usage}
-        self._exchange.send_json(body)
-
-    def _disconnected(self) -> None:
-        if not self._finished:
-            self._end()
+        self._exchange.send_json({**head, "model": self._server.model, **self._body, "usage": usage})
 
     def _end(self) -> None:
         self._finished = True
@@ -87,12 +80,14 @@ class PoolingRequest:
 
 
 Prompt = tuple[int, ...]
+Answer = tuple[list[Prompt], Body]
+"""Prompts of a request, and what its answer has beside the usual fields."""
 
 
-def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
+def _texts(data: Body, *names: str) -> list[str]:
     name = next((n for n in names if n in data), None)
     if name is None:
-        raise validation("missing", f"body.{names[0]}", "Field required", f"<dict of {len(data)} items>")
+        raise missing(names[0], data)
     value = data[name]
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
@@ -100,17 +95,13 @@ def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
     return texts
 
 
-Answer = tuple[list[Prompt], dict[str, Any]]
-"""Prompts of a request, and what its answer has beside the usual fields."""
-
-
-def _embeddings(data: Mapping[str, Any]) -> Answer:
+def _embeddings(data: Body) -> Answer:
     prompts = [_prompt(text) for text in _texts(data, "input")]
     vectors = [{"index": n, "object": "embedding", "embedding": _vector(p)} for n, p in enumerate(prompts)]
     return prompts, {"data": vectors}
 
 
-def _score(data: Mapping[str, Any]) -> Answer:
+def _score(data: Body) -> Answer:
     one, two = _texts(data, "text_1", "queries", "data_1"), _texts(data, "text_2", "documents", "data_2")
     if len(one) not in {1, len(two)}:
         raise VllmRefusal("Input lengths must be either 1:1, 1:N or N:N")
@@ -118,19 +109,18 @@ def _score(data: Mapping[str, Any]) -> Answer:
     return prompts, {"data": [{"index": n, "object": "score", "score": _relevance(p)} for n, p in enumerate(prompts)]}
 
 
-def _rerank(data: Mapping[str, Any]) -> Answer:
+def _rerank(data: Body) -> Answer:
     (query, *_), documents = _texts(data, "query"), _texts(data, "documents")
     prompts = [_prompt(query, document) for document in documents]
+    best_first = sorted(enumerate(prompts), key=lambda item: -_relevance(item[1]))
     results = [
         {"index": n, "document": {"text": documents[n]}, "relevance_score": _relevance(prompt)}
-        for n, prompt in enumerate(prompts)
+        for n, prompt in best_first
     ]
-    return prompts, {"results": sorted(results, key=lambda result: -result["relevance_score"])}
+    return prompts, {"results": results}
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
-    "embeddings": _embeddings, "score": _score, "rerank": _rerank,
-}  # fmt: skip
+_KINDS: Mapping[str, Callable[[Body], Answer]] = {"embeddings": _embeddings, "score": _score, "rerank": _rerank}
 
 
 def _prompt(*texts: str) -> Prompt:

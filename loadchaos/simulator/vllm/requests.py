@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
+from loadchaos.simulator.body import Body, inside
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
@@ -68,12 +69,12 @@ class CheckedRequest:
     ids: tuple[int, ...] = ()
     images: tuple[Placed, ...] = field(default=())
     guided: Guided | None = None
-    messages: tuple[dict[str, Any], ...] = ()
+    messages: tuple[Body, ...] = ()
     adapter: str = ""
     cache_salt: str = ""
 
 
-def parse_body(exchange: HttpExchange) -> dict[str, Any]:
+def parse_body(exchange: HttpExchange) -> Body:
     """Return the body as an object. Raises VllmRefusal as vLLM's request validation does."""
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
@@ -91,19 +92,18 @@ def parse_body(exchange: HttpExchange) -> dict[str, Any]:
             ) from error
         more = ", 'ctx': {'error': 'Expecting value'}"
         raise validation("json_invalid", f"body.{error.pos}", "JSON decode error", "<dict of 0 items>", more) from error
-    if not isinstance(data, dict):
-        text = "Input should be a valid dictionary or object to extract fields from"
-        raise validation(
-            "model_attributes_type", "body", text, f"<list of {len(data)} items>" if isinstance(data, list) else data
-        )
-    return data
+    if isinstance(data, dict):
+        return data
+    text = "Input should be a valid dictionary or object to extract fields from"
+    shown = f"<list of {len(data)} items>" if isinstance(data, list) else data
+    raise validation("model_attributes_type", "body", text, shown)
 
 
-def check_model(data: Mapping[str, Any], model: str, adapters: Container[str] = ()) -> str:
+def check_model(data: Body, model: str, adapters: Container[str] = ()) -> str:
     """Check that a model named in the request is served. Returns the LoRA adapter that it names; empty: the base model."""
     requested = data.get("model")
-    if requested in adapters:
-        return str(requested)
+    if isinstance(requested, str) and requested in adapters:
+        return requested
     if requested and requested != model:
         raise VllmRefusal(
             f"The model `{requested}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
@@ -111,7 +111,7 @@ def check_model(data: Mapping[str, Any], model: str, adapters: Container[str] = 
     return ""
 
 
-def _integer(data: Mapping[str, Any], name: str) -> int | None:
+def _integer(data: Body, name: str) -> int | None:
     value = data.get(name)
     if value is None:
         return None
@@ -122,7 +122,7 @@ def _integer(data: Mapping[str, Any], name: str) -> int | None:
         raise validation("int_parsing", f"body.{name}", text, value) from None
 
 
-def _number(data: Mapping[str, Any], name: str, default: float) -> float:
+def _number(data: Body, name: str, default: float) -> float:
     value = data.get(name)
     if value is None:
         return default
@@ -132,7 +132,7 @@ def _number(data: Mapping[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
+def sampling(data: Body, chat: bool, options: Options) -> Sampling:
     """Return the sampling parameters, checked as far as vLLM checks them. Raises VllmRefusal for a bad value."""
     limit = options.engine.max_model_len
     max_tokens = _integer(data, "max_completion_tokens") if chat else None
@@ -169,12 +169,12 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
         bool(data.get("ignore_eos")),
         temperature,
         seed,
-        (stop,) if isinstance(stop, str) else tuple(stop),
+        (stop,) if isinstance(stop, str) else tuple(str(text) for text in stop) if isinstance(stop, list) else (),
         count or 1,
         stream,
-        bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
+        bool(inside(stream_options).get("include_usage")),
         chat and bool(data.get("logprobs")),
-        int(data.get("top_logprobs") or 0),
+        _integer(data, "top_logprobs") or 0,
     )
 
 
@@ -185,12 +185,12 @@ def _check_tools(choice: object, options: Options) -> None:
     if choice == "auto":
         raise VllmRefusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     if isinstance(choice, Mapping):
-        name = (choice.get("function") or {}).get("name")
+        name = inside(choice.get("function")).get("name")
         choice = f"function=ChatCompletionNamedFunction(name={name!r}) type='function'"
     raise VllmRefusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
 
 
-def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, count: int) -> None:
+def _check_ranges(data: Body, temperature: float, top_p: float, count: int) -> None:
     if temperature < 0:
         text = f"temperature must be non-negative, got {temperature}."
         raise bad_parameter(text, "temperature", temperature)
@@ -212,21 +212,16 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
         value = _number(data, name, 0.0)
         if not -2 <= value <= 2:
             raise VllmRefusal(f"{name} must be in [-2, 2], got {value}.")
-    bias = data.get("logit_bias")
-    if isinstance(bias, Mapping):
-        wrong = [int(key) for key in bias if str(key).isdigit() and int(key) >= tokenizer.VOCABULARY_SIZE]
-        if wrong:
-            text = (
-                f"token_id(s) {wrong} in logit_bias contain out-of-vocab token ids. "
-                f"Vocabulary size: {tokenizer.VOCABULARY_SIZE}"
-            )
-            raise bad_parameter(text, "logit_bias", wrong)
+    size = tokenizer.VOCABULARY_SIZE
+    if wrong := [int(key) for key in inside(data.get("logit_bias")) if key.isdigit() and int(key) >= size]:
+        text = f"token_id(s) {wrong} in logit_bias contain out-of-vocab token ids. Vocabulary size: {size}"
+        raise bad_parameter(text, "logit_bias", wrong)
 
 
-def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
+def chat_prompt(data: Body, options: Options) -> Prompt:
     """Apply the chat template (ChatML, as Qwen's) to messages. Raises VllmRefusal for bad messages."""
     if "messages" not in data:
-        raise validation("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
+        raise errors.missing("messages", data)
     messages = data["messages"]
     if not isinstance(messages, list):
         raise validation("list_type", "body.messages", "Input should be a valid list", messages)
@@ -237,17 +232,17 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     for message in messages:
         if not isinstance(message, Mapping):
             raise validation("dict_type", "body.messages.0", "Input should be a valid dictionary", message)
-        given, calls = message.get("content"), message.get("tool_calls") or ()
-        content = _content("" if calls and given is None else given, sources, options) + _called(calls)
+        given, called = message.get("content"), _called(message.get("tool_calls"))
+        content = _content("" if called and given is None else given, sources, options) + called
         text.append(f"<|im_start|>{message.get('role', 'user')}\n{content}<|im_end|>\n")
     if data.get("add_generation_prompt", True):
         text.append("<|im_start|>assistant\n")
     return _pieces("".join(text), sources, options)
 
 
-def _called(calls: Sequence[Any]) -> str:
+def _called(calls: object) -> str:
     found = []
-    for call in calls:
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             raise validation("missing", "body.messages.0.tool_calls.0.function", "Field required", call)
@@ -260,7 +255,7 @@ def _called(calls: Sequence[Any]) -> str:
     return "".join(found)
 
 
-def _content(content: Any, sources: list[MediaSource], options: Options) -> str:
+def _content(content: object, sources: list[MediaSource], options: Options) -> str:
     if isinstance(content, str):
         return content.replace(_IMAGE_MARK, "")
     if not isinstance(content, list):
@@ -269,28 +264,29 @@ def _content(content: Any, sources: list[MediaSource], options: Options) -> str:
     return "".join(_part(part, sources, options) for part in content)
 
 
-def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
+def _part(part: object, sources: list[MediaSource], options: Options) -> str:
     if isinstance(part, str):
         return part.replace(_IMAGE_MARK, "")
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind in {"text", "input_text", "refusal"} and isinstance(part.get("text"), str):
-        return str(part["text"]).replace(_IMAGE_MARK, "")
-    if kind in {"input_audio", "audio_url"}:
-        return _audio_part(part, sources, options)
-    if kind not in {"image_url", "video_url"}:
+    fields = inside(part)
+    kind, text = fields.get("type"), fields.get("text")
+    if kind in ("text", "input_text", "refusal") and isinstance(text, str):
+        return text.replace(_IMAGE_MARK, "")
+    if kind in ("input_audio", "audio_url"):
+        return _audio_part(fields, sources, options)
+    if kind not in ("image_url", "video_url"):
         raise VllmRefusal(_bad_part(part))
     if not options.server.images:
         raise VllmRefusal(f"{options.server.model} is not a multimodal model")
     _check_count(str(kind).removesuffix("_url"), sources, options)
-    image = part.get(kind)
+    image = fields.get(str(kind))
     if not isinstance(image, Mapping):
-        raise VllmRefusal(_bad_image(part, image))
-    name = part.get("uuid")
+        raise VllmRefusal(_bad_image(fields, image))
+    name = fields.get("uuid")
     sources.append(MediaSource(str(image.get("url", "")), None if name is None else str(name)))
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
 
 
-def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Options) -> str:
+def _audio_part(part: Body, sources: list[MediaSource], options: Options) -> str:
     _check_count("audio", sources, options)
     given = part.get("input_audio")
     if not isinstance(given, Mapping):
@@ -306,25 +302,19 @@ def _check_count(what: str, sources: Sequence[MediaSource], options: Options) ->
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 
-def _bad_image(part: Mapping[str, Any], image: Any) -> str:
+def _bad_image(part: Body, image: object) -> str:
     head = "1 validation error for ChatCompletionContentPartImageParam\nimage_url\n"
     if "image_url" not in part:
-        return f"{head}  Field required [type=missing, input_value={part!r}, input_type=dict]\n{errors.PYDANTIC}missing"
+        return head + errors.pydantic("Field required", "missing", repr(part), "dict")
     shown = repr(image)
     if len(shown) > 50:
         shown = f"{shown[:26]}...{shown[-21:]}"
-    kind = type(image).__name__
-    return (
-        f"{head}  Input should be a valid dictionary [type=dict_type, input_value={shown}, input_type={kind}]\n"
-        f"{errors.PYDANTIC}dict_type"
-    )
+    return head + errors.pydantic("Input should be a valid dictionary", "dict_type", shown, type(image).__name__)
 
 
-def _bad_part(part: Any) -> str:
-    return (
-        "8 validation errors for ValidatorIterator\n0.ChatCompletionContentPartTextParam.text\n"
-        f"  Field required [type=missing, input_value={part!r}, input_type={type(part).__name__}]\n{errors.PYDANTIC}missing"
-    )
+def _bad_part(part: object) -> str:
+    head = "8 validation errors for ValidatorIterator\n0.ChatCompletionContentPartTextParam.text\n"
+    return head + errors.pydantic("Field required", "missing", repr(part), type(part).__name__)
 
 
 def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prompt:
@@ -347,7 +337,7 @@ def encode(text: str) -> list[int]:
         raise VllmRefusal(text) from error
 
 
-def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
+def completion_prompt(data: Body, options: Options) -> Prompt:
     """Return the prompt of a completion: a text or a list of token ids. Raises VllmRefusal for a bad prompt."""
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -368,7 +358,7 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     return Prompt((tuple(prompt),))
 
 
-def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
+def prompts(data: Body, options: Options, *, chat: bool) -> list[Prompt]:
     """Return the prompts of one body; a list of texts has several. Raises VllmRefusal for a bad prompt."""
     texts = data.get("prompt")
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):

@@ -5,47 +5,41 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import orjson
 
+from loadchaos.simulator.body import Body
 from loadchaos.simulator.engine.answers import AnswerText, opening_of, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.http.server import DONE, HttpExchange
 from loadchaos.simulator.media.processor import answer_seed
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import DONE, VllmRefusal
+from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
 if TYPE_CHECKING:
     from loadchaos.simulator.vllm.api import VllmApi
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
-    """One of the n answers: its text, its end, and its unwritten tokens."""
+    """One of the n answers: its text, its end, and its unwritten tokens. `entries`: logprobs of tokens, not yet sent."""
 
-    __slots__ = (
-        "answer", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
-        "tokens", "written",
-    )  # fmt: skip
-
-    def __init__(
-        self, owner: VllmGeneration, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
-    ) -> None:
-        self.owner = owner
-        self.index = index
-        self.id = request_id
-        self.answer = AnswerText(seed, opening)
-        self.stop_after = len(opening)
-        self.entries: list[dict[str, object]] = []
-        self.parts: list[str] = []
-        self.tokens = 0
-        self.pending = 0
-        self.finish: str | None = None
-        self.stop_text: str | None = None
-        self.written = False
+    owner: VllmGeneration
+    index: int
+    id: str
+    answer: AnswerText
+    stop_after: int
+    entries: list[Body] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    tokens: int = 0
+    pending: int = 0
+    finish: str | None = None
+    stop_text: str | None = None
+    written: bool = False
 
     def output(self, output: RequestOutput) -> None:
         self.owner.output(self, output)
@@ -80,7 +74,7 @@ class VllmGeneration:
         opening = opening_of(checked.ids, pictures, guided)
         self._tool = guided.tool if guided is not None else ""
         self._named = guided is not None and guided.named
-        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
+        self.choices = [Choice(self, i, ids[i], AnswerText(seeds[i], opening), len(opening)) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         tier = {"service_tier": server.service_tier} if server.service_tier else {}
         head = {
@@ -159,8 +153,7 @@ class VllmGeneration:
 
     def _fail_stream(self, refusal: VllmRefusal) -> None:
         self._exchange.write(errors.stream_event(refusal, self._server.release))
-        self._exchange.write(DONE)
-        self._exchange.end()
+        self._exchange.end(DONE)
 
     def abort(self) -> None:
         """End with finish_reason abort and the text so far. /abort_requests, /pause and /sleep do this."""
@@ -214,38 +207,38 @@ class VllmGeneration:
 
     def _write(self, choice: Choice) -> None:
         """Write one chunk for all new tokens. The role comes before the first chunk of all."""
-        text = orjson.dumps(self._unwritten_text(choice))
+        text = self._unwritten_text(choice)
         chat = self._checked.chat
         if chat and not choice.written:
-            role = b'{"role":"assistant","content":""}'
-            self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, role))
+            deltas: list[Body] = [{"role": "assistant", "content": ""}]
             if self._tool:
                 call = {"index": 0, "id": f"call_{choice.id}", "type": "function", "function": {"name": self._tool}}
-                head = orjson.dumps({"tool_calls": [call]})
-                self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, head))
+                deltas.append({"tool_calls": [call]})
+            for delta in deltas:
+                self._chunk({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
         choice.written = True
-        finish = orjson.dumps(self._finish_reason(choice))
-        tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
-        content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
-        if self._tool and chat:
-            content = b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":%b}}]}' % text
-        logprobs = b"null"
-        if chat and self._checked.sampling.logprobs:
-            logprobs, choice.entries = orjson.dumps({"content": choice.entries}), []
-        fingerprint = b""
-        if choice.finish is not None and self._server.fingerprint:
-            fingerprint = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
-        choices = b'{"index":%d,%b,"logprobs":%b,"finish_reason":%b,%b"token_ids":null}' % (
-            choice.index,
-            content,
-            logprobs,
-            finish,
-            tail,
-        )
-        self._chunk(choices, fingerprint)
+        chunk: dict[str, object] = {"index": choice.index}
+        if not chat:
+            chunk["text"] = text
+        elif self._tool:
+            chunk["delta"] = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        else:
+            chunk["delta"] = {"content": text}
+        chunk |= {"logprobs": self._logprobs(choice), "finish_reason": self._finish_reason(choice)}
+        if choice.finish is not None:
+            chunk["stop_reason"] = choice.stop_text
+        self._chunk({**chunk, "token_ids": None}, last=choice.finish is not None)
 
-    def _chunk(self, choice: bytes, fingerprint: bytes = b"") -> None:
-        self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, fingerprint))
+    def _logprobs(self, choice: Choice) -> Body | None:
+        """Take the entries of the tokens since the last call; None where none were asked for."""
+        entries, choice.entries = choice.entries, []
+        return {"content": entries} if self._checked.sampling.logprobs else None
+
+    def _chunk(self, choice: Body, *, last: bool = False) -> None:
+        fingerprint = b""
+        if last and self._server.fingerprint:
+            fingerprint = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
+        self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, orjson.dumps(choice), fingerprint))
 
     def _flush(self) -> None:
         for choice in self.choices:
@@ -271,8 +264,7 @@ class VllmGeneration:
         if self._checked.sampling.include_usage:
             usage = orjson.dumps(self._usage(whole=False))
             self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
-        self._exchange.write(DONE)
-        self._exchange.end()
+        self._exchange.end(DONE)
 
     def _account(self) -> None:
         metrics, now, tokens = self._server.metrics, time.monotonic(), sum(c.tokens for c in self.choices)
@@ -286,7 +278,7 @@ class VllmGeneration:
             if tokens > 1:
                 metrics.tpot.observe((now - self._first_at) / (tokens - 1))
 
-    def _usage(self, whole: bool) -> dict[str, object]:
+    def _usage(self, whole: bool) -> Body:
         done = sum(c.tokens for c in self.choices)
         usage: dict[str, object] = {
             "prompt_tokens": self.prompt_tokens,
@@ -319,7 +311,7 @@ class VllmGeneration:
         called = self._checked.chat and self._tool and not self._named and choice.finish == "stop"
         return "tool_calls" if called else choice.finish
 
-    def _whole_choice(self, choice: Choice) -> dict[str, object]:
+    def _whole_choice(self, choice: Choice) -> Body:
         text = self._unwritten_text(choice)
         rest = {"finish_reason": self._finish_reason(choice), "stop_reason": choice.stop_text, "token_ids": None}
         if not self._checked.chat:
@@ -332,21 +324,19 @@ class VllmGeneration:
             called = {"name": self._tool, "arguments": text}
             calls = [{"id": f"call_{choice.id}", "type": "function", "function": called}]
             message |= {"content": None, "tool_calls": calls}
-        logprobs = {"content": choice.entries} if self._checked.sampling.logprobs else None
-        return {"index": choice.index, "message": message, "logprobs": logprobs, **rest}
+        return {"index": choice.index, "message": message, "logprobs": self._logprobs(choice), **rest}
 
     def _disconnected(self) -> None:
         """End after a disconnect. Such requests are counted in no finished_reason (measured on 0.32)."""
-        if not self.finished:
-            self.finished = True
-            self._server.engine.abort(self.ids)
-            self._server.generation_ended(self)
+        self.finished = True
+        self._server.engine.abort(self.ids)
+        self._server.generation_ended(self)
 
 
-def token_logprob(text: str, top: int) -> dict[str, object]:
+def token_logprob(text: str, top: int) -> Body:
     """Return one token's entry of `logprobs`. The second likely token is far behind."""
 
-    def entry(token: str, logprob: float) -> dict[str, object]:
+    def entry(token: str, logprob: float) -> Body:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
     second = entry(" the" if text != " the" else " of", -4.5)

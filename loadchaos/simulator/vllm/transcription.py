@@ -5,10 +5,10 @@ one serves both.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import orjson
 
+from loadchaos.simulator.body import Body
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.audio import of_bytes
 from loadchaos.simulator.media.processor import DecodedImage, ImageError
@@ -16,7 +16,6 @@ from loadchaos.simulator.vllm.errors import VllmRefusal, validation
 from loadchaos.simulator.vllm.streams import Choice, VllmGeneration
 
 PATH = "/v1/audio/transcriptions"
-SINCE = (0, 8, 0)
 _BOUNDARY = re.compile(r'multipart/form-data;.*boundary="?([^";]+)"?')
 _FIELD = re.compile(rb'name="([^"]+)"')
 START = (257, 258, 259, 260)
@@ -44,8 +43,8 @@ class Form:
             raise validation("missing", "body.file", "Field required", None)
         self.file = found
 
-    def sampling_fields(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"max_tokens": int(self.fields.get("max_completion_tokens") or 448)}
+    def sampling_fields(self) -> Body:
+        found: dict[str, object] = {"max_tokens": int(self.fields.get("max_completion_tokens") or 448)}
         if "seed" in self.fields:
             found["seed"] = int(self.fields["seed"])
         found["temperature"] = float(self.fields.get("temperature") or 0)
@@ -69,7 +68,7 @@ class TranscriptionGeneration(VllmGeneration):
     def _write(self, choice: Choice) -> None:
         delta = {"content": self._unwritten_text(choice)}
         choice.written = True
-        self._chunk(orjson.dumps({"delta": delta, "finish_reason": choice.finish, "stop_reason": None}))
+        self._chunk({"delta": delta, "finish_reason": choice.finish, "stop_reason": None})
 
     def _body(self) -> bytes:
         text = self._unwritten_text(self.choices[0])

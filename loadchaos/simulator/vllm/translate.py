@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from loadchaos.simulator.vllm.errors import VllmRefusal, validation
+from loadchaos.simulator.body import Body, inside, objects
+from loadchaos.simulator.vllm.errors import VllmRefusal, missing
 
-Kept = Callable[[str], list[dict[str, Any]] | None]
+Kept = Callable[[str], Sequence[Body] | None]
 """Finds the messages of an earlier response."""
 
 
-def responses_to_chat(data: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
+def responses_to_chat(data: Body, kept: Kept) -> Body:
     """Translate a body of /v1/responses. Raises VllmRefusal for a bad body, or an unknown earlier response."""
     if "input" not in data:
-        raise validation("missing", "body.input", "Field required", f"<dict of {len(data)} items>")
+        raise missing("input", data)
     asked = data["input"]
-    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else [_item(item) for item in asked]
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else [_item(i) for i in objects(asked)]
     if (earlier := data.get("previous_response_id")) is not None:
         before = kept(str(earlier))
         if before is None:
@@ -25,69 +25,67 @@ def responses_to_chat(data: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         messages = [*before, *messages]
     chat = {key: value for key, value in data.items() if key not in {"input", "text", "max_output_tokens", "tools"}}
     chat |= {"messages": messages, "max_tokens": data.get("max_output_tokens"), "temperature": data.get("temperature")}
-    form = (data.get("text") or {}).get("format")
-    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+    form = inside(inside(data.get("text")).get("format"))
+    if form.get("type") == "json_schema":
         chat["response_format"] = {"type": "json_schema", "json_schema": form}
-    if data.get("tools"):
-        chat["tools"] = [{"type": "function", "function": tool} for tool in data["tools"]]
-        choice = data.get("tool_choice")
-        if isinstance(choice, Mapping):
-            chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    if tools := objects(data.get("tools")):
+        chat["tools"] = [{"type": "function", "function": tool} for tool in tools]
+        if isinstance(choice := data.get("tool_choice"), Mapping):
+            chat["tool_choice"] = _named(choice)
     return chat
 
 
-def _item(item: Mapping[str, Any]) -> dict[str, Any]:
+def _item(item: Body) -> Body:
     content = item.get("content")
-    if isinstance(content, list):
-        content = [_part(part) for part in content]
-    return {"role": item.get("role", "user"), "content": content}
+    parts = [_part(part) for part in objects(content)]
+    return {"role": item.get("role", "user"), "content": parts if isinstance(content, list) else content}
 
 
-def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _part(part: Body) -> Body:
     if part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url", "")}}
     return part
 
 
-def messages_to_chat(data: Mapping[str, Any]) -> dict[str, Any]:
+def messages_to_chat(data: Body) -> Body:
     """Translate a body of /v1/messages. Raises VllmRefusal for a body without its required fields."""
     for name in ("messages", "max_tokens"):
         if name not in data:
-            raise validation("missing", f"body.{name}", "Field required", f"<dict of {len(data)} items>")
-    messages = [{"role": m.get("role"), "content": _content(m.get("content"))} for m in data["messages"]]
+            raise missing(name, data)
+    messages = [{"role": m.get("role"), "content": _content(m.get("content"))} for m in objects(data["messages"])]
     if isinstance(data.get("system"), str):
         messages.insert(0, {"role": "system", "content": data["system"]})
     kept = ("model", "max_tokens", "stream", "temperature", "top_p")
-    chat: dict[str, Any] = {name: data[name] for name in kept if name in data}
+    chat = {name: data[name] for name in kept if name in data}
     chat |= {"messages": messages, "stop": data.get("stop_sequences")}
-    form = (data.get("output_config") or {}).get("format")
+    form = inside(data.get("output_config")).get("format")
     if isinstance(form, Mapping):
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
-    if data.get("tools"):
-        chat["tools"] = [
-            {"type": "function", "function": {"name": t.get("name"), "parameters": t.get("input_schema")}}
-            for t in data["tools"]
-        ]
-        chat["tool_choice"] = _tool_choice(data.get("tool_choice"))
+    if tools := objects(data.get("tools")):
+        functions = [{"name": tool.get("name"), "parameters": tool.get("input_schema")} for tool in tools]
+        chat["tools"] = [{"type": "function", "function": function} for function in functions]
+        chat["tool_choice"] = _tool_choice(inside(data.get("tool_choice")))
     return chat
 
 
-def _tool_choice(choice: object) -> object:
-    if not isinstance(choice, Mapping):
-        return None
-    if choice.get("type") == "tool":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    return {"any": "required"}.get(str(choice.get("type")), choice.get("type"))
+def _tool_choice(choice: Body) -> object:
+    kind = choice.get("type")
+    return _named(choice) if kind == "tool" else "required" if kind == "any" else kind
 
 
-def _content(content: Any) -> Any:
+def _named(choice: Body) -> Body:
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _content(content: object) -> object:
     if not isinstance(content, list):
         return content
-    parts = []
-    for part in content:
-        source = part.get("source") if isinstance(part, Mapping) and part.get("type") == "image" else None
-        if isinstance(source, Mapping):
-            url = f"data:{source.get('media_type')};base64,{source.get('data')}"
-            part = {"type": "image_url", "image_url": {"url": url}}
-        parts.append(part)
-    return parts
+    return [_image(part) if isinstance(part, Mapping) else part for part in content]
+
+
+def _image(part: Body) -> Body:
+    source = inside(part.get("source"))
+    if not source or part.get("type") != "image":
+        return part
+    url = f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return {"type": "image_url", "image_url": {"url": url}}

@@ -5,21 +5,23 @@ the engine are those measured on vLLM 0.32.0.
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Sequence
 
 import orjson
 
+from loadchaos.simulator.body import Body
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.streams import Choice, VllmGeneration
 from loadchaos.simulator.vllm.transcription import PATH, TranscriptionGeneration
 
 
-def _event(kind: str, data: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
+class _TypedGeneration(VllmGeneration):
+    def _event(self, kind: str, data: Body) -> None:
+        self._exchange.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data)))
 
 
-class ResponsesGeneration(VllmGeneration):
+class ResponsesGeneration(_TypedGeneration):
     """A running generation of /v1/responses."""
 
     def _prepare(self) -> None:
@@ -28,7 +30,7 @@ class ResponsesGeneration(VllmGeneration):
         self._place = {"item_id": self._item, "output_index": 0}
         self._streamed: list[str] = []
         if self._checked.sampling.stream:
-            opening = self._response("in_progress", [], None)
+            opening = self._response("in_progress", [])
             for kind in ("response.created", "response.in_progress"):
                 self._send(kind, {"response": opening})
 
@@ -36,8 +38,8 @@ class ResponsesGeneration(VllmGeneration):
         del refusal  # vLLM breaks a stream off without an error
         self._exchange.cut()
 
-    def _send(self, kind: str, data: dict[str, Any]) -> None:
-        self._exchange.write(_event(kind, {**data, "sequence_number": self._number, "type": kind}))
+    def _send(self, kind: str, data: Body) -> None:
+        self._event(kind, {**data, "sequence_number": self._number, "type": kind})
         self._number += 1
 
     def _write(self, choice: Choice) -> None:
@@ -66,41 +68,33 @@ class ResponsesGeneration(VllmGeneration):
             self._send("response.content_part.done", {"content_index": 0, **self._place, "part": _part(text, None)})
         item = self._output(text, "completed")
         self._send("response.output_item.done", {"item": item, "output_index": 0})
-        response = self._response(self._status(), [item], self._tokens_used())
-        self._send("response.completed", {"response": response})  # of an incomplete response, too
+        self._send("response.completed", {"response": self._ended(text)})  # of an incomplete response, too
         self._exchange.end()
-        self._keep(text)
 
     def _body(self) -> bytes:
-        text = self._unwritten_text(self.choices[0])
-        self._keep(text)
-        return orjson.dumps(self._response(self._status(), [self._output(text, "completed")], self._tokens_used()))
+        return orjson.dumps(self._ended(self._unwritten_text(self.choices[0])))
 
-    def _keep(self, text: str) -> None:
-        self._server.keep_response(
-            self._checked.request_id, [*self._checked.messages, {"role": "assistant", "content": text}]
-        )
+    def _ended(self, text: str) -> Body:
+        """Return the response, and keep its conversation for the next one."""
+        messages = [*self._checked.messages, {"role": "assistant", "content": text}]
+        self._server.keep_response(self._checked.request_id, messages)
+        status = {"length": "incomplete", "abort": "cancelled"}.get(self.choices[0].finish or "", "completed")
+        done = self.choices[0].tokens
+        usage = {
+            "input_tokens": self.prompt_tokens, "input_tokens_details": {"cached_tokens": self._cached},
+            "output_tokens": done, "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.prompt_tokens + done,
+        }  # fmt: skip
+        return self._response(status, [self._output(text, "completed")], usage)
 
-    def _status(self) -> str:
-        reason = self.choices[0].finish
-        return "incomplete" if reason == "length" else "cancelled" if reason == "abort" else "completed"
-
-    def _output(self, text: str, status: str) -> dict[str, Any]:
-        item: dict[str, Any] = {"id": self._item, "status": status}
+    def _output(self, text: str, status: str) -> Body:
+        item = {"id": self._item, "status": status}
         if self._tool:
             return {**item, "type": "function_call", "name": self._tool, "arguments": text, "call_id": "call_1"}
         content = [_part(text, None)] if text else []
         return {**item, "type": "message", "role": "assistant", "content": content, "phase": None}
 
-    def _tokens_used(self) -> dict[str, Any]:
-        done = self.choices[0].tokens
-        return {
-            "input_tokens": self.prompt_tokens, "input_tokens_details": {"cached_tokens": self._cached},
-            "output_tokens": done, "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": self.prompt_tokens + done,
-        }  # fmt: skip
-
-    def _response(self, status: str, output: list[Any], usage: dict[str, Any] | None) -> dict[str, Any]:
+    def _response(self, status: str, output: Sequence[Body], usage: Body | None = None) -> Body:
         sampling = self._checked.sampling
         return {
             "id": self._checked.request_id, "created_at": self._created,
@@ -112,11 +106,11 @@ class ResponsesGeneration(VllmGeneration):
         }  # fmt: skip
 
 
-def _part(text: str, logprobs: list[Any] | None) -> dict[str, Any]:
+def _part(text: str, logprobs: Sequence[Body] | None) -> Body:
     return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
 
 
-class MessagesGeneration(VllmGeneration):
+class MessagesGeneration(_TypedGeneration):
     """A running generation of /v1/messages."""
 
     def _fail_stream(self, refusal: VllmRefusal) -> None:
@@ -124,14 +118,14 @@ class MessagesGeneration(VllmGeneration):
         self._send("error", {"error": _misread(refusal)})
         self._exchange.end()
 
-    def _send(self, kind: str, data: dict[str, Any]) -> None:
-        self._exchange.write(_event(kind, {"type": kind, **data}))
+    def _send(self, kind: str, data: Body) -> None:
+        self._event(kind, {"type": kind, **data})
 
     def _write(self, choice: Choice) -> None:
         text = self._unwritten_text(choice)
         if not choice.written:
             choice.written = True
-            message = {**self._message([], None), "usage": {"input_tokens": self.prompt_tokens, "output_tokens": 0}}
+            message = self._message([], None, {"input_tokens": self.prompt_tokens, "output_tokens": 0})
             self._send("message_start", {"message": message})
             self._send("content_block_start", {"content_block": self._block("", empty=True), "index": 0})
         if text:
@@ -147,17 +141,16 @@ class MessagesGeneration(VllmGeneration):
         self._exchange.end()
 
     def _body(self) -> bytes:
-        text = self._unwritten_text(self.choices[0])
-        body = {**self._message([self._block(text, empty=False)], self._reason()), "usage": self._tokens_used()}
-        return orjson.dumps(body)
+        block = self._block(self._unwritten_text(self.choices[0]), empty=False)
+        return orjson.dumps(self._message([block], self._reason(), self._tokens_used()))
 
-    def _message(self, content: list[Any], reason: str | None) -> dict[str, Any]:
+    def _message(self, content: Sequence[Body], reason: str | None, usage: Body) -> Body:
         return {
             "id": self._checked.request_id, "type": "message", "role": "assistant", "content": content,
-            "model": self._server.model, "stop_reason": reason, "stop_sequence": None,
+            "model": self._server.model, "stop_reason": reason, "stop_sequence": None, "usage": usage,
         }  # fmt: skip
 
-    def _block(self, text: str, *, empty: bool) -> dict[str, Any]:
+    def _block(self, text: str, *, empty: bool) -> Body:
         if not self._tool:
             return {"type": "text", "text": text}
         return {"type": "tool_use", "id": "call_1", "name": self._tool, "input": {} if empty else orjson.loads(text)}
@@ -170,18 +163,18 @@ class MessagesGeneration(VllmGeneration):
             return None
         return "tool_use" if self._tool else "stop_sequence" if choice.stop_text else "end_turn"
 
-    def _tokens_used(self) -> dict[str, int]:
+    def _tokens_used(self) -> Body:
         used = {"input_tokens": self.prompt_tokens, "output_tokens": self.choices[0].tokens}
         if self._server.token_details:
             used |= {"input_tokens": self.prompt_tokens - self._cached, "cache_read_input_tokens": self._cached}
         return used
 
 
-def _misread(refusal: VllmRefusal) -> dict[str, str]:
+def _misread(refusal: VllmRefusal) -> Body:
     shown = repr({"error": refusal.error})
     if len(shown) > 50:
         shown = f"{shown[:25]}...{shown[-24:]}"
-    field = f"  Field required [type=missing, input_value={shown}, input_type=dict]\n{errors.PYDANTIC}missing"
+    field = errors.pydantic("Field required", "missing", shown, "dict")
     lines = "\n".join(f"{name}\n{field}" for name in ("model", "choices"))
     return {"type": "internal_error", "message": f"2 validation errors for ChatCompletionStreamResponse\n{lines}"}
 

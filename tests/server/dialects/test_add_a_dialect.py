@@ -1,7 +1,8 @@
 """An example dialect: a complete dialect for an imaginary server."""
 
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.dialects.base import DetectionSign, MetricName, ProbedPage, patterns
+from loadchaos.server.dialects.base import DetectionSign, MetricName, patterns
 from loadchaos.server.dialects.detect import detect
 
 # The file loadchaos/server/dialects/tinyserve.py:
@@ -26,14 +27,14 @@ TABLE = {**DIALECTS, TINYSERVE.name: TINYSERVE}
 
 
 def test_dialect_is_detected_by_its_signs() -> None:
-    found = detect({"/tiny/info": ProbedPage(200)}, TABLE)
+    found = detect({"/tiny/info": HttpAnswer(200)}, TABLE)
     assert (found.dialect, found.signs) == (TINYSERVE, ("TinyServe: /tiny/info is there",))
 
 
 def test_dialect_is_detected_by_owner_against_a_vllm_version_page() -> None:
-    models = b'{"data": [{"id": "m", "owned_by": "tinyserve"}]}'
+    models = '{"data": [{"id": "m", "owned_by": "tinyserve"}]}'
     found = detect(
-        {"/v1/models": ProbedPage(200, {}, models), "/version": ProbedPage(200, {}, b'{"version": "2.1"}')}, TABLE
+        {"/v1/models": HttpAnswer(200, {}, models), "/version": HttpAnswer(200, {}, '{"version": "2.1"}')}, TABLE
     )
     assert (found.dialect, found.version) == (TINYSERVE, "2.1")
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.server.dialects.base import ProbedPage
+from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import is_litellm
 
 
-def page(data: Any, status: int = 200) -> ProbedPage:
-    return ProbedPage(status, {"content-type": "application/json"}, json.dumps(data).encode())
+def page(data: Any, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(status, {"content-type": "application/json"}, json.dumps(data))
 
 
 NOT_FOUND = page({"detail": "Not Found"}, 404)
@@ -22,15 +22,15 @@ LMDEPLOY_MODELS = {"data": [{"id": "fake-model", "owned_by": "lmdeploy", "permis
 VLLM = {
     "/v1/models": page(VLLM_MODELS),
     "/version": page({"version": "0.32.0"}),
-    "/health": ProbedPage(200),
-    "/metrics": ProbedPage(200, {}, b"# HELP x\nvllm:num_requests_running 0\n"),
+    "/health": HttpAnswer(200),
+    "/metrics": HttpAnswer(200, {}, "# HELP x\nvllm:num_requests_running 0\n"),
     "/reset_mm_cache": page({"detail": "Method Not Allowed"}, 405),
     "/distserve/engine_info": NOT_FOUND,
 }
 LMDEPLOY = {
     "/v1/models": page(LMDEPLOY_MODELS),
     "/health": page({"status": "healthy", "message": ""}),
-    "/metrics": ProbedPage(200, {}, b"lmdeploy:num_requests_running 0\n"),
+    "/metrics": HttpAnswer(200, {}, "lmdeploy:num_requests_running 0\n"),
     "/openapi.json": page({"paths": {"/v1/responses": {}, "/generate": {}, "/distserve/engine_info": {}}}),
     "/distserve/engine_info": page("{}"),
     "/reset_mm_cache": NOT_FOUND,
@@ -45,7 +45,7 @@ def test_detect_vllm_in_development_mode() -> None:
 
 
 def test_detect_sees_a_gateway_that_passes_only_the_api_on() -> None:
-    health = {"/health": ProbedPage(200), "/metrics": NOT_FOUND, "/version": NOT_FOUND}
+    health = {"/health": HttpAnswer(200), "/metrics": NOT_FOUND, "/version": NOT_FOUND}
     assert detect(VLLM).own_pages
     assert detect({**LMDEPLOY, "/metrics": NOT_FOUND}).own_pages
     for pages in (VLLM, LMDEPLOY):
@@ -71,11 +71,11 @@ def test_detect_old_vllm_gives_the_dialect_of_its_era() -> None:
         ({"/openapi.json": page({"paths": {"/generate": {}, "/v1/chat/interactive": {}}})}, "0.11", "0.14", False),
         ({"/openapi.json": page({"paths": {"/v1/chat/interactive": {}}})}, None, "0.9", False),
         ({"/openapi.json": NOT_FOUND}, "0.14", None, True),
-        ({"/openapi.json": NOT_FOUND, "/health": ProbedPage(200)}, None, "0.14", False),
+        ({"/openapi.json": NOT_FOUND, "/health": HttpAnswer(200)}, None, "0.14", False),
     ],
 )
 def test_detect_lmdeploy_era_by_paths_and_health(
-    changes: dict[str, ProbedPage], at_least: str | None, below: str | None, knows_death: bool
+    changes: dict[str, HttpAnswer], at_least: str | None, below: str | None, knows_death: bool
 ) -> None:
     found = detect({**LMDEPLOY, **changes})
     assert (found.dialect.name, found.version) == ("lmdeploy", None)
@@ -106,7 +106,7 @@ LLAMA_PROPS = {"default_generation_settings": {"n_ctx": 2048}, "total_slots": 2,
 def test_detect_llama_cpp_and_the_context_of_its_slots() -> None:
     pages = {
         "/v1/models": page({"object": "list", "data": [LLAMA_MODEL]}), "/health": page({"status": "ok"}),
-        "/metrics": ProbedPage(200, {}, b"# HELP x\nllamacpp:requests_processing 0\n"), "/props": page(LLAMA_PROPS),
+        "/metrics": HttpAnswer(200, {}, "# HELP x\nllamacpp:requests_processing 0\n"), "/props": page(LLAMA_PROPS),
     }  # fmt: skip
     found = detect(pages)
     assert (found.dialect.name, found.own_pages) == ("llamacpp", True)
@@ -128,9 +128,9 @@ SGLANG_INFO = {
 def test_detect_sglang_and_its_lengths() -> None:
     models = [{"id": "tiny", "owned_by": "sglang", "root": "tiny", "parent": None, "max_model_len": 4096}]
     pages = {
-        "/v1/models": page({"object": "list", "data": models}), "/health": ProbedPage(200), "/version": NOT_FOUND,
+        "/v1/models": page({"object": "list", "data": models}), "/health": HttpAnswer(200), "/version": NOT_FOUND,
         "/get_server_info": page(SGLANG_INFO),
-        "/metrics": ProbedPage(200, {}, b"sglang:num_running_reqs{} 0.0\n"),
+        "/metrics": HttpAnswer(200, {}, "sglang:num_running_reqs{} 0.0\n"),
     }  # fmt: skip
     found = detect(pages)
     assert (found.dialect.name, found.version) == ("sglang", "0.5.23")
@@ -148,9 +148,9 @@ def test_detect_without_signs_is_openai() -> None:
     assert found.dialect.name == "openai"
 
 
-@given(bodies=st.lists(st.binary(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
-def test_detect_never_raises_for_a_body(bodies: list[bytes], status: int) -> None:
-    detect({path: ProbedPage(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
+@given(bodies=st.lists(st.text(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
+def test_detect_never_raises_for_a_body(bodies: list[str], status: int) -> None:
+    detect({path: HttpAnswer(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
 
 
 @given(

@@ -8,7 +8,7 @@ import pytest
 from loadchaos.core import typed_json
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import HttpAsker, discovery_client
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 from loadchaos.server.discovery.server_config import with_configuration
@@ -17,8 +17,7 @@ from tests.http_server import Asked, answering
 
 def learn(url: str, wanted: CalibrationRequest) -> tuple[Facts, DiscoveryClient]:
     async def ask() -> tuple[Facts, DiscoveryClient]:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            asker = DiscoveryClient(HttpAsker(client), url, url)
+        async with discovery_client(url) as asker:
             return await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted), asker
 
     return asyncio.run(ask())
@@ -65,8 +64,7 @@ def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower
     wanted = CalibrationRequest(((448, 448),), images_per_request=4)
 
     async def ask() -> Facts:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            asker = DiscoveryClient(HttpAsker(client), embedded, embedded)
+        async with discovery_client(embedded) as asker:
             facts = await calibrate.identify_server(asker, wanted)
             known = {} if told is None else {"max_images": (told, "/server_info")}
             return await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
@@ -101,8 +99,7 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
     models = {"data": [{"id": name, "object": "model", "owned_by": "openai"}]}
 
     async def ask(url: str) -> Facts:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            asker = DiscoveryClient(HttpAsker(client), url, embedded)
+        async with discovery_client(url, embedded) as asker:
             return await calibrate.identify_server(asker, CalibrationRequest())
 
     with answering(lambda asked: (200, models) if asked.path == "/v1/models" else (404, {})) as url:
@@ -227,8 +224,7 @@ def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
     body = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
 
     async def ask(url: str) -> Facts:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            asker = DiscoveryClient(HttpAsker(client), url, url)
+        async with discovery_client(url) as asker:
             facts = Facts(url, url, "openai", model="m")
             return await calibrate.calibrate(asker, facts, CalibrationRequest())
 

@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import HttpAsker, discovery_client
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.preflight import require_first_answer
@@ -18,8 +18,8 @@ def learned(url: str, memory: DiscoveryMemory) -> tuple[Facts, DiscoveryClient]:
     """Facts of a run with the memory, and the client that asked for them."""
 
     async def ask() -> tuple[Facts, DiscoveryClient]:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url, memory=memory)
+        async with discovery_client(url) as client:
+            client.memory = memory
             facts = await identify_server(client, REQUEST)
             memory.identified(facts)
             return await calibrate(client, facts, REQUEST), client
@@ -55,8 +55,8 @@ def test_another_server_is_measured_anew(embedded: str) -> None:
 async def test_first_answer_is_asked_of_each_process_once(embedded: str) -> None:
     memory, sent = DiscoveryMemory(), []
 
-    async with httpx.AsyncClient(trust_env=False) as http:
-        client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
+    async with discovery_client(embedded) as client:
+        client.memory = memory
         model = (await identify_server(client, REQUEST)).model
         for restarted in (False, False, True, False):
             if restarted:
@@ -92,8 +92,8 @@ def test_restarted_server_is_asked_its_first_question_although_an_earlier_proces
     memory = DiscoveryMemory()
 
     async def ask() -> int:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
+        async with discovery_client(embedded) as client:
+            client.memory = memory
             await client.generate("sim", "Hello")  # for the facts, as of a model that no list has
             memory.restarted()
             await client.generate("sim", "Hello")

@@ -1,14 +1,12 @@
 import asyncio
 from dataclasses import replace
 
-import httpx
 import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker
+from loadchaos.run.asker import discovery_client
 from loadchaos.server.discovery import preflight
-from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.preflight import require
 from tests.http_server import answering
 
@@ -70,8 +68,7 @@ def test_wait_for_a_server_that_listens_on_another_port_tells_its_url(
 
     async def wait(ports: list[int]) -> None:
         url = f"http://127.0.0.1:{unused_port}"
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url)
+        async with discovery_client(url) as client:
             with pytest.raises(TargetError, match=r"was not healthy within.*give --target http://127\.0\.0\.1:\d+$"):
                 await preflight.wait_until_healthy(client, 1.0, lambda: None, lines.append, lambda: ports)
 

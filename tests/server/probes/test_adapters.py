@@ -7,13 +7,15 @@ from typing import Any
 from loadchaos.server.discovery.calibrate import _adapters
 from loadchaos.server.discovery.client import DiscoveryResponse
 from loadchaos.server.probes.parts.adapters import AdaptersPart
+from loadchaos.server.probes.prober import Prober
 
 
 def learned(asker: Any, adapters: Sequence[str], answer: Any) -> tuple[AdaptersPart, Any]:
     server = asker(answer)
     part = AdaptersPart(server, random.Random(3), every_s=1, adapters=adapters)
     asyncio.run(part.learn())
-    asyncio.run(part.act())
+    if not part.off:
+        asyncio.run(part.act())
     return part, server
 
 
@@ -46,3 +48,19 @@ def test_adapters_are_the_models_whose_parent_is_the_base_model() -> None:
     cards = [{"id": "base", "parent": None}, {"id": "alpha", "parent": "base"}, {"id": "other", "parent": "x"}, "text"]
     assert _adapters(DiscoveryResponse(200, {}, json.dumps({"data": cards})), "base") == ("alpha",)
     assert _adapters(DiscoveryResponse(404, {}, "no"), "base") == ()
+
+
+def test_part_that_is_off_is_not_asked_beside_the_load(asker: Any) -> None:
+    server = asker(lambda q, p, m: "x")
+    part = AdaptersPart(server, random.Random(3), every_s=0.01, adapters=())
+
+    async def story() -> None:
+        prober = Prober(server, [part])
+        await prober.learn()
+        prober.start(lambda: False)
+        await asyncio.sleep(0.1)
+        await prober.stop()
+
+    asyncio.run(story())
+    assert part.off
+    assert server.rows == []

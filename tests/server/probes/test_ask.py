@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
+from loadchaos.core import bounded_http
 from loadchaos.core.ledger.row_check import fits_completely
 from loadchaos.core.redact import Redactor
 from loadchaos.run.asker import HttpAsker
@@ -32,7 +32,7 @@ def server(body: Any, *, streams: bool = True) -> Iterator[str]:
 
 def asked(body: Any, *, stream: bool, streams: bool = True) -> Any:
     async def ask(url: str) -> Any:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with bounded_http.client() as http:
             asker = RecordedAsker(HttpAsker(http), url, "m", lambda row: None, Redactor())
             return await asker.ask(Question("Hello", "Hello", 8), Purpose("reference", "copy", "idle"), stream=stream)
 

@@ -10,7 +10,8 @@ def learned(asker: Any, answer: Any) -> tuple[ImagesPart, Any]:
     server = asker(answer)
     part = ImagesPart(server, random.Random(3), every_s=1)
     asyncio.run(part.learn())
-    asyncio.run(part.act())
+    if not part.off:
+        asyncio.run(part.act())
     return part, server
 
 

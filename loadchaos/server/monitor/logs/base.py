@@ -13,6 +13,17 @@ ReportGap = Callable[[float, str, LogLoss | None], None]
 """Records missing seconds (0 if unknown or none), the reason, and whether lines are lost."""
 
 
+_POLL_S = 0.1
+
+
+def poll(stop: threading.Event, read: Callable[[bool], None]) -> None:
+    """Call `read(False)` every 100 ms until `stop` is set, and then `read(True)`, which is the last time."""
+    while not stop.is_set():
+        read(False)
+        stop.wait(_POLL_S)
+    read(True)
+
+
 class LogSource(Protocol):
     """A place where a log can be followed."""
 

@@ -144,35 +144,29 @@ def _rfc3339(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
-def docker(name: str) -> CommandSource:
-    def argv(since: float | None) -> Sequence[str]:
-        return [
-            "docker",
-            "logs",
-            "--follow",
-            *(["--tail", "0"] if since is None else ["--since", _rfc3339(since)]),
-            name,
-        ]
+def _following(
+    base: Sequence[str], from_now: Sequence[str], since: Callable[[float], Sequence[str]], name: Sequence[str] = ()
+) -> Argv:
+    """Return the command that follows a log: `base`, the options that name the first line, and `name`."""
+    return lambda unix_s: [*base, "--follow", *(from_now if unix_s is None else since(unix_s)), *name]
 
-    return CommandSource(argv, ["docker", "logs", name])
+
+def docker(name: str) -> CommandSource:
+    base = ["docker", "logs"]
+    argv = _following(base, ["--tail", "0"], lambda unix_s: ["--since", _rfc3339(unix_s)], [name])
+    return CommandSource(argv, [*base, name])
 
 
 def kubernetes(where: str) -> CommandSource:
     namespace, pod, *container = where.split("/")
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
-
-    def argv(since: float | None) -> Sequence[str]:
-        return [*base, "--follow", *(["--tail=0"] if since is None else [f"--since-time={_rfc3339(since)}"])]
-
+    argv = _following(base, ["--tail=0"], lambda unix_s: [f"--since-time={_rfc3339(unix_s)}"])
     return CommandSource(argv, base, [*base, "--previous", f"--tail={_MOST_PAST_LINES}"])
 
 
 def journal(unit: str) -> CommandSource:
     base = ["journalctl", "--unit", unit, "--output", "cat", "--no-pager"]
-
-    def argv(since: float | None) -> Sequence[str]:
-        return [*base, "--follow", *(["--lines", "0"] if since is None else ["--since", f"@{since:.0f}"])]
-
+    argv = _following(base, ["--lines", "0"], lambda unix_s: ["--since", f"@{unix_s:.0f}"])
     return CommandSource(argv, [*base, "--boot"])
 
 

@@ -6,9 +6,8 @@ import os
 import threading
 from pathlib import Path
 
-from loadchaos.server.monitor.logs.base import Feed, ReportGap
+from loadchaos.server.monitor.logs.base import Feed, ReportGap, poll
 
-_POLL_S = 0.1
 _CHUNK_BYTES = 1 << 16
 """Small, because redacting a chunk holds the interpreter lock, and probes run in the same process."""
 _KNOWN_BYTES = 64
@@ -37,14 +36,13 @@ class FileSource:
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
         if not self._begin_at_end:
             report_gap(0.0, f"{self._path} does not exist yet", None)
+
+        def read(last: bool) -> None:
+            self._check(feed, report_gap)
+            self._read_on(feed, None if last else stop)
+
         try:
-            while True:
-                last = stop.is_set()
-                self._check(feed, report_gap)
-                self._read_on(feed, stop if not last else None)
-                if last:
-                    return
-                stop.wait(_POLL_S)
+            poll(stop, read)
         finally:
             self._close()
 

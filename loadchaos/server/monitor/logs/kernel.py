@@ -9,10 +9,9 @@ import re
 import threading
 from pathlib import Path
 
-from loadchaos.server.monitor.logs.base import Feed, ReportGap
+from loadchaos.server.monitor.logs.base import Feed, ReportGap, poll
 
 DEVICE = Path("/dev/kmsg")
-_POLL_S = 0.1
 _RECORD_BYTES = 1 << 13  # the kernel refuses a read that a record does not fit into
 _RECORD = re.compile(rb"\d+,\d+,(\d+),[^;]*;(.*)")
 _TEXTS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory")
@@ -41,15 +40,11 @@ class KernelSource:
         if self._fd is None:
             report_gap(0.0, self._why, None)
             return
+        fd = self._fd
         try:
-            while True:
-                last = stop.is_set()
-                self._read_on(self._fd, feed, report_gap)
-                if last:
-                    return
-                stop.wait(_POLL_S)
+            poll(stop, lambda _: self._read_on(fd, feed, report_gap))
         finally:
-            os.close(self._fd)
+            os.close(fd)
             self._fd = None
 
     def _read_on(self, fd: int, feed: Feed, report_gap: ReportGap) -> None:

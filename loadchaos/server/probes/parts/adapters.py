@@ -14,6 +14,7 @@ from loadchaos.server.probes.question import story
 _PROMPTS = 3
 _IDLE_TIMES = 2
 _MOST_ADAPTERS = 8
+_NOT_COMPARED = "LoRA adapters are not compared: "
 
 
 class AdaptersPart(ProbePart):
@@ -28,14 +29,14 @@ class AdaptersPart(ProbePart):
 
     async def learn(self) -> None:
         if len(self._models) == 1:
-            self._off("the server lists no LoRA adapters")
+            self._turn_off(_NOT_COMPARED + "the server lists no LoRA adapters")
             return
         texts: dict[str, list[str]] = {}
         for model in self._models:
             for n in range(_PROMPTS):
                 found = [await self._ask(model, n, "idle") for _ in range(_IDLE_TIMES)]
                 if error := next((row["error"] for row in found if row["error"]), ""):
-                    self._off(f"{model}: {idle_error(error)}")
+                    self._turn_off(f"{_NOT_COMPARED}{model}: {idle_error(error)}")
                     return
                 texts.setdefault(model, []).append(found[-1]["text"])
         base, *adapters = self._models
@@ -44,10 +45,6 @@ class AdaptersPart(ProbePart):
                 f"on the idle server the adapter{'s' * (len(same) > 1)} {', '.join(same)} answer"
                 f"{'s' * (len(same) == 1)} all {_PROMPTS} prompts like the base model: not compared with it"
             )
-
-    def _off(self, why: str) -> None:
-        self._models = []
-        self.notes.append(f"LoRA adapters are not compared: {why}")
 
     async def act(self) -> None:
         asked = [(model, n) for model in self._models for n in range(_PROMPTS)]

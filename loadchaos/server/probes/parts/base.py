@@ -25,6 +25,12 @@ class ProbePart:
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
         self.notes: list[str] = []
+        self.off = False
+
+    def _turn_off(self, note: str) -> None:
+        """Ask nothing more: the note says why."""
+        self.off = True
+        self.notes.append(note)
 
     async def learn(self) -> None:
         """Ask the idle server."""

@@ -40,15 +40,13 @@ class ImagesPart(ProbePart):
             for role in ("same", "neighbour") * _IDLE_TIMES:
                 row = await self._ask(number, role, "idle")
                 if row["error"] or row["status"] != 200:
-                    self._numbers = ()
-                    self.notes.append(f"questions about images are not asked: {idle_error(row['error'])}")
+                    self._turn_off(f"questions about images are not asked: {idle_error(row['error'])}")
                     return
                 answers.setdefault(number, set()).add(row["text"])
         texts = [text for found in answers.values() for text in found]
         self._numbers = [n for n, found in answers.items() if len(found) == 1 and texts.count(next(iter(found))) == 1]
         if len(self._numbers) < _FEWEST:
-            self._numbers = ()
-            self.notes.append(
+            self._turn_off(
                 "questions about images are not compared: the idle server answers different images alike, or one image in "
                 "different ways"
             )
@@ -69,8 +67,6 @@ class ImagesPart(ProbePart):
 
     async def act(self) -> None:
         """Ask about each picture at once, new to the server by one pixel."""
-        if not self._numbers:
-            return
         asked = [self._ask(number, "neighbour", "load") for number in self._numbers]
         await asyncio.gather(*asked, self._ask(self._rng.choice(self._numbers), "same", "load"), self._named())
 

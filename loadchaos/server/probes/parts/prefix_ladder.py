@@ -18,6 +18,7 @@ from loadchaos.server.probes.parts.base import ProbePart, idle_error
 
 _WORDS = 6
 _NONCE_WORDS = 6
+_NOT_ASKED = "prompts of exact lengths are not asked: "
 _RAISE = 64
 """Lengths that the question alone exceeds are raised by multiples of this: they stay at the same edge of a block."""
 _LEAVE_AFTER = (1, 2, 8)
@@ -47,24 +48,22 @@ class PrefixLadderPart(ProbePart):
 
     async def learn(self) -> None:
         if self._text is None:
-            self._off("token counts of this server are not known")
+            self._turn_off(_NOT_ASKED + "token counts of this server are not known")
             return
         first = await self._ask(_RAISE, "cold", "idle")
         counted = first.get("prompt_tokens")
         if first["error"] or not counted:
-            self._off(idle_error(first["error"]) if first["error"] else "usage has no prompt tokens")
+            why = idle_error(first["error"]) if first["error"] else "usage has no prompt tokens"
+            self._turn_off(_NOT_ASKED + why)
             return
         self._fixed = counted - _RAISE
         lengths = [self._raised(length) for length in self._wanted]
         second = await self._ask(lengths[0], "cold", "idle")
         if second.get("prompt_tokens") != lengths[0]:
-            self._off(f"a prompt of {lengths[0]} tokens had {second.get('prompt_tokens')} in its usage")
+            why = f"a prompt of {lengths[0]} tokens had {second.get('prompt_tokens')} in its usage"
+            self._turn_off(_NOT_ASKED + why)
             return
         self._order = itertools.cycle(lengths)
-
-    def _off(self, why: str) -> None:
-        self._text = None
-        self.notes.append(f"prompts of exact lengths are not asked: {why}")
 
     def _raised(self, length: int) -> int:
         """The shortest length at the same edge that fits the question."""
@@ -75,8 +74,6 @@ class PrefixLadderPart(ProbePart):
         return _NONCE_WORDS * max(cost for _, cost in self._text.words) if self._text is not None else 0
 
     async def act(self) -> None:
-        if self._text is None:
-            return
         length, group, seed = next(self._order), self._asker.new_group(), self._rng.random()
         if (await self._ask(length, "cold", "load", group, seed))["error"]:
             return
