@@ -955,6 +955,11 @@ def fields_of(kind: type) -> list[RowField]:
     return sorted(found, key=lambda one: not one.required)
 
 
+def at_ns_of(row: AnyRow) -> int:
+    """Time of a row; that of a header is when its file was opened. 0: unknown."""
+    return (row["mono_ns"] if row["row"] == "header" else row.get("at_ns")) or 0
+
+
 def as_typed(row: Mapping[str, Any]) -> AnyRow:
     """Give a row from JSON its type; only the tag is made sure of."""
     return cast("AnyRow", row if "row" in row else {**row, "row": ""})

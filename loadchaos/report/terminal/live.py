@@ -136,14 +136,10 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
         lines.append(
             ((state.replica, state.state, state.at_ns), f"  server {phrases.state_text(state.state)}: {signs}")
         )
-    for f in phrases.live_failures(s.failures):
+    for f in s.failures:
         key = ("failure", f.id, f.attribution)
         lines.append((key, f"  {phrases.severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
-    lines.extend(
-        (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
-        for i in s.incidents
-        if i.get("folder")
-    )
+    lines.extend((("incident", i.n), f"  incident {i.n}: {clean(i.folder, 200)}") for i in s.incidents if i.folder)
     return lines
 
 
@@ -235,17 +231,16 @@ def draw(s: Snapshot) -> RenderableType:
 
 
 def _title(s: Snapshot) -> RenderableType:
-    target = s.run.get("target") or {}
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("loadchaos ", "bold")
-    text.append(clean(s.run.get("profile") or "", 60), "bold cyan")
+    text.append(clean(s.run.profile or "", 60), "bold cyan")
     text.append(f"  {_phase(s)}")
     if progress := progress_text(s):
         text.append(f"  {progress}")
-    if target.get("kind") == "embedded":
+    if s.run.target is not None and s.run.target.kind == "embedded":
         text.append("  on the EMBEDDED server (a simulation)", "yellow")
-    elif target.get("url"):
-        text.append(f"  on {clean(target['url'], 120)}")
+    elif s.run.target is not None and s.run.target.url:
+        text.append(f"  on {clean(s.run.target.url, 120)}")
     return text
 
 
@@ -340,7 +335,7 @@ def _attacks(s: Snapshot) -> RenderableType:
 
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
-    for f in sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:6]:
+    for f in sorted(s.failures, key=phrases.worst_first)[:6]:
         bad = phrases.is_server_fault(f)
         body.append(f"{phrases.severity_text(f)}: ", "red" if bad else "yellow")
         body.append(clean(f.id, 80), "bold red" if bad else "bold yellow")
@@ -349,6 +344,6 @@ def _failures(s: Snapshot) -> RenderableType:
         known = [phrases.known_text(k) for k in f.known]
         body.append(f"\n  {known[0]}" if known else "", "dim")
         body.append("\n")
-    folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]
+    folders = [clean(i.folder, 160) for i in s.incidents if i.folder]
     body.append("\n".join(folders[-3:]), "dim")
     return Panel(body, title="failures", title_align="left", border_style="red")
