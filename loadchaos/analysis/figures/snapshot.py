@@ -14,10 +14,10 @@ from loadchaos.core.model import Attribution, Severity
 class Percentiles:
     """Latency quantiles in seconds; None without data."""
 
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    n: int
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    n: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
-from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MetricsRow, MissedRow, fields_of
+from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MissedRow, fields_of
 from loadchaos.core.units import NS_PER_S, seconds_of
 from loadchaos.report.export.columns import Column, T
 
@@ -126,6 +126,18 @@ class RequestRecord:
             return self.end.get("sent_ns")
         return None if self.begin is None else self.begin.get("at_ns")
 
+    def since_due_ns(self, at_ns: int | None) -> int | None:
+        return None if at_ns is None or self.due_ns is None else at_ns - self.due_ns
+
+    def worker(self) -> str:
+        return str(self.field("file") or "").removeprefix("requests-").removesuffix(".jsonl")
+
+    def count(self) -> int:
+        return 1 if self.missed is None else self.missed.get("count") or 1
+
+    def error(self) -> object:
+        return self.field("error") if self.missed is None else self.missed.get("why")
+
 
 class _Requests(Records[RequestRecord]):
     def __init__(self, clock: RunClock) -> None:
@@ -161,57 +173,32 @@ def _field(name: str) -> Callable[[RequestRecord], object]:
     return lambda r: r.field(name)
 
 
-def _since_due(r: RequestRecord, at_ns: int | None) -> float | None:
-    return None if at_ns is None or r.due_ns is None else seconds_of(at_ns - r.due_ns)
+def _length(name: str, meaning: str, read_ns: Callable[[RequestRecord], int | None]) -> Column[RequestRecord]:
+    return Column(name, meaning, lambda r: seconds_of(read_ns(r)), "DOUBLE")
+
+
+def _in_load(name: str, meaning: str, read_ns: Callable[[RequestRecord], int | None]) -> Column[RequestRecord]:
+    """Make a column with a moment, in seconds of the load."""
+    return Column(name, f"{meaning}, in seconds of the load", lambda r: r.clock.since_load_s(read_ns(r)), "DOUBLE")
 
 
 REQUESTS: Sequence[Column[RequestRecord]] = (
     _of_row("id"),
-    Column(
-        "worker",
-        "load process that sent it",
-        lambda r: str(r.field("file") or "").removeprefix("requests-").removesuffix(".jsonl"),
-    ),
-    Column(
-        "count",
-        "requests of this record: more than 1 only where requests were missed",
-        lambda r: 1 if r.missed is None else r.missed.get("count") or 1,
-        "BIGINT",
-    ),
+    Column("worker", "load process that sent it", RequestRecord.worker),
+    Column("count", "requests of this record; not 1 only where requests were missed", RequestRecord.count, "BIGINT"),
     Column("due", "UTC time at which the plan wanted it sent", lambda r: r.clock.stamp(r.due_ns), "TIMESTAMP"),
-    Column("due_s", "the same, in seconds of the load", lambda r: r.clock.since_load_s(r.due_ns), "DOUBLE"),
-    Column("sent_s", "when it was sent, in seconds of the load", lambda r: r.clock.since_load_s(r.sent_ns), "DOUBLE"),
-    Column(
-        "end_s",
-        "when it ended, in seconds of the load; null: it has no end",
-        lambda r: None if r.end is None else r.clock.since_load_s(r.end.get("at_ns")),
-        "DOUBLE",
-    ),
-    Column("send_lag_s", "from `due` until it was sent", lambda r: _since_due(r, r.sent_ns), "DOUBLE"),
-    Column(
-        "ttft_s",
-        "from `due` to the first token",
-        lambda r: None if r.end is None else seconds_of(ttft_ns(r.end)),
-        "DOUBLE",
-    ),
-    Column(
+    _in_load("due_s", "the same", lambda r: r.due_ns),
+    _in_load("sent_s", "when it was sent", lambda r: r.sent_ns),
+    _in_load("end_s", "when it ended", lambda r: r.end and r.end.get("at_ns")),
+    _length("send_lag_s", "from `due` until it was sent", lambda r: r.since_due_ns(r.sent_ns)),
+    _length("ttft_s", "from `due` to the first token", lambda r: r.end and ttft_ns(r.end)),
+    _length(
         "ttfo_s",
         "from `due` to the first token that is not reasoning",
-        lambda r: None if r.end is None else _since_due(r, r.end.get("first_answer_ns")),
-        "DOUBLE",
+        lambda r: r.since_due_ns(r.end and r.end.get("first_answer_ns")),
     ),
-    Column(
-        "e2e_s",
-        "from `due` to the last byte, or to its end",
-        lambda r: None if r.end is None else seconds_of(e2e_ns(r.end)),
-        "DOUBLE",
-    ),
-    Column(
-        "largest_gap_s",
-        "largest gap between two chunks",
-        lambda r: None if r.end is None else seconds_of(r.end.get("largest_gap_ns")),
-        "DOUBLE",
-    ),
+    _length("e2e_s", "from `due` to the last byte, or to its end", lambda r: r.end and e2e_ns(r.end)),
+    _length("largest_gap_s", "largest gap between two chunks", lambda r: r.end and r.end.get("largest_gap_ns")),
     _of_row("traffic"),
     Column("outcome", "outcome; `unfinished`: it has no end, `missed`: it was not sent", lambda r: r.outcome),
     *map(_of_row, (
@@ -219,11 +206,7 @@ REQUESTS: Sequence[Column[RequestRecord]] = (
         "cached_tokens", "drafted_tokens", "accepted_tokens", "max_tokens", "images", "image_tokens", "behaviour", "edge",
         "chunks", "bytes_out", "bytes_in", "length_mismatch", "conn", "reused", "hash", "request_id", "error_code",
     )),
-    Column(
-        "error",
-        "error text of the answer or of the connection; of a missed request the reason",
-        lambda r: r.field("error") if r.missed is None else r.missed.get("why"),
-    ),
+    Column("error", "error text of the answer or of the connection; of a missed request the reason", RequestRecord.error),
     *(Column(label.name, f"{label.title}, as the server gave it", _field(label.name)) for label in BODY_LABELS),
 )  # fmt: skip
 """Columns of the table of requests. Misses that share a row are one record."""
@@ -233,45 +216,20 @@ REQUESTS: Sequence[Column[RequestRecord]] = (
 
 
 @dataclass(frozen=True)
-class MetricRecord:
-    """One value of a scrape."""
-
-    clock: RunClock
-    row: MetricsRow
-    name: str
-    value: float
-
-
-class _Metrics(Records[MetricRecord]):
-    def feed(self, row: AnyRow) -> Iterator[MetricRecord]:
-        if row["row"] == "metrics":
-            for name, value in (row.get("values") or {}).items():
-                yield MetricRecord(self._clock, row, name, value)
-
-
-METRICS: Sequence[Column[MetricRecord]] = (
-    Column("at", "UTC time of the scrape", lambda m: m.clock.stamp(m.row.get("at_ns")), "TIMESTAMP"),
-    Column("at_s", "the same, in seconds of the load", lambda m: m.clock.since_load_s(m.row.get("at_ns")), "DOUBLE"),
-    Column("replica", "name of the replica", lambda m: m.row.get("replica")),
-    Column("engine", "label of the engine", lambda m: m.row.get("engine")),
-    Column("name", "name of the metric, the same for all dialects", lambda m: m.name),
-    Column("value", "its value", lambda m: m.value, "DOUBLE"),
-)
-
-
-@dataclass(frozen=True)
-class EventRecord:
-    """A row of events.jsonl, or a finding."""
+class RowRecord:
+    """A row of events.jsonl or a finding; of a scrape one of its values with its name."""
 
     clock: RunClock
     row: AnyRow
+    metric: tuple[str, float] = ("", 0.0)
 
     @property
     def at_ns(self) -> int | None:
         return None if self.row["row"] == "header" else self.row.get("at_ns")
 
-    def first_of(self, *names: str) -> object:
+    def name(self) -> object:
         fields: Mapping[str, object] = self.row
+        names = ("attack", "id", "name", "to", "source")
         return next((value for name in names if (value := fields.get(name))), None)
 
     def detail(self) -> str:
@@ -280,24 +238,40 @@ class EventRecord:
         return orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class _Events(Records[EventRecord]):
-    def feed(self, row: AnyRow) -> Iterator[EventRecord]:
+class _Metrics(Records[RowRecord]):
+    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
+        if row["row"] == "metrics":
+            for metric in (row.get("values") or {}).items():
+                yield RowRecord(self._clock, row, metric)
+
+
+class _Events(Records[RowRecord]):
+    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
         if row["row"] not in {"header", "log"} and row.get("file") in {"events.jsonl", None}:
-            yield EventRecord(self._clock, row)
+            yield RowRecord(self._clock, row)
 
 
-EVENTS: Sequence[Column[EventRecord]] = (
-    Column("at", "UTC time", lambda e: e.clock.stamp(e.at_ns), "TIMESTAMP"),
-    Column("at_s", "the same, in seconds of the load", lambda e: e.clock.since_load_s(e.at_ns), "DOUBLE"),
-    Column("row", "kind of the row, as in the ledger", lambda e: e.row["row"]),
-    Column("what", "event", lambda e: e.row.get("what")),
-    Column("replica", "name of the replica", lambda e: e.row.get("replica")),
-    Column(
-        "name",
-        "attack, failure, check, new state or source",
-        lambda e: e.first_of("attack", "id", "name", "to", "source"),
-    ),
-    Column("detail", "the other fields of the row, as JSON", EventRecord.detail),
+_WHEN: Sequence[Column[RowRecord]] = (
+    Column("at", "UTC time", lambda r: r.clock.stamp(r.at_ns), "TIMESTAMP"),
+    Column("at_s", "the same, in seconds of the load", lambda r: r.clock.since_load_s(r.at_ns), "DOUBLE"),
+)
+_REPLICA: Column[RowRecord] = Column("replica", "name of the replica", lambda r: r.row.get("replica"))
+
+METRICS: Sequence[Column[RowRecord]] = (
+    *_WHEN,
+    _REPLICA,
+    Column("engine", "label of the engine", lambda r: r.row.get("engine")),
+    Column("name", "name of the metric, the same for all dialects", lambda r: r.metric[0]),
+    Column("value", "its value", lambda r: r.metric[1], "DOUBLE"),
+)
+
+EVENTS: Sequence[Column[RowRecord]] = (
+    *_WHEN,
+    Column("row", "kind of the row, as in the ledger", lambda r: r.row["row"]),
+    Column("what", "event", lambda r: r.row.get("what")),
+    _REPLICA,
+    Column("name", "attack, failure, check, new state or source", RowRecord.name),
+    Column("detail", "the other fields of the row, as JSON", RowRecord.detail),
 )
 """Columns of the table of events: all other rows of events.jsonl, and the findings."""
 

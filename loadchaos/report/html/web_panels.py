@@ -38,7 +38,6 @@ _POINTS = 600  # all of them are drawn each time
 _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
-_NOTHING = Percentiles(None, None, None, 0)
 
 
 @dataclass
@@ -225,7 +224,7 @@ def _sessions(s: Snapshot) -> list[list[str]]:
 
 
 def _facts(s: Snapshot) -> list[tuple[str, str]]:
-    ttft, itl, kv = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING), s.fullest_kv_cache
+    ttft, itl, kv = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles()), s.fullest_kv_cache
     server = {
         "running in the server": s.server_total("requests_running"),
         "waiting in the server": s.server_total("requests_waiting"),

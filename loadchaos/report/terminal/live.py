@@ -29,7 +29,6 @@ _STATE_STYLE = {
     "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
     "unreachable": "bold yellow",
 }  # fmt: skip
-_NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
@@ -151,7 +150,7 @@ def plain_line(s: Snapshot) -> str:
     outcomes = _totals(s)
     if outcomes:
         parts.append(", ".join(phrases.outcome_count_text(o, n) for o, n in outcomes.items()))
-    ttft = s.recent.get("ttft", _NOTHING)
+    ttft = s.recent.get("ttft", Percentiles())
     if ttft.n:
         parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
     parts.append(f"{s.tokens_per_s:.0f} tokens/s")
@@ -284,7 +283,7 @@ def _preflight(s: Snapshot) -> RenderableType:
 
 
 def _load(s: Snapshot) -> RenderableType:
-    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
+    ttft, itl = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles())
     now = f"{s.begun_per_s:.1f} sent/s  {s.done_per_s:.1f} ended/s  {s.tokens_per_s:.0f} tokens/s"
     latency = (
         f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}  ITL p50 {duration(itl.p50)} p99 {duration(itl.p99)}"
@@ -312,7 +311,7 @@ def _traffic(s: Snapshot) -> RenderableType:
             for o, n in counts.items()
             if o != "ok"
         )
-        ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
+        ttft, e2e = line.latency.get("ttft", Percentiles()), line.latency.get("e2e", Percentiles())
         times = map(duration, (ttft.p50, ttft.p99, e2e.p50, e2e.p99))
         table.add_row(clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others, *times)
     return table
