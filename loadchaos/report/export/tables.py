@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Generic, get_args
 
 import orjson
@@ -101,11 +102,12 @@ class RequestRecord:
     end: EndRow | None = None
     missed: MissedRow | None = None
 
-    def field(self, name: str) -> object:
-        """Value of a field: that of the last row that has it, else a label of the answer."""
+    @cached_property
+    def fields(self) -> Mapping[str, object]:
+        """Labels of the answer, and fields of its rows: the last row counts."""
         labels = None if self.end is None else self.end.get("labels")
-        rows: tuple[Mapping[str, object] | None, ...] = (self.end, self.missed, self.begin, labels)
-        return next((row[name] for row in rows if row is not None and name in row), None)
+        rows: tuple[Mapping[str, object] | None, ...] = (labels, self.begin, self.missed, self.end)
+        return {name: value for row in rows if row is not None for name, value in row.items()}
 
     @property
     def outcome(self) -> str:
@@ -130,13 +132,13 @@ class RequestRecord:
         return None if at_ns is None or self.due_ns is None else at_ns - self.due_ns
 
     def worker(self) -> str:
-        return str(self.field("file") or "").removeprefix("requests-").removesuffix(".jsonl")
+        return str(self.fields.get("file") or "").removeprefix("requests-").removesuffix(".jsonl")
 
     def count(self) -> int:
         return 1 if self.missed is None else self.missed.get("count") or 1
 
     def error(self) -> object:
-        return self.field("error") if self.missed is None else self.missed.get("why")
+        return self.fields.get("error") if self.missed is None else self.missed.get("why")
 
 
 class _Requests(Records[RequestRecord]):
@@ -170,7 +172,7 @@ def _of_row(name: str) -> Column[RequestRecord]:
 
 
 def _field(name: str) -> Callable[[RequestRecord], object]:
-    return lambda r: r.field(name)
+    return lambda r: r.fields.get(name)
 
 
 def _length(name: str, meaning: str, read_ns: Callable[[RequestRecord], int | None]) -> Column[RequestRecord]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from loadchaos.analysis.verdict.model import EfficiencyFigures, ThroughputFigure
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import bucket_middle
-from loadchaos.core.latency import LatencySample, sample_of
+from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
@@ -102,20 +102,17 @@ class _Profile:
         return phases[0] if len(phases) == 1 else _Phase()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """A request that was sent. `sample` None: it is not completed."""
+    """A request that was sent, as short as lists of all of them need it. Times are 0 where it failed."""
 
-    run: BenchRun
-    row: EndRow
+    step: int
     sent_ns: int
-    sample: LatencySample | None
-
-    def error(self) -> str:
-        return "" if self.row.get("outcome") == "ok" else f"{self.row.get('outcome')}: {self.row.get('error') or ''}"
-
-    def start_s(self) -> float:
-        return round((self.sent_ns - (self.run.first_ns or 0)) / NS_PER_S, 6)
+    input_tokens: int
+    output_tokens: int
+    ttft_ns: int
+    e2e_ns: int
+    error: str
 
 
 class BenchRun(RowFold):
@@ -127,7 +124,6 @@ class BenchRun(RowFold):
         self.throughput = verdict.throughput or ThroughputFigures(seconds=None, requests=0, requests_per_s=None)
         self.efficiency = verdict.efficiency or EfficiencyFigures()
         self.figures = RunFigures()
-        self.first_ns: int | None = None
         self.requests: list[BenchRequest] = []
         self._detailed = detailed
         self._edges = array("q")  # send times, and end times as negative numbers
@@ -140,10 +136,9 @@ class BenchRun(RowFold):
         sent_ns, outcome = row.get("sent_ns"), row.get("outcome")
         if sent_ns is None or outcome == "missed" or self.figures.warm_up.covers(row):
             return
-        self.first_ns = min(self.first_ns or sent_ns, sent_ns)
         self._edges.extend((sent_ns, -row["at_ns"]))
         if self._detailed:
-            self.requests.append(BenchRequest(self, row, sent_ns, sample_of(row) if outcome == "ok" else None))
+            self.requests.append(_request(row, sent_ns))
 
     @property
     def due(self) -> int:
@@ -168,12 +163,32 @@ class BenchRun(RowFold):
         rate = self.efficiency.acceptance
         return None if rate is None else round(100 * rate, 4)
 
+    def goodput(self) -> float | None:
+        return self.verdict.goodput.good_per_s if self.verdict.goodput else None
+
+    def warm_up_requests(self) -> int:
+        return self.verdict.warm_up.requests if self.verdict.warm_up else 0
+
     def most_in_flight(self) -> int:
         most = now = 0
         for edge in sorted(self._edges, key=lambda at: (abs(at), at > 0)):
             now += 1 if edge > 0 else -1
             most = max(most, now)
         return most
+
+
+def _request(row: EndRow, sent_ns: int) -> BenchRequest:
+    outcome = row.get("outcome")
+    sample = sample_of(row) if outcome == "ok" else None
+    return BenchRequest(
+        step=row.get("step") or 0,
+        sent_ns=sent_ns,
+        input_tokens=row.get("prompt_tokens") or row.get("planned_tokens") or 0,
+        output_tokens=(row.get("completion_tokens") or 0) if sample else 0,
+        ttft_ns=(sample.ttft_ns or 0) if sample else 0,
+        e2e_ns=(sample.e2e_ns or 0) if sample else 0,
+        error="" if outcome == "ok" else f"{outcome}: {row.get('error') or ''}",
+    )
 
 
 _BY_THE_SERVER = "by the counters of the server or its answers; null where it tells neither"
@@ -198,36 +213,18 @@ KEYS: Sequence[Column[BenchRun]] = (
     Column("num_prompts", "requests of the load", lambda r: r.due),
     Column("completed", "requests with the outcome `ok`", lambda r: r.completed),
     Column(
-        "failed",
-        "all others; vllm bench counts streams that break off as completed",
-        lambda r: r.due - r.completed,
+        "failed", "all others; vllm bench counts streams that break off as completed", lambda r: r.due - r.completed
     ),
     Column("spec_decode_acceptance_rate", f"in per cent, {_BY_THE_SERVER}", BenchRun.acceptance_rate),
     Column("spec_decode_draft_tokens", _BY_THE_SERVER, lambda r: r.efficiency.drafted_tokens),
     Column("spec_decode_accepted_tokens", _BY_THE_SERVER, lambda r: r.efficiency.accepted_tokens),
     Column("prefix_hit_rate", _BY_THE_SERVER, lambda r: r.efficiency.prefix_hit_rate),
-    Column(
-        "joules_per_output_token",
-        "energy where the power of the GPUs is watched",
-        lambda r: r.efficiency.joules_per_output_token,
-    ),
-    Column(
-        "warm_up_requests",
-        "requests that no figure counts",
-        lambda r: r.verdict.warm_up.requests if r.verdict.warm_up else 0,
-    ),
-    Column(
-        "total_input_tokens",
-        "sum of `usage` of completed requests; null if an answer had no usage",
-        lambda r: r.throughput.input_tokens,
-    ),
+    Column("joules_per_output_token", "null: no power is watched", lambda r: r.efficiency.joules_per_output_token),
+    Column("warm_up_requests", "requests that no figure counts", BenchRun.warm_up_requests),
+    Column("total_input_tokens", "sum of `usage`; null if an answer had none", lambda r: r.throughput.input_tokens),
     Column("total_output_tokens", "the same of output tokens", lambda r: r.throughput.output_tokens),
     Column("request_throughput", "completed requests per second of `duration`", lambda r: r.throughput.requests_per_s),
-    Column(
-        "request_goodput",
-        "requests within every limit per second; null without `--goodput`",
-        lambda r: r.verdict.goodput.good_per_s if r.verdict.goodput else None,
-    ),
+    Column("request_goodput", "requests within every limit per second; null without `--goodput`", BenchRun.goodput),
     Column("output_throughput", "output tokens per second of `duration`", lambda r: r.throughput.output_tokens_per_s),
     Column("total_token_throughput", "input and output tokens per second of `duration`", BenchRun.tokens_per_s),
     Column("max_concurrent_requests", "most requests in flight at one time", BenchRun.most_in_flight),
@@ -235,20 +232,12 @@ KEYS: Sequence[Column[BenchRun]] = (
 """Keys of a result; those of `_statistics` follow."""
 
 DETAILED: Sequence[Column[BenchRequest]] = (
-    Column(
-        "input_lens",
-        "prompt tokens as the server counted them, else as planned",
-        lambda q: q.row.get("prompt_tokens") or q.row.get("planned_tokens") or 0,
-    ),
-    Column(
-        "output_lens",
-        "completion tokens; 0 of a request that failed",
-        lambda q: (q.row.get("completion_tokens") or 0) if q.sample else 0,
-    ),
-    Column("ttfts", "TTFT in seconds, or 0", lambda q: (q.sample.ttft_ns or 0) / NS_PER_S if q.sample else 0.0),
-    Column("latencies", "E2E in seconds, or 0", lambda q: (q.sample.e2e_ns or 0) / NS_PER_S if q.sample else 0.0),
-    Column("start_times", "seconds from the first send", BenchRequest.start_s),
-    Column("errors", "outcome and error; empty of an `ok` one", BenchRequest.error),
+    Column("input_lens", "prompt tokens as the server counted them, else as planned", lambda q: q.input_tokens),
+    Column("output_lens", "completion tokens; 0 of a request that failed", lambda q: q.output_tokens),
+    Column("ttfts", "TTFT in seconds, or 0", lambda q: q.ttft_ns / NS_PER_S),
+    Column("latencies", "E2E in seconds, or 0", lambda q: q.e2e_ns / NS_PER_S),
+    Column("start_times", "seconds from the first send", lambda q: round(q.sent_ns / NS_PER_S, 6)),
+    Column("errors", "outcome and error; empty of an `ok` one", lambda q: q.error),
 )
 """Lists with a value for each request, in the order of the plan."""
 
@@ -263,7 +252,9 @@ def result(
     found = values_of(KEYS, run)
     for metric in figures.metrics:
         found.update(_statistics(metric, run.figures, figures.percentiles))
-    if requests := sorted(run.requests, key=lambda request: request.row.get("step") or 0):
+    first_ns = min((request.sent_ns for request in run.requests), default=0)
+    in_order = sorted(run.requests, key=lambda request: request.step)
+    if requests := [replace(request, sent_ns=request.sent_ns - first_ns) for request in in_order]:
         found |= {column.name: [column.read(request) for request in requests] for column in DETAILED}
     return found
 
