@@ -23,7 +23,7 @@ from loadchaos.analysis.figures.requests import TrafficFigures
 from loadchaos.analysis.figures.snapshot import LiveIncident
 from loadchaos.core.answer_labels import OTHER
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import ConversationEnd
+from loadchaos.core.ledger.rows import ConversationEnd, MissReason
 from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.metrics.metric_table import (
@@ -43,7 +43,6 @@ LAST_SCRAPE_S = 5.0
 """An exporter waits this long for one more scrape before it closes, where Prometheus scrapes that often."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
-_WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
 _RESERVED = 33 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _PER_REPLICA = len(STATES) + 4
@@ -275,9 +274,9 @@ def _attacks(page: SamplePage, live: LiveFigures) -> None:
 
 def _generator(page: SamplePage, live: LiveFigures) -> None:
     requests = live.figures.requests
-    whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
+    whys: Counter[str] = Counter(dict.fromkeys(get_args(MissReason), 0))
     for why, n in requests.missed.items():
-        whys[why if why in _WHYS else OTHER] += n
+        whys[why if why in get_args(MissReason) else OTHER] += n
     for why, n in whys.items():
         page.add("loadchaos_arrivals_missed", [why], n)
     beats = list(live.workers.values())
