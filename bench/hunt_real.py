@@ -303,7 +303,7 @@ def _runs(folder: Path) -> list[Path]:
 
 def _begins(run: Path) -> list[int]:
     rows = Reader(RunFolder(run)).new(final=True)
-    return [int(row["at_ns"]) for row in rows if row.get("row") == "begin"]
+    return [int(row["at_ns"]) for row in rows if row["row"] == "begin"]
 
 
 def _ended(folder: Path) -> int:
@@ -341,7 +341,7 @@ def _asked(folder: Path) -> tuple[int, int]:
             return asked, discovery
     for row in (row for run in ([] if hunts else _runs(folder)) for row in Reader(RunFolder(run)).new(final=True)):
         asked += row.get("row") == "question"
-        discovery += int(row["generations"]) if row.get("row") == "discovery" else 0
+        discovery += int(row["generations"]) if row["row"] == "discovery" else 0
     return asked, discovery
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.state import limits as of_state
@@ -25,6 +26,10 @@ from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.slo import Slo
+from loadchaos.report.export.columns import Column
+from loadchaos.report.export.otlp import ATTRIBUTES
+from loadchaos.report.export.tables import EVENTS, METRICS, REQUESTS
+from loadchaos.report.export.vllm_bench import DETAILED, KEYS
 
 FOLDER = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -209,6 +214,14 @@ def _s(ns: int) -> str:
     return describe_duration(ns / S)
 
 
+def _columns(columns: Sequence[Column[Any]]) -> str:
+    return _table(("column", "type", "meaning"), [(f"`{c.name}`", c.type, c.meaning) for c in columns])
+
+
+def _keys(columns: Sequence[Column[Any]], head: str = "key") -> str:
+    return _table((head, "value"), [(f"`{c.name}`", c.meaning) for c in columns])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "attack kinds": _attack_kinds,
     "network faults": _network_faults,
@@ -219,6 +232,12 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "endpoints": _endpoints,
     "limits": _limits,
     "limits of states": _limits_of_states,
+    "columns of requests": lambda: _columns(REQUESTS),
+    "columns of metrics": lambda: _columns(METRICS),
+    "columns of events": lambda: _columns(EVENTS),
+    "keys of a result": lambda: _keys(KEYS),
+    "lists of a result": lambda: _keys(DETAILED),
+    "attributes of spans": lambda: _keys(ATTRIBUTES, "attribute"),
 }
 
 

@@ -160,7 +160,7 @@ def _run_session_worker(environment: Environment, home: Path) -> None:
     session = Tail(home / "session.jsonl")
     while True:
         for row in session.rows():
-            if row.get("what") == "load":
+            if row["row"] == "session" and row.get("what") == "load":
                 _loads.clear()
                 spawn(_run_load, environment, Path(str(row["folder"])) / "plan.json", lambda _: None)
         sleep(CONTROL_POLL_S)

@@ -20,7 +20,7 @@ from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import BeginRow, as_typed
+from loadchaos.core.ledger.rows import BeginRow
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
@@ -91,7 +91,7 @@ def _requests(incident: Mapping[str, Any]) -> list[StoredBody]:
 
 
 def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, BeginRow]:
-    rows = (as_typed(row) for path in folder.request_files() for row in Tail(path).rows())
+    rows = (row for path in folder.request_files() for row in Tail(path).rows())
     return {row["id"]: row for row in rows if row["row"] == "begin" and row["id"] in ids}
 
 
@@ -166,7 +166,7 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
         for row in Tail(path).rows():
-            if row.get("row") == "answer" and place_of(str(row.get("id"))).first in sessions:
+            if row["row"] == "answer" and place_of(str(row.get("id"))).first in sessions:
                 found[str(row["id"])] = SentBack.from_json(row)
     return found
 

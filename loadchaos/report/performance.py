@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
 from loadchaos.report.formatting import clean, duration, number, plural
@@ -21,7 +22,7 @@ ENDPOINT_HEADS = tuple(f"{kind.upper()} {name}" for kind, name in ENDPOINT_LATEN
 SHORT_HEADS = {head: head.rpartition(" ")[2] for head in ENDPOINT_HEADS if not head.endswith("p50")}
 """Headings for wide tables, where the column before has the name of the latency."""
 _TURNS = {"turns_lost": "lost", "turns_left": "not sent", "turns_cut": "without room in the context"}
-_ENDS = ("finished", "lost", "left", "cut", "unfinished")
+_ENDS = (*SESSION_ENDS, "unfinished")
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 

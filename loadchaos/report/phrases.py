@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loadchaos.analysis.incidents.record import IncidentRecord
@@ -13,7 +13,6 @@ from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
 from loadchaos.core.model import severity_rank
-from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
 _BEFORE_LOAD = exit_codes.BEFORE_LOAD
@@ -302,11 +301,6 @@ def is_server_fault(failure: Blamed) -> bool:
 def worst_first(failure: Blamed) -> tuple[int, int]:
     """Sort key of failures: the server's own first, then by severity."""
     return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, severity_rank(failure.severity)
-
-
-def live_failures(shown: Iterable[Mapping[str, object]]) -> list[FailureResult]:
-    """Failures of a snapshot; an open incident is one of them."""
-    return [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
 
 
 # -- rules: expectations and checks --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.typed_json import to_json
 from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
@@ -185,7 +186,7 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
 def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
     """Store request bodies of incidents. This comes last, as it may take seconds: the verdict is on disk by then."""
     incidents = [i.record() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
-    kept = bodies(folder, [i.to_json() for i in incidents])
+    kept = bodies(folder, to_json(incidents))
     for i in incidents:
         if requests := kept.get(i.n):
             incident.write(folder, i, requests)

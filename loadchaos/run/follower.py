@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,6 @@ from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
-from loadchaos.core.typed_json import to_json
 from loadchaos.report.export import notify
 from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
@@ -137,9 +136,10 @@ class Follower:
                 for i in self._judge.incidents:
                     self._messenger.feed(i.n, i.id, i.record)
         with self._lock:
-            for row in [*findings, *_incident_rows(self._judge.incidents)]:
+            for row in findings:
                 self._live.fold(row)
-            self._live.count_failures(map(to_json, self._judge.failures()))
+            self._live.name_incidents(self._judge.incidents)
+            self._live.count_failures(self._judge.failures())
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
         if port is None:
@@ -157,24 +157,6 @@ class Follower:
 
 def _print_error(text: str) -> None:
     sys.stderr.write(f"loadchaos: {text}\n")
-
-
-def _incident_rows(incidents: Iterable[Incident]) -> Iterator[Row]:
-    """Rows of incidents under their current names, for live figures. The ledger gets them when they close."""
-    for i in incidents:
-        if i.kind != "failure":
-            named = i.named_by()
-            yield {
-                "row": "incident",
-                "what": "open" if i.closed_ns is None else "close",
-                "n": i.n,
-                "id": i.id,
-                "folder": f"incidents/{i.folder}",
-                "severity": "engine_death" if i.kind == "death" else named.severity,
-                "title": named.title,
-                "known": to_json(named.known),
-                "attribution": i.attribution,
-            }
 
 
 class RunProcess:

@@ -138,7 +138,7 @@ class LoadSession:
         for path in self._record.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
                 self._silent_ticks = 0
-                if row.get("row") == "load" and row.get("what") == "begin" and self.begun_s is None:
+                if row["row"] == "load" and row.get("what") == "begin" and self.begun_s is None:
                     self.begun_s = int(row["at_ns"]) / 1e9
                     self._loading_since_s = time.monotonic()
                 row["file"] = path.name  # heartbeats are of one worker: the file tells which

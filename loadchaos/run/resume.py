@@ -153,15 +153,15 @@ def _read(folder: RunFolder) -> _Progress:
     for path in folder.request_files():
         end = ""
         for row in Tail(path).rows():
-            kind, at_ns = row.get("row"), int(row.get("at_ns") or 0)
+            at_ns = 0 if row["row"] == "header" else row.get("at_ns") or 0
             seen.newest_ns = max(seen.newest_ns, at_ns)
-            if kind == "begin":
+            if row["row"] == "begin":
                 worker, step = folder.worker(path), int(row["step"])
                 seen.last[worker] = max(seen.last.get(worker, -1), step)
-            elif kind == "phase" and row["what"] == "begin":
+            elif row["row"] == "phase" and row["what"] == "begin":
                 phase = int(row["phase"])
                 seen.begun_ns[phase] = min(seen.begun_ns.get(phase, at_ns), at_ns)
-            elif kind == "load":
+            elif row["row"] == "load":
                 if row["what"] == "begin":
                     seen.load_ns = at_ns if seen.load_ns is None else min(seen.load_ns, at_ns)
                 end = str(row.get("why") or "never") if row["what"] == "end" else "never"

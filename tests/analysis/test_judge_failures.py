@@ -6,6 +6,7 @@ import pytest
 from loadchaos.analysis.judge import Judge
 from loadchaos.chaos.admin import operation_named
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import to_json
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
 from tests.rows import folded
@@ -504,7 +505,7 @@ def test_incident_lists_what_was_in_flight_at_that_moment(history: History) -> N
     judge = folded(Judge(Terms("test")), history.work(25).end().rows)
     (failure,) = judge.verdict().to_json()["failures"]
     [incident] = judge.incidents
-    shown = incident.record().to_json()
+    shown = to_json(incident.record())
     assert shown["in_flight_at_death"] == len(shown["in_flight"]) == 1
     assert all(r["age_s"] >= 0 for r in [*shown["in_flight"], *shown["admitted"]])
     assert len(shown["admitted"]) == 2

@@ -3,6 +3,7 @@ from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import to_json
 from tests.analysis.conftest import History
 from tests.rows import S, folded
 
@@ -32,7 +33,7 @@ def test_judge_incident_has_what_upstream_needs(history: History) -> None:
     judge = folded(Judge(Terms("test")), history.rows)
     judge.verdict()
     [incident] = judge.incidents
-    shown = incident.record().to_json()
+    shown = to_json(incident.record())
     json.dumps(shown)
     assert len(shown["in_flight"]) == shown["in_flight_at_death"] == 5
     assert len(shown["admitted"]) == 55

@@ -251,7 +251,27 @@ assert answer.labels == {"region": "north"}, answer.labels
 judge = Judge()
 judge.fold({"row": "end", "at_ns": 2, "id": "r", "traffic": "t", "outcome": "ok", "labels": answer.labels})
 assert judge.verdict().answer_labels == {"t": {"region": {"north": 1}}}
-assert "region" in TABLES[0].columns
+assert "region" in TABLES[0].types
+""",
+    ),
+    "column of an export": Addition(
+        entries={
+            "report/export/tables.py": [
+                (
+                    "REQUESTS: Sequence[Column[RequestRecord]] = (\n",
+                    '    Column("gap_share", "share of gaps", lambda r: r.outcome == "ok", "BOOLEAN"),\n',
+                )
+            ]
+        },
+        use="""
+from docs.tables import TABLES as PAGES
+from loadchaos.report.export.tables import TABLES, RunClock
+
+table = TABLES[0]
+records = table.records(RunClock(0, 0)).feed({"row": "end", "id": "a", "at_ns": 1, "outcome": "ok"})
+(cells,) = table.cells(records)
+assert dict(zip(table.types, cells))["gap_share"] is True
+assert "| `gap_share` | BOOLEAN | share of gaps |" in PAGES["columns of requests"]()
 """,
     ),
     "defect": Addition(

@@ -36,7 +36,6 @@ from loadchaos.report.html import capacity_page, compare, compare_page, trend, t
 from loadchaos.report.metrics.exporter import LiveCollector
 from loadchaos.report.terminal import capacity, runs, summary
 from loadchaos.report.terminal.live import View, draw
-from loadchaos.run import follower
 from loadchaos.run.finalize import conclude
 from tests.golden.archive import unpack
 
@@ -107,9 +106,10 @@ class _Live:
             judge.fold(row)
             self._live.fold(row)
         judge.verdict(bad_rows=reader.bad_rows)
-        for finding in [*judge.findings(), *follower._incident_rows(judge.incidents)]:
+        for finding in judge.findings():
             self._live.fold(finding)
-        self._live.count_failures(map(to_json, judge.failures()))
+        self._live.name_incidents(judge.incidents)
+        self._live.count_failures(judge.failures())
         self._live.finish()
 
     def metrics(self) -> Any:

@@ -206,6 +206,6 @@ def test_resume_continues_a_killed_run(start: Start, processes: int) -> None:
     (second,) = [p for p in run.home.glob("runs/*") if p != first]
     after = steps_of(second)
     assert sorted(before + after) == [s.index for s in steps(profile(*load), 7)], "each step of the plan once"
-    begin = next(r for r in Tail(second / "events.jsonl").rows() if r.get("what") == "begin")
+    begin = next(r for r in Tail(second / "events.jsonl").rows() if r["row"] == "run")
     assert (begin["resumes"], begin["seed"]) == (str(first.resolve()), 7)
     assert begin["terms"]["planned_requests"] == len(after)

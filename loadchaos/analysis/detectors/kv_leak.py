@@ -26,6 +26,8 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
+from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S, counted
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -91,7 +93,7 @@ class KvLeakDetector(Detector):
 
     def on_facts(self, row: FactsRow) -> None:
         super().on_facts(row)
-        self._blocks = (row.get("facts") or {}).get("kv_blocks") or self._blocks
+        self._blocks = from_json(Facts, row.get("facts")).kv_blocks or self._blocks
 
     def on_preflight(self, row: PreflightRow) -> None:
         if row.get("name") == "others":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.figures.event_tokens import EventTokens
 from loadchaos.analysis.figures.warm_up import WarmUp
@@ -57,7 +56,7 @@ class AnswerFigures(RowFold):
         warm_up: rule of the warm-up (`Terms.warm_up`); None: that of the run's first row.
     """
 
-    def __init__(self, warm_up: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, warm_up: Mapping[str, object] | None = None) -> None:
         self.latency: defaultdict[str, LatencyHistograms] = defaultdict(LatencyHistograms)
         self.lengths: defaultdict[str, LengthDistribution] = defaultdict(LengthDistribution)
         self.event_tokens = EventTokens()

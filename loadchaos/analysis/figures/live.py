@@ -11,12 +11,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.figures.snapshot import (
     AttackInForce,
+    LiveIncident,
     Percentiles,
     ReplicaState,
     SessionLine,
@@ -24,6 +26,9 @@ from loadchaos.analysis.figures.snapshot import (
     TrafficLine,
 )
 from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
+from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.incidents.record import RunEnvironment
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
@@ -47,7 +52,8 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     StateRow,
 )
-from loadchaos.core.model import OUTCOMES, Row
+from loadchaos.core.model import OUTCOMES, Row, Terms
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
 
 WINDOW_S = 10
@@ -117,7 +123,9 @@ class LiveFigures(RowFold):
     def __init__(self, figures: RunFigures | None = None) -> None:
         self.figures = figures if figures is not None else RunFigures()
         self._folds_figures = figures is None
-        self.run: dict[str, Any] = {}
+        self.run = RunEnvironment()
+        self.terms = Terms(profile="")
+        self._duration_s: float | None = None
         self.now_ns = 0
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
@@ -127,10 +135,10 @@ class LiveFigures(RowFold):
         self._finished = False
         self.states: dict[str, ReplicaState] = {}
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
-        self.in_force: dict[tuple[str, Any, Any], AttackInForce] = {}
-        self.failures: dict[tuple[str, str], dict[str, Any]] = {}
+        self.in_force: dict[tuple[str, int | None, str | None], AttackInForce] = {}
+        self.failures: dict[tuple[str, str], FailureResult] = {}
         self._deaths: dict[tuple[str, str], set[str]] = {}
-        self.incidents: dict[Any, dict[str, Any]] = {}
+        self.incidents: dict[int, LiveIncident] = {}
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
         self.workers: dict[str, HeartbeatRow] = {}  # newest heartbeat of each
@@ -240,7 +248,8 @@ class LiveFigures(RowFold):
     def on_run(self, row: RunRow) -> None:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
-            self.run = dict(row)
+            self.run, self._duration_s = RunEnvironment.from_json(row), row.get("duration_s")
+            self.terms = from_json(Terms, row.get("terms"))
         elif what == "load_begin":
             self.load_begin_ns = at
         elif what == "load_end":
@@ -269,46 +278,69 @@ class LiveFigures(RowFold):
     # -- findings ------------------------------------------------------------------------------------------------
 
     def on_failure(self, row: FailureRow) -> None:
-        # A later row about the same failure names another incident or has a newer count.
-        key = str(row.get("id")), str(row.get("attribution", "server"))
-        deaths = self._deaths.setdefault(key, set())
-        deaths.update(str(i) for i in row.get("incidents") or ())
-        self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
+        self.add_failure(from_json(FailureResult, row))
 
-    def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
+    def add_failure(self, failure: FailureResult) -> None:
+        """Add a failure. A later one with the same id names another incident, or has a newer count."""
+        key = failure.id, failure.attribution
+        deaths = self._deaths.setdefault(key, set())
+        deaths.update(failure.incidents or ())
+        self.failures[key] = replace(failure, count=max(len(deaths), failure.count or 1))
+
+    def count_failures(self, failures: Iterable[FailureResult]) -> None:
         """Update failures and their counts from all that the judge knows now. Counts never decrease: Prometheus would
         take that for a restart. Deaths are counted from their own rows: an open death can still be renamed by its log,
         and a count under the first name could not be undone.
         """
         counted: Counter[tuple[str, str]] = Counter()
         for failure in failures:
-            if failure.get("incidents"):
-                continue
-            key = str(failure.get("id")), str(failure.get("attribution") or "server")
-            counted[key] += int(failure.get("count") or 1)
-            self.failures.setdefault(key, dict(failure))
-        for key, count in counted.items():
-            self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
+            if not failure.incidents:
+                key = failure.id, failure.attribution
+                counted[key] += failure.count or 1
+                self.failures.setdefault(key, failure)
+        for name, count in counted.items():
+            self.failures[name] = replace(self.failures[name], count=max(count, self.failures[name].count or 1))
 
     def on_incident(self, row: IncidentRow) -> None:
-        known = self.incidents.setdefault(row.get("n"), {"settled_from_ns": self.now_ns + _SETTLES_NS})
-        known.update(row)
+        incident = self._incident(row.get("n"))
+        incident.id, incident.folder = row.get("id") or "", row.get("folder") or ""
+        incident.open, incident.at_ns = row["what"] == "open", row.get("at_ns")
 
-    def all_failures(self) -> list[dict[str, Any]]:
+    def name_incidents(self, incidents: Iterable[Incident]) -> None:
+        """Take over the current names of incidents: the ledger has the final ones when they close."""
+        for i in incidents:
+            if i.kind != "failure":
+                named, incident = i.named_by(), self._incident(i.n)
+                incident.id, incident.folder, incident.open = i.id, f"incidents/{i.folder}", i.closed_ns is None
+                incident.severity = "engine_death" if i.kind == "death" else named.severity
+                incident.title, incident.known, incident.attribution = named.title, tuple(named.known), i.attribution
+
+    def close_incidents(self, failure: FailureResult) -> None:
+        """Add the incidents of a failure of the verdict, all of which are over."""
+        for name in failure.incidents or ():
+            home = name.rsplit("/", 1)[-1]
+            if home[:3].isdigit():
+                incident = self._incident(int(home[:3]))
+                incident.id, incident.folder, incident.open = failure.id, f"incidents/{home}", False
+                incident.severity, incident.attribution = failure.severity, failure.attribution
+                incident.known = failure.known
+
+    def _incident(self, n: int) -> LiveIncident:
+        return self.incidents.setdefault(n, LiveIncident(n, self.now_ns + _SETTLES_NS))
+
+    def all_failures(self) -> list[FailureResult]:
         names = {name for name, _ in self.failures}
         open_incidents = [
-            {**i, "attribution": i.get("attribution") or "server", "count": 1}
+            i.failure(i.severity)
             for i in self.incidents.values()
-            if i.get("severity") and i.get("what") == "open" and i.get("id") not in names and self._settled(i)
+            if i.severity and i.open and i.id not in names and self._settled(i)
         ]
         return [*self.failures.values(), *open_incidents]
 
-    def _settled(self, incident: Mapping[str, Any]) -> bool:
-        """True once the id of an incident is final enough to show. The log of a dying server comes a moment later than
-        its signs, and gives a better id.
-        """
-        named = any(name == incident.get("id") for name, _ in self.failures)
-        return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["settled_from_ns"]
+    def _settled(self, incident: LiveIncident) -> bool:
+        """True once the id of an incident is final enough to show."""
+        named = any(name == incident.id for name, _ in self.failures)
+        return named or self._finished or not incident.open or self.now_ns >= incident.settled_from_ns
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -342,10 +374,10 @@ class LiveFigures(RowFold):
     def snapshot(self, now_ns: int | None = None) -> Snapshot:
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
-        begun, terms, figures = self.load_begin_ns, self.run.get("terms") or {}, self.figures
+        begun, terms, figures = self.load_begin_ns, self.terms, self.figures
         requests, goodput = figures.requests, figures.goodput.parts()
         endpoints = several_endpoints(figures.endpoints, requests.traffic)
-        limits_s = [s for s in (terms.get("planned_s"), self.run.get("duration_s")) if s]
+        limits_s = [s for s in (terms.planned_s, self._duration_s) if s]
         until = self.load_end_ns or now
         # A run that began less than ten seconds ago.
         span = min(WINDOW_S, max(1, now // NS_PER_S - begun // NS_PER_S)) if begun is not None else WINDOW_S
@@ -356,7 +388,7 @@ class LiveFigures(RowFold):
             load_over=self.load_end_ns is not None,
             ended=self.ended,
             sent_s=(until - requests.first_sent_ns) / NS_PER_S if requests.first_sent_ns is not None else None,
-            planned=terms.get("planned_requests"),
+            planned=terms.planned_requests,
             sessions={name: _session_line(counts) for name, counts in figures.sessions.by_traffic.items()},
             slo_s=figures.slo_s,
             goodput={name: (part.n, part.whole) for name, part in goodput.items() if name and part.whole},

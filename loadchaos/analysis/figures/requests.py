@@ -58,17 +58,8 @@ class Sent(NamedTuple):
 
     def record(self, now_ns: int) -> SentRequest:
         """The request as in incident.json, where it was in flight until `now_ns`."""
-        age_s = round((now_ns - self.sent_ns) / NS_PER_S, 3)
-        return SentRequest(
-            image_file=self.image_file,
-            id=self.id,
-            step=self.step,
-            traffic=self.traffic,
-            tokens=self.tokens,
-            images=self.images,
-            edge=self.edge,
-            age_s=age_s,
-        )
+        fields = self._asdict()
+        return SentRequest(age_s=round((now_ns - fields.pop("sent_ns")) / NS_PER_S, 3), **fields)
 
 
 class PhaseStats:

@@ -21,6 +21,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
 )
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import from_json
 
 
 class RunFigures(RowFold):
@@ -49,9 +50,8 @@ class RunFigures(RowFold):
         if row.get("what") == "begin":
             self.seed = row.get("seed")
             if not self._known:
-                terms = row.get("terms") or {}
-                self.warm_up = WarmUp(terms.get("warm_up"))
-                self.slo_s, self.endpoints = dict(terms.get("slo") or {}), dict(terms.get("endpoints") or {})
+                terms = from_json(Terms, row.get("terms"))
+                self.warm_up, self.slo_s, self.endpoints = WarmUp(terms.warm_up), dict(terms.slo), dict(terms.endpoints)
         if self._folds_answers:
             self.answers.on_run(row)
 

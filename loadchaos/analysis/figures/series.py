@@ -6,9 +6,7 @@ Points are seconds at first and are merged in pairs as the run grows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
@@ -73,7 +71,7 @@ class Series(RowFold):
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
-        self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
+        self.configuration: ConfigurationRow | None = None
 
     def fold(self, row: Row) -> None:
         at, kind = row.get("at_ns"), row.get("row")

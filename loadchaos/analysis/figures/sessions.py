@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from loadchaos.analysis.verdict.model import SessionFigures, SessionStatistics, TrafficSessions
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LOWER_BOUNDS, statistics_of
-from loadchaos.core.ledger.rows import BeginRow, ConversationRow
+from loadchaos.core.ledger.rows import BeginRow, ConversationEnd, ConversationRow
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.units import seconds_of
 
@@ -21,7 +21,7 @@ SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
-SESSION_ENDS = ("finished", "lost", "left", "cut")
+SESSION_ENDS: tuple[ConversationEnd, ...] = get_args(ConversationEnd)
 _FIGURES = ("sessions", *SESSION_ENDS, "planned_turns", *_COUNTS)
 _STOPPED = "stopped"
 MOST_STOPPED = 0.05

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from loadchaos.analysis.incidents.record import RunEnvironment
+from loadchaos.analysis.verdict.model import Evidence, FailureResult, KnownIssue
+from loadchaos.core.model import Attribution, Severity
 
 
 @dataclass(frozen=True)
 class Percentiles:
     """Latency quantiles in seconds; None without data."""
 
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    n: int
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    n: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,39 @@ class AttackInForce:
     name: str
     replica: str
     at_ns: int
+
+
+@dataclass
+class LiveIncident:
+    """An incident as far as it is known. `severity` None: only the ledger tells it; `at_ns` None: it goes on. Its id is
+    settled at `settled_from_ns`: the log of a dying server comes a moment later than its signs, and gives a better id.
+    """
+
+    n: int
+    settled_from_ns: int
+    id: str = ""
+    folder: str = ""
+    open: bool = True
+    at_ns: int | None = None
+    title: str = ""
+    severity: Severity | None = None
+    attribution: Attribution = "server"
+    known: tuple[KnownIssue, ...] = ()
+
+    def failure(self, severity: Severity) -> FailureResult:
+        return FailureResult(
+            id=self.id,
+            severity=severity,
+            title=self.title,
+            count=1,
+            evidence=Evidence(source=None, line=None, text=None),
+            attribution=self.attribution,
+            known=self.known,
+            remedy="",
+            incident=self.folder,
+            first_seen=None,
+            accepted=False,
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +100,7 @@ class SessionLine:
 class Snapshot:
     """Values of one moment. Rates and `recent` latencies cover the last ten whole seconds, the rest the whole run."""
 
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: RunEnvironment = field(default_factory=RunEnvironment)
     now_ns: int = 0
     load_s: float | None = None
     load_over: bool = False
@@ -89,8 +125,8 @@ class Snapshot:
     states: tuple[ReplicaState, ...] = ()
     attacks_in_force: tuple[AttackInForce, ...] = ()
     attacks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    failures: tuple[Mapping[str, Any], ...] = ()
-    incidents: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[FailureResult, ...] = ()
+    incidents: tuple[LiveIncident, ...] = ()
     server: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     gaps_s: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""

@@ -154,8 +154,8 @@ def failure_of(bad: BadAnswer) -> Failure:
     failure = _named(bad)
     if bad.outcome != OUTCOME:
         return failure
-    part: Mapping[str, Any] = bad.part or {}
-    facts = {name: part[key] for key, name in _FACTS.items() if part.get(key)}
+    part: Mapping[str, object] = bad.part or {}
+    facts = {name: str(part[key]) for key, name in _FACTS.items() if part.get(key)}
     wrong = WrongAnswer(
         failure.id,
         str(bad.sample.get("id") or ""),

@@ -204,7 +204,3 @@ class IncidentRecord:
     @classmethod
     def from_json(cls, data: object) -> IncidentRecord:
         return typed_json.from_json(cls, data)
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = typed_json.to_json(self)
-        return found

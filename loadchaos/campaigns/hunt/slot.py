@@ -179,16 +179,16 @@ def summary(result: Result) -> WorkloadResult:
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder, fits_its_kind).new(final=True):
         coverage.fold(row)
-        if row.get("row") == "begin":
+        if row["row"] == "begin":
             begins += 1
         elif purpose := _purpose(row):
             asked[purpose] += 1
-        elif row.get("row") == "discovery":
+        elif row["row"] == "discovery":
             asked["discovery"] += int(row["generations"])
             asked["reads"] += int(row["reads"])
-        elif row.get("row") == "state":
+        elif row["row"] == "state":
             state = str(row["to"])
-        elif row.get("row") == "end" and (text := _refusal(row)):
+        elif row["row"] == "end" and (text := _refusal(row)):
             refusals.add(text)
     failures = tuple(_failure(f, begins, refusals) for f in result.failures)
     why = _unproved(result, begins)

@@ -106,12 +106,11 @@ def _read(folder: RunFolder) -> _Ledger:
     ledger = _Ledger()
     for path in folder.request_files():
         for row in Tail(path).rows():
-            kind = row.get("row")
-            if kind == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
+            if row["row"] == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
                 ledger.begins.append(row)
-            elif kind == "end":
+            elif row["row"] == "end":
                 ledger.ends[str(row.get("id"))] = row
-            elif kind == "load" and row.get("what") == "begin":
+            elif row["row"] == "load" and row.get("what") == "begin":
                 ledger.zero_ns = min(ledger.zero_ns or row["at_ns"], row["at_ns"])
     ledger.begins.sort(key=lambda b: int(b["at_ns"]))
     for row in Tail(folder.events).rows():

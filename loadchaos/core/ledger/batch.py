@@ -5,11 +5,12 @@ the space. The step in the plan still tells the content of a request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import BeginRow, EndRow, WellRow
+from loadchaos.core.model import Row
 
 ROW = "well"
 _US = 1000
@@ -47,13 +48,14 @@ def can_fold(begin: BeginRow, end: EndRow) -> bool:
 
 def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
     """Fold requests that `can_fold` into `well` rows, one for each kind."""
-    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    kinds: dict[tuple[object, ...], list[Row]] = {}
     for begin, end in pairs:
-        both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}
         prefix = str(begin["id"]).removesuffix(str(begin["step"]))
+        both: Row = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"], "prefix": prefix}
         labels = tuple((end.get("labels") or {}).items())
         kinds.setdefault((prefix, labels, *(both[k] for k in _SHARED)), []).append(both)
-    for (prefix, labels, *shared), ends in kinds.items():
+    for ends in kinds.values():
+        first = ends[0]
         at_ns = max(int(e["at_ns"]) for e in ends)
         gaps = LogHistogram()
         for e in ends:
@@ -62,9 +64,8 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
             "row": ROW,
             "at_ns": at_ns,
             "n": len(ends),
-            "prefix": prefix,
-            **dict(zip(_SHARED, shared, strict=True)),
-            **({"labels": dict(labels)} if labels else {}),
+            **{k: first[k] for k in ("prefix", *_SHARED)},
+            **({"labels": first["labels"]} if first.get("labels") else {}),
             **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
             **{k: _column([e.get(k) for e in ends]) for k in _OPTIONAL if any(k in e for e in ends)},
             **{
@@ -78,11 +79,11 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
         yield cast("WellRow", well)  # its keys are computed
 
 
-def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
+def unfold_row(well: Row) -> list[BeginRow | EndRow]:
     """Unfold a `well` row into begin and end rows in order of time. The first end row has the gaps of all. Raises
     KeyError, IndexError, TypeError or ValueError for a malformed row.
     """
-    found: list[dict[str, Any]] = []
+    found: list[BeginRow | EndRow] = []
     shared = {k: well[k] for k in _SHARED}
     for i in range(int(well["n"])):
         values = shared | {k: _value(well[k], i) for k in _NUMBERS} | {k: _moment(well, k, i) for k in _MOMENTS}
@@ -115,8 +116,8 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         if well.get("labels"):
             end["labels"] = well["labels"]
-        found += [begin, end]
-    found.sort(key=lambda row: int(row["at_ns"]))
+        found += [cast("BeginRow", begin), cast("EndRow", end)]
+    found.sort(key=lambda row: row["at_ns"])
     return found
 
 
@@ -128,6 +129,6 @@ def _value(column: Any, i: int) -> Any:
     return column[i] if isinstance(column, list) else column
 
 
-def _moment(well: Mapping[str, Any], name: str, i: int) -> int | None:
+def _moment(well: Row, name: str, i: int) -> int | None:
     before_us = _value(well[f"{name[:-3]}_us"], i)
     return None if before_us is None else int(well["at_ns"]) - int(before_us) * _US

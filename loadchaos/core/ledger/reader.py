@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from loadchaos.core.errors import LedgerError, how_to_read
 from loadchaos.core.ledger import batch, parquet
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import AnyRow, LogRow, WellRow, as_typed, at_ns_of
+from loadchaos.core.model import Row
 
 _CHUNK = 1 << 20
-_Source = Iterator[tuple[int, int, int, dict[str, Any]]]
-Accept = Callable[[Mapping[str, Any]], bool]
+_Placed = tuple[int, int, int, AnyRow]
+"""Time, number of the source, number in it, row: no two are equal, so that rows are never compared."""
+Accept = Callable[[Row], bool]
 _WINDOW = 512
 """Rows of a file that are sorted at a time. A file is nearly in order: rows are milliseconds from their place."""
 
@@ -33,9 +35,9 @@ class Tail:
         self._number = self._line = 0  # of the part, and of its lines the next one
         self.bad = 0
         self.torn = False  # the file ends inside a row (killed or still writing)
-        self._unfolded: deque[dict[str, Any]] = deque()
+        self._unfolded: deque[AnyRow] = deque()
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[AnyRow]:
         """Give every complete new row, with headers and with `well` rows unfolded."""
         while self._unfolded:
             yield self._unfolded.popleft()
@@ -48,21 +50,22 @@ class Tail:
                 self.bad += self.torn
                 self._number, self._line, self.offset, self.torn = self._number + 1, 0, 0, False
 
-    def _part(self) -> Iterator[dict[str, Any]]:
+    def _part(self) -> Iterator[AnyRow]:
         for line in self._lines(parquet.part_of(self.path, self._number)):
             # Row by row, so that a reader who stops in the middle goes on there.
             self.offset += len(line) + 1
             self._line += 1
             row = self._parse(line)
-            if row is not None and row.get("row") != batch.ROW:
-                if self._accept is None or self._accept(row):
-                    yield row
-                else:
-                    self.bad += 1
-            elif row is not None:
+            if row is None:
+                continue
+            if row["row"] == "well":
                 self._unfold(row)
                 while self._unfolded:
                     yield self._unfolded.popleft()
+            elif self._accept is None or self._accept(row):
+                yield row
+            else:
+                self.bad += 1
 
     def _lines(self, part: Path) -> Iterator[bytes]:
         try:
@@ -82,7 +85,7 @@ class Tail:
                 self.torn = bool(rest.strip())
                 yield from lines
 
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
+    def _parse(self, line: bytes) -> AnyRow | None:
         if not line.strip():
             return None
         try:
@@ -90,11 +93,11 @@ class Tail:
         except orjson.JSONDecodeError:
             row = None
         if isinstance(row, dict):
-            return row
+            return as_typed(row)
         self.bad += 1
         return None
 
-    def _unfold(self, row: Mapping[str, Any]) -> None:
+    def _unfold(self, row: WellRow) -> None:
         try:
             rows = list(batch.unfold_row(row))
             if self._accept is not None and not all(map(self._accept, rows)):
@@ -117,7 +120,7 @@ class LogTail:
         self._rest = b""
         self._line = 0
 
-    def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
+    def rows(self, *, final: bool = False) -> Iterator[LogRow]:
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -130,7 +133,7 @@ class LogTail:
                 self._pieces.extend(
                     (r["offset"], r["at_ns"], r.get("source", self.source))
                     for r in self._index.rows()
-                    if r.get("row") == "lines" and isinstance(r.get("offset"), int) and isinstance(r.get("at_ns"), int)
+                    if r["row"] == "lines" and isinstance(r.get("offset"), int) and isinstance(r.get("at_ns"), int)
                 )
                 *lines, rest = (self._rest + block).split(b"\n")
                 for i, line in enumerate(lines):
@@ -142,7 +145,7 @@ class LogTail:
             rest, self._rest = self._rest, b""
             yield self._row(rest, len(rest))
 
-    def _row(self, line: bytes, size: int) -> dict[str, Any]:
+    def _row(self, line: bytes, size: int) -> LogRow:
         while len(self._pieces) > 1 and self._pieces[1][0] <= self._offset:
             self._pieces.popleft()
         piece = self._pieces[0] if self._pieces and self._pieces[0][0] <= self._offset else None
@@ -157,13 +160,13 @@ class LogTail:
         }
 
 
-def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source:
+def _in_order(rows: Iterable[AnyRow], file: str, source: int) -> Iterator[_Placed]:
     """Sort one file's rows by time within a window. Gives (time, source, number, row); no two compare equal."""
-    window: list[tuple[int, int, int, dict[str, Any]]] = []
+    window: list[_Placed] = []
     last = 0
     for number, row in enumerate(rows):
         row["file"] = file
-        last = row.get("at_ns") or row.get("mono_ns") or last
+        last = at_ns_of(row) or last
         if len(window) < _WINDOW:
             heapq.heappush(window, (last, source, number, row))
         else:
@@ -184,9 +187,9 @@ class Reader:
         self._tails: dict[str, Tail] = {}
         self._logs: dict[str, LogTail] = {}
 
-    def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
+    def new(self, *, final: bool = False) -> Iterator[AnyRow]:
         """Give the rows since the last call, merged by time; read them to the end."""
-        sources: list[_Source] = []
+        sources: list[Iterator[_Placed]] = []
         for path in [self.folder.events, self.folder.metrics, *self.folder.request_files()]:
             tail = self._tails.setdefault(path.name, Tail(path, self._accept))
             sources.append(_in_order(tail.rows(), path.name, len(sources)))

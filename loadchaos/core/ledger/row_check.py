@@ -38,18 +38,18 @@ A shape is the kind, the strictness, the names of the fields and the types of th
 """
 
 
-def fits_its_kind(row: Mapping[str, Any]) -> bool:
+def fits_its_kind(row: Mapping[str, object]) -> bool:
     """True if a row has the essential fields of its kind with right types. Of an unknown kind only the tag and the time
     count.
     """
     return _checked(row, strict=False)
 
 
-def fits_completely(row: Mapping[str, Any]) -> bool:
+def fits_completely(row: Mapping[str, object]) -> bool:
     return _checked(row, strict=True)
 
 
-def _checked(row: Mapping[str, Any], *, strict: bool) -> bool:
+def _checked(row: Mapping[str, object], *, strict: bool) -> bool:
     kind, at_ns = row.get("row"), row.get("at_ns", 0)
     if type(kind) is not str:
         return False
@@ -71,7 +71,7 @@ def _checked(row: Mapping[str, Any], *, strict: bool) -> bool:
     return True
 
 
-def _parts_to_check(row: Mapping[str, Any], known: _Kind, *, strict: bool) -> Sequence[_Part] | None:
+def _parts_to_check(row: Mapping[str, object], known: _Kind, *, strict: bool) -> Sequence[_Part] | None:
     if not (known.required if strict else known.essential) <= row.keys():
         return None
     parts: list[_Part] = []
@@ -179,7 +179,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2 * _LARGEST
 
 
-def _fits_fields(value: Mapping[str, Any], kind: Any) -> bool:
+def _fits_fields(value: Mapping[str, object], kind: Any) -> bool:
     checks = _checks(kind)
     if not kind.__required_keys__ <= value.keys():
         return False

@@ -396,11 +396,11 @@ class RunDetail(_FromFile, total=False):
     profile: Annotated[str, "begin: name of the profile"]
     argv: Annotated[Sequence[str], "begin: command line, redacted"]
     version: Annotated[str, "begin: version of loadchaos"]
-    target: Annotated[Mapping[str, Any], "begin: `kind` and `url` of the server"]
+    target: Annotated[Mapping[str, object], "begin: `kind` and `url` of the server"]
     seed: Annotated[int, "begin: seed of the run"]
     duration_s: Annotated[float | None, S, "begin: duration asked for with `-t`"]
     server_logs: Annotated[Sequence[str], "begin: logs given with `--server-log`"]
-    terms: Annotated[Mapping[str, Any], "begin: what the verdict is judged by"]
+    terms: Annotated[Mapping[str, object], "begin: what the verdict is judged by"]
     resumes: Annotated[str | None, "begin: run folder that this run continues"]
     n: Annotated[int, "checkpoint: its number"]
     begun: Annotated[int, "checkpoint: requests begun so far"]
@@ -460,7 +460,7 @@ class AttackDetail(_FromFile, total=False):
     signal: Annotated[int, "process: the signal"]
     processes: Annotated[int, "host: busy processes started"]
     order: Annotated[Any, "engine: the fault that the plugin injects"]
-    toxic: Annotated[Mapping[str, Any], "network: the fault in the path"]
+    toxic: Annotated[Mapping[str, object], "network: the fault in the path"]
 
 
 class AttackRow(_ReplicaRow, AttackDetail):
@@ -482,7 +482,7 @@ class FactsRow(_Row):
     """Facts about the server, learned before the load; equal to facts.json. Written by run/prepare.py."""
 
     row: Literal["facts"]
-    facts: Annotated[Mapping[str, Any], "fields of `core.model.Facts`"]
+    facts: Annotated[Mapping[str, object], "fields of `core.model.Facts`"]
 
 
 class DiscoveryRow(_Row):
@@ -696,7 +696,7 @@ class OffersRow(_Row):
 
     row: Literal["offers"]
     refused: Annotated[str | None, "why attacks are refused; null: they are not"]
-    offers: Annotated[Sequence[Mapping[str, Any]], "fields of `chaos.manual.Offer`"]
+    offers: Annotated[Sequence[Mapping[str, object]], "fields of `chaos.manual.Offer`"]
 
 
 class CommandDetail(_FromFile, total=False):
@@ -811,7 +811,7 @@ class FailureRow(_Row):
     title: Annotated[str, "one line for people"]
     attribution: Annotated[Attribution, "who caused it"]
     count: NotRequired[Annotated[int, "how often it occurred"]]
-    evidence: NotRequired[Annotated[Mapping[str, Any], "`source`, `line` and `text` of the first occurrence"]]
+    evidence: NotRequired[Annotated[Mapping[str, object], "`source`, `line` and `text` of the first occurrence"]]
     known: NotRequired[Annotated[Sequence[Any], "known upstream issues"]]
     remedy: NotRequired[Annotated[str, "what to do; may be empty"]]
     incident: NotRequired[Annotated[str | None, "name of its incident folder"]]
@@ -820,7 +820,7 @@ class FailureRow(_Row):
     process: NotRequired[Annotated[str | None, "process that logged it"]]
     images: NotRequired[Annotated[Sequence[str], "files of the hostile images that showed it"]]
     wrong_answers: NotRequired[
-        Annotated[Sequence[Mapping[str, Any]], "wrong answers: the first ones, each with its proof"]
+        Annotated[Sequence[Mapping[str, object]], "wrong answers: the first ones, each with its proof"]
     ]
     before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
     first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
@@ -955,11 +955,16 @@ def fields_of(kind: type) -> list[RowField]:
     return sorted(found, key=lambda one: not one.required)
 
 
-def as_typed(row: Mapping[str, Any]) -> AnyRow:
+def at_ns_of(row: AnyRow) -> int:
+    """Time of a row; that of a header is when its file was opened. 0: unknown."""
+    return (row["mono_ns"] if row["row"] == "header" else row.get("at_ns")) or 0
+
+
+def as_typed(row: Mapping[str, object]) -> AnyRow:
     """Give a row from JSON its type; only the tag is made sure of."""
     return cast("AnyRow", row if "row" in row else {**row, "row": ""})
 
 
-def is_pipelined(begin: Mapping[str, Any]) -> bool:
+def is_pipelined(begin: Mapping[str, object]) -> bool:
     """Tell whether a request was sent behind another one by `pipeline`. The plan has one step for all of them."""
     return "." in str(begin.get("id"))

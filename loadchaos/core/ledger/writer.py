@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -37,7 +36,11 @@ class Writer:
     """
 
     def __init__(
-        self, path: Path, writer: str, extra: Callable[[], Mapping[str, Any]] | None = None, part_s: float | None = None
+        self,
+        path: Path,
+        writer: str,
+        extra: Callable[[], Mapping[str, object]] | None = None,
+        part_s: float | None = None,
     ) -> None:
         self.path = path
         self._writer, self._extra, self._part_s = writer, extra or dict, part_s

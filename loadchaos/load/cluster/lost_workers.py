@@ -68,9 +68,9 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
                 break
             unsent[step.traffic, phase.index] += 1
     for row in Tail(rows).rows():
-        if row.get("row") == "begin" and not is_pipelined(row):
+        if row["row"] == "begin" and not is_pipelined(row):
             unsent[str(row["traffic"]), int(row["phase"])] -= 1
-        elif row.get("row") == "missed":
+        elif row["row"] == "missed":
             unsent[str(row["traffic"]), int(row["phase"])] -= int(row["count"])
     return +unsent
 

@@ -27,7 +27,7 @@ class Control:
 
     def read(self) -> None:
         for row in self._tail.rows():
-            if row.get("row") == "control":
+            if row["row"] == "control":
                 self.apply(str(row.get("what")), row.get("grace_s"))
 
     def apply(self, what: str, grace_s: float | None = None) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from prometheus_client.core import Metric
 
@@ -24,7 +24,7 @@ from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.ledger.rows import AnyRow, at_ns_of
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
@@ -36,15 +36,11 @@ _LAST_POINTS = 10
 Label = tuple[str, str]
 
 
-def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None = None) -> Iterator[dict[str, Any]]:
+def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None = None) -> Iterator[AnyRow]:
     """Merge ledger rows and findings in order of time; `say` gets progress."""
-    findings = [r for r in Tail(folder.findings).rows() if r.get("row") in {"failure", "incident"}]
-    findings.sort(key=_at)
-    return progress.rows(heapq.merge(Reader(folder, fits_its_kind).new(final=True), findings, key=_at), what, say)
-
-
-def _at(row: dict[str, Any]) -> int:
-    return int(row.get("at_ns") or row.get("mono_ns") or 0)
+    findings = [r for r in Tail(folder.findings, fits_its_kind).rows() if r["row"] in {"failure", "incident"}]
+    findings.sort(key=at_ns_of)
+    return progress.rows(heapq.merge(Reader(folder, fits_its_kind).new(final=True), findings, key=at_ns_of), what, say)
 
 
 # -- OpenMetrics ---------------------------------------------------------------------------------------------------
@@ -108,8 +104,10 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
                 tick += step_ns
         live.fold(row)
     live.finish()
-    for row in _judged(folder):
-        live.fold(row)
+    if (verdict := Verdict.read(folder)) is not None:
+        for failure in verdict.failures:  # a killed follower may not have written all of them
+            live.add_failure(failure)
+            live.close_incidents(failure)
     if tick:
         samples.add(clock.utc_s(tick), families(live, run, tick))
     if say is not None:
@@ -142,21 +140,6 @@ def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: floa
     return samples.write(out)
 
 
-def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Failures and incidents of the verdict as findings: a killed follower may not have written all of them."""
-    if (verdict := Verdict.read(folder)) is None:
-        return
-    for failure in verdict.failures:
-        row = to_json(failure)
-        yield {**row, "row": "failure"}
-        common = {k: row[k] for k in ("id", "severity", "known", "attribution")}
-        for name in failure.incidents or ():
-            home = name.rsplit("/", 1)[-1]
-            if home[:3].isdigit():
-                where = {"n": int(home[:3]), "folder": f"incidents/{home}"}
-                yield {**common, "row": "incident", "what": "close", **where}
-
-
 # -- rows as tables ------------------------------------------------------------------------------------------------
 
 
@@ -169,13 +152,13 @@ def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> l
         open_tables = []
         for table, path in zip(TABLES, paths, strict=True):
             writer = csv.writer(files.enter_context(path.open("w", newline="", encoding="utf-8")))
-            writer.writerow(table.columns)
-            open_tables.append((table.rows(clock), writer))
+            writer.writerow(table.types)
+            open_tables.append((table, table.records(clock), writer))
         for row in rows_of(folder, "tables", say):
-            for rows, writer in open_tables:
-                writer.writerows(rows.feed(row))
-        for rows, writer in open_tables:
-            writer.writerows(rows.rest())
+            for table, records, writer in open_tables:
+                writer.writerows(table.cells(records.feed(row)))
+        for table, records, writer in open_tables:
+            writer.writerows(table.cells(records.rest()))
     return paths
 
 
@@ -193,7 +176,7 @@ def write_parquet(folder: RunFolder, to: Path, say: progress.Say | None = None) 
             rows = db.read_csv(
                 str(source),
                 header=True,
-                columns=table.columns,
+                columns=table.types,
                 quotechar='"',
                 escapechar='"',
                 delimiter=",",

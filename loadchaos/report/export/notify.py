@@ -18,6 +18,7 @@ import orjson
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import one_line, target_text
 
@@ -58,7 +59,7 @@ def message(verdict: Verdict, folder: Path) -> dict[str, object]:
 
 def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, object]:
     where = f"{folder.name}/incidents/{incident.folder}"
-    whole = incident.to_json()
+    whole = to_json(incident)
     about = {k: whole[k] for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
     about |= {"title": clean(incident.title, 600), "remedy": clean(incident.remedy, 600)}
     text = f"loadchaos: INCIDENT {incident.id}: {about['title']} ({where})"

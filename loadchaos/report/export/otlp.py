@@ -9,25 +9,31 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.core import progress
 from loadchaos.core.answer_labels import LABELS, labels_of
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.urls import host_and_port
 from loadchaos.core.version import __version__
 from loadchaos.core.whole_file import read_json
+from loadchaos.report.export.columns import Column, values_of
 from loadchaos.report.export.tables import RunClock
 from loadchaos.report.formatting import plural
 
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     import requests
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.util.types import Attributes
 
 FROM_VARIABLES = "env"
 """Value of --otlp that leaves the receiver to the variables OTEL_EXPORTER_OTLP_*."""
@@ -166,117 +173,197 @@ class _Answers:
 def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[ReadableSpan]:
     maker = _SpanMaker(folder)
     for path in folder.request_files():
-        begun: dict[str, dict[str, Any]] = {}
+        begun: dict[str, BeginRow] = {}
         newest_ns = 0
-        for row in progress.rows(Tail(path).rows(), "exporting", say):
-            newest_ns = max(newest_ns, int(row.get("at_ns") or 0))
-            if row.get("row") == "begin":
-                begun[str(row["id"])] = row
-            elif row.get("row") == "end" and (begin := begun.pop(str(row.get("id")), None)) is not None:
-                yield maker.span(begin, row)
+        for row in progress.rows(Tail(path, fits_its_kind).rows(), "exporting", say):
+            newest_ns = max(newest_ns, 0 if row["row"] == "header" else row.get("at_ns") or 0)
+            if row["row"] == "begin":
+                begun[row["id"]] = row
+            elif row["row"] == "end" and (begin := begun.pop(row["id"], None)) is not None:
+                yield maker.span(begin, row, row["at_ns"])
         for begin in begun.values():
-            yield maker.span(begin, {"at_ns": newest_ns, "outcome": "unfinished"})
+            yield maker.span(begin, None, newest_ns)
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conversation:
+    answers: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sampling:
+    models: Any = None
+    adapters: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Payload:
+    conversation: _Conversation = field(default_factory=_Conversation)
+    sampling: _Sampling = field(default_factory=_Sampling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTraffic:
+    """A kind of traffic in the profile of a plan, as far as spans show it."""
+
+    name: str = ""
+    endpoint: str = "chat"
+    stream: bool = True
+    payload: _Payload = field(default_factory=_Payload)
+
+    @property
+    def has_several_models(self) -> bool:
+        return self.payload.sampling.models is not None or self.payload.sampling.adapters is not None
+
+
+@dataclass(frozen=True)
+class RequestSpan:
+    """A request with all that its attributes are read from. `end` None: it has no end; `traffic` None: not in the plan."""
+
+    begin: BeginRow
+    end: EndRow | None
+    traffic: PlannedTraffic | None
+    facts: Facts
+    address: tuple[str, int]
+
+    @property
+    def outcome(self) -> str:
+        return "unfinished" if self.end is None else self.end.get("outcome")
+
+    @property
+    def operation(self) -> str:
+        endpoint = "chat" if self.traffic is None else self.traffic.endpoint
+        return _OPERATIONS.get(endpoint, endpoint)
+
+    @property
+    def model(self) -> str:
+        return "" if self.traffic is not None and self.traffic.has_several_models else self.facts.model
+
+    def first_chunk_s(self) -> float | None:
+        if self.end is None or not (first_ns := self.end.get("first_token_ns")):
+            return None
+        return (first_ns - (self.end.get("sent_ns") or self.begin["at_ns"])) / 1e9
+
+    def conversation(self) -> str | None:
+        place = place_of(self.begin["id"])
+        is_session = self.traffic is not None and self.traffic.payload.conversation.answers == "live"
+        return place.first if place.number or place.branch or is_session else None
+
+    def send_delay_s(self) -> float | None:
+        due_ns = self.begin.get("due_ns")
+        return (self.begin["at_ns"] - due_ns) / 1e9 if due_ns else None
+
+    def of_end(self, name: str) -> object:
+        end: Mapping[str, object] = self.end or {}
+        return end.get(name)
+
+
+def _label(name: str) -> Callable[[RequestSpan], object]:
+    return lambda s: None if s.end is None else labels_of(s.end).get(name)
+
+
+def _of_end(name: str, meaning: str, key: str) -> Column[RequestSpan]:
+    return Column(name, meaning, lambda s: s.of_end(key))
+
+
+ATTRIBUTES: Sequence[Column[RequestSpan]] = (
+    Column("gen_ai.provider.name", "dialect of the server, such as `vllm`", lambda s: s.facts.dialect or "unknown"),
+    Column("server.address", "host of the server", lambda s: s.address[0] or None),
+    Column("server.port", "its port", lambda s: s.address[1] if s.address[0] else None),
+    Column(
+        "gen_ai.operation.name",
+        "`chat`, `text_completion`, `embeddings`, or the name of another endpoint",
+        lambda s: s.operation,
+    ),
+    Column("gen_ai.request.model", "model; none where a traffic has several", lambda s: s.model or None),
+    Column("gen_ai.request.max_tokens", "limit of the answer", lambda s: s.begin.get("max_tokens")),
+    Column("gen_ai.request.stream", "whether a stream was asked for", lambda s: s.traffic and s.traffic.stream),
+    _of_end("gen_ai.response.id", "id that the server gave the request", "request_id"),
+    Column(
+        "gen_ai.response.finish_reasons",
+        "finish_reason of the answer",
+        lambda s: [reason] if (reason := s.of_end("finish_reason")) else None,
+    ),
+    *(
+        Column(label.attribute, f"{label.title} of the answer", _label(label.name))
+        for label in LABELS
+        if label.attribute
+    ),
+    Column("gen_ai.response.time_to_first_chunk", "from the send to the first token, in s", RequestSpan.first_chunk_s),
+    _of_end("gen_ai.usage.input_tokens", "prompt tokens as the server counted them", "prompt_tokens"),
+    _of_end("gen_ai.usage.output_tokens", "completion tokens as the server counted them", "completion_tokens"),
+    _of_end("gen_ai.usage.cache_read.input_tokens", "prompt tokens from its cache", "cached_tokens"),
+    Column(
+        "gen_ai.conversation.id",
+        "id of its first request, for each request of a [session](agentic.md)",
+        RequestSpan.conversation,
+    ),
+    _of_end("http.response.status_code", "HTTP status of the answer", "status"),
+    Column(
+        "error.type",
+        "[outcome](../outcomes.md) of a request that was not `ok`; the span's status is then an error",
+        lambda s: None if s.outcome == "ok" else s.outcome,
+    ),
+    Column("loadchaos.request", "request id", lambda s: s.begin["id"]),
+    Column("loadchaos.outcome", "[outcome](../outcomes.md)", lambda s: s.outcome),
+    Column("loadchaos.traffic", "name of the traffic in the profile", lambda s: s.begin.get("traffic")),
+    Column("loadchaos.phase", "index of the load phase", lambda s: s.begin.get("phase")),
+    Column("loadchaos.behaviour", "name of the client behaviour", lambda s: s.begin.get("behaviour")),
+    Column("loadchaos.images", "images in the request", lambda s: s.begin.get("images") or None),
+    Column("loadchaos.send_delay", "from the time that it was due until it was sent, in s", RequestSpan.send_delay_s),
+)
+"""Attributes of a span. One without a value is left out."""
 
 
 class _SpanMaker:
     def __init__(self, folder: RunFolder) -> None:
         self._clock = RunClock.of(folder)
-        run, facts = _run_and_facts(folder)
-        plan = read_json(folder.plan)
-        traffic = (plan.get("profile") or {}).get("traffic") or ()
-        self._endpoints = {t.get("name"): str(t.get("endpoint") or "chat") for t in traffic}
-        self._streams = {t.get("name"): bool(t.get("stream", True)) for t in traffic}
-        self._sessions = {t.get("name") for t in traffic if _is_live((t.get("payload") or {}).get("conversation"))}
-        self._several_models = {
-            t.get("name")
-            for t in traffic
-            if {"models", "adapters"} & set((t.get("payload") or {}).get("sampling") or ())
-        }
-        self._model = str(facts.get("model") or "")
-        host, port = host_and_port(str((run.get("target") or {}).get("url") or facts.get("base_url") or ""))
-        self._common: dict[str, Any] = {"gen_ai.provider.name": str(facts.get("dialect") or "unknown")}
-        if host:
-            self._common |= {"server.address": host, "server.port": port}
+        run, self._facts = _run_and_facts(folder)
+        planned = (read_json(folder.plan).get("profile") or {}).get("traffic") or ()
+        self._traffic = {one.name: one for one in (from_json(PlannedTraffic, data) for data in planned)}
+        self._address = host_and_port((run.target.url if run.target else None) or self._facts.base_url)
         self._resource = _resource(folder, run)
 
-    def span(self, begin: Mapping[str, Any], end: Mapping[str, Any]) -> ReadableSpan:
+    def span(self, begin: BeginRow, end: EndRow | None, ended_ns: int) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-        name, traffic = str(begin["id"]), begin.get("traffic")
-        endpoint = self._endpoints.get(traffic, "chat")
-        operation = _OPERATIONS.get(endpoint, endpoint)
-        model = "" if traffic in self._several_models else self._model
-        trace_id, span_id = trace_ids(name)
-        failed = end.get("outcome") != "ok"
+        request = RequestSpan(begin, end, self._traffic.get(begin.get("traffic")), self._facts, self._address)
+        trace_id, span_id = trace_ids(begin["id"])
+        found = values_of(ATTRIBUTES, request)
         return ReadableSpan(
-            name=f"{operation} {model}".strip(),
+            name=f"{request.operation} {request.model}".strip(),
             context=SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(1)),
             resource=self._resource,
-            attributes=self._attributes(begin, end, operation, model),
+            attributes=cast("Attributes", {name: value for name, value in found.items() if value is not None}),
             kind=SpanKind.CLIENT,
-            status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
-            start_time=int(begin["at_ns"]) + self._clock.offset_ns,
-            end_time=max(int(end["at_ns"]), int(begin["at_ns"])) + self._clock.offset_ns,
+            status=Status(StatusCode.UNSET if request.outcome == "ok" else StatusCode.ERROR),
+            start_time=begin["at_ns"] + self._clock.offset_ns,
+            end_time=max(ended_ns, begin["at_ns"]) + self._clock.offset_ns,
             instrumentation_scope=InstrumentationScope("loadchaos", __version__),
         )
 
-    def _attributes(
-        self, begin: Mapping[str, Any], end: Mapping[str, Any], operation: str, model: str
-    ) -> dict[str, Any]:
-        name, traffic = str(begin["id"]), str(begin.get("traffic"))
-        place, outcome, first_ns = place_of(name), str(end.get("outcome")), end.get("first_token_ns")
-        sent_ns, labels = int(end.get("sent_ns") or begin["at_ns"]), labels_of(end)
-        found = {
-            **self._common,
-            "gen_ai.operation.name": operation,
-            "gen_ai.request.model": model or None,
-            "gen_ai.request.max_tokens": begin.get("max_tokens"),
-            "gen_ai.request.stream": self._streams.get(begin.get("traffic")),
-            "gen_ai.response.id": end.get("request_id"),
-            "gen_ai.response.finish_reasons": [end["finish_reason"]] if end.get("finish_reason") else None,
-            **{label.attribute: labels.get(label.name) for label in LABELS if label.attribute},
-            "gen_ai.response.time_to_first_chunk": (int(first_ns) - sent_ns) / 1e9 if first_ns else None,
-            "gen_ai.usage.input_tokens": end.get("prompt_tokens"),
-            "gen_ai.usage.output_tokens": end.get("completion_tokens"),
-            "gen_ai.usage.cache_read.input_tokens": end.get("cached_tokens"),
-            "gen_ai.conversation.id": place.first
-            if place.number or place.branch or traffic in self._sessions
-            else None,
-            "http.response.status_code": end.get("status"),
-            "error.type": None if outcome == "ok" else outcome,
-            "loadchaos.request": name,
-            "loadchaos.outcome": outcome,
-            "loadchaos.traffic": traffic,
-            "loadchaos.phase": begin.get("phase"),
-            "loadchaos.behaviour": begin.get("behaviour"),
-            "loadchaos.images": begin.get("images") or None,
-            "loadchaos.send_delay": (int(begin["at_ns"]) - int(begin["due_ns"])) / 1e9 if begin.get("due_ns") else None,
-        }
-        return {key: value for key, value in found.items() if value is not None}
 
-
-def _is_live(conversation: object) -> bool:
-    return isinstance(conversation, Mapping) and conversation.get("answers") == "live"
-
-
-def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
-    run: dict[str, Any] = {}
+def _run_and_facts(folder: RunFolder) -> tuple[RunEnvironment, Facts]:
+    run = RunEnvironment()
     for row in Tail(folder.events).rows():
-        if row.get("row") == "run" and row.get("what") == "begin":
-            run = row
-        elif row.get("row") == "facts" and row.get("facts"):
-            return run, row["facts"]
-    return run, {}
+        if row["row"] == "run" and row.get("what") == "begin":
+            run = RunEnvironment.from_json(row)
+        elif row["row"] == "facts" and row.get("facts"):
+            return run, from_json(Facts, row["facts"])
+    return run, from_json(Facts, {})
 
 
-def _resource(folder: RunFolder, run: Mapping[str, object]) -> Resource:
+def _resource(folder: RunFolder, run: RunEnvironment) -> Resource:
     """Make the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    own = {"loadchaos.run": folder.path.resolve().name, "loadchaos.profile": str(run.get("profile") or "")}
+    own = {"loadchaos.run": folder.path.resolve().name, "loadchaos.profile": run.profile or ""}
     return Resource.create(own if named else {"service.name": "loadchaos", "service.version": __version__, **own})
 
 

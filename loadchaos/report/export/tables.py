@@ -1,11 +1,12 @@
-"""Tables of `loadchaos export`: columns with SQL types, and their rows."""
+"""Tables of `loadchaos export`. A column is one entry of REQUESTS, METRICS or EVENTS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, get_args
 
 import orjson
 
@@ -14,8 +15,10 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MissedRow, fields_of
 from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.report.export.columns import Column, T
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class RunClock:
         """Read the header of events.jsonl. Raises OptionError where there is none."""
         offset: int | None = None
         first: int | None = None
-        for row in Tail(folder.events).rows():
-            if row.get("row") == "header" and offset is None:
-                offset = int(row["utc_ns"]) - int(row["mono_ns"])
-            at = row.get("at_ns")
-            first = at if first is None and isinstance(at, int) else first
-            if row.get("row") == "run" and row.get("what") == "load_begin" and isinstance(at, int):
-                first = at
+        for row in Tail(folder.events, fits_its_kind).rows():
+            if row["row"] == "header":
+                offset = row["utc_ns"] - row["mono_ns"] if offset is None else offset
+                continue
+            if row["row"] == "run" and row.get("what") == "load_begin":
+                first = row["at_ns"]
                 break
+            first = row.get("at_ns") if first is None else first
         if offset is None:
             raise OptionError(
                 f"{folder.events} has no header, so its rows have no time: export a run whose record is whole"
@@ -47,147 +50,235 @@ class RunClock:
     def utc_s(self, at_ns: int) -> float:
         return (at_ns + self.offset_ns) / NS_PER_S
 
-    def stamp(self, at_ns: object) -> str | None:
+    def stamp(self, at_ns: int | None) -> str | None:
         """Format in UTC as `2026-11-21 15:08:32.243000`."""
-        if not isinstance(at_ns, int):
+        if at_ns is None:
             return None
         return datetime.fromtimestamp(self.utc_s(at_ns), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
-    def since_load_s(self, at_ns: object) -> float | None:
-        return round((at_ns - self.load_ns) / NS_PER_S, 6) if isinstance(at_ns, int) else None
+    def since_load_s(self, at_ns: int | None) -> float | None:
+        return None if at_ns is None else round((at_ns - self.load_ns) / NS_PER_S, 6)
 
 
-Record = tuple[Any, ...]
-
-
-class Rows:
+class Records(Generic[T]):
     """Builds the records of a table from ledger rows."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
 
-    def feed(self, row: Mapping[str, Any]) -> Iterable[Record]:
+    def feed(self, row: AnyRow) -> Iterable[T]:
         raise NotImplementedError
 
-    def rest(self) -> Iterable[Record]:
+    def rest(self) -> Iterable[T]:
         return ()
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table: columns with SQL types, and the builder of its records."""
+class Table(Generic[T]):
+    """A table: its columns, and the builder of its records."""
 
     name: str
-    columns: dict[str, str]
-    rows: Callable[[RunClock], Rows]
+    columns: Sequence[Column[T]]
+    records: Callable[[RunClock], Records[T]]
+
+    @property
+    def types(self) -> dict[str, str]:
+        """SQL types by column."""
+        return {column.name: column.type for column in self.columns}
+
+    def cells(self, records: Iterable[T]) -> Iterator[list[object]]:
+        return ([column.read(record) for column in self.columns] for record in records)
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
 
-_BIG, _TEXT, _REAL, _TIME = "BIGINT", "VARCHAR", "DOUBLE", "TIMESTAMP"
-_SAME_AS_LEDGER = {
-    "traffic": _TEXT, "outcome": _TEXT, "status": _BIG, "step": _BIG, "phase": _BIG, "round": _BIG,
-    "finish_reason": _TEXT, "planned_tokens": _BIG, "prompt_tokens": _BIG, "completion_tokens": _BIG,
-    "cached_tokens": _BIG, "drafted_tokens": _BIG, "accepted_tokens": _BIG,
-    "max_tokens": _BIG, "images": _BIG, "image_tokens": _BIG, "behaviour": _TEXT, "edge": _BIG,
-    "chunks": _BIG, "bytes_out": _BIG, "bytes_in": _BIG, "length_mismatch": "BOOLEAN", "conn": _BIG,
-    "reused": "BOOLEAN", "hash": _TEXT, "request_id": _TEXT, "error_code": _TEXT, "error": _TEXT,
-    **dict.fromkeys((label.name for label in BODY_LABELS), _TEXT),
-}  # fmt: skip
-_REQUESTS = {
-    "id": _TEXT, "worker": _TEXT, "count": _BIG, "due": _TIME, "due_s": _REAL, "sent_s": _REAL, "end_s": _REAL,
-    "send_lag_s": _REAL, "ttft_s": _REAL, "ttfo_s": _REAL, "e2e_s": _REAL, "largest_gap_s": _REAL, **_SAME_AS_LEDGER,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """A request with its rows; without `end` it is unfinished. `missed` is a count of requests that were not sent."""
+
+    clock: RunClock
+    begin: BeginRow | None
+    end: EndRow | None = None
+    missed: MissedRow | None = None
+
+    @cached_property
+    def fields(self) -> Mapping[str, object]:
+        """Labels of the answer, and fields of its rows: the last row counts."""
+        labels = None if self.end is None else self.end.get("labels")
+        rows: tuple[Mapping[str, object] | None, ...] = (labels, self.begin, self.missed, self.end)
+        return {name: value for row in rows if row is not None for name, value in row.items()}
+
+    @property
+    def outcome(self) -> str:
+        if self.end is None:
+            return "unfinished" if self.missed is None else "missed"
+        return self.end.get("outcome")
+
+    @property
+    def due_ns(self) -> int | None:
+        if self.missed is not None:
+            return self.missed.get("at_ns")
+        row = self.end or self.begin
+        return None if row is None else row.get("due_ns")
+
+    @property
+    def sent_ns(self) -> int | None:
+        if self.end is not None:
+            return self.end.get("sent_ns")
+        return None if self.begin is None else self.begin.get("at_ns")
+
+    def since_due_ns(self, at_ns: int | None) -> int | None:
+        return None if at_ns is None or self.due_ns is None else at_ns - self.due_ns
+
+    def worker(self) -> str:
+        return str(self.fields.get("file") or "").removeprefix("requests-").removesuffix(".jsonl")
+
+    def count(self) -> int:
+        return 1 if self.missed is None else self.missed.get("count") or 1
+
+    def error(self) -> object:
+        return self.fields.get("error") if self.missed is None else self.missed.get("why")
 
 
-class _Requests(Rows):
-    """One record per request. Misses that share a row are one with their `count`; one without an end is `unfinished`."""
-
+class _Requests(Records[RequestRecord]):
     def __init__(self, clock: RunClock) -> None:
         super().__init__(clock)
-        self._begun: dict[str, Mapping[str, Any]] = {}
+        self._begun: dict[str, BeginRow] = {}
 
-    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
-        kind = row.get("row")
-        if kind == "begin":
-            self._begun[str(row.get("id"))] = row
-        elif kind == "end":
-            begun = self._begun.pop(str(row.get("id")), {})
-            yield self._record({**(row.get("labels") or {}), **begun, **row}, row.get("at_ns"))
-        elif kind == "missed":
-            missed = {**row, "outcome": "missed", "error": row.get("why"), "due_ns": row.get("at_ns")}
-            yield self._record(missed, None)
+    def feed(self, row: AnyRow) -> Iterator[RequestRecord]:
+        if row["row"] == "begin":
+            self._begun[row["id"]] = row
+        elif row["row"] == "end":
+            yield RequestRecord(self._clock, self._begun.pop(row["id"], None), row)
+        elif row["row"] == "missed":
+            yield RequestRecord(self._clock, None, missed=row)
 
-    def rest(self) -> Iterator[Record]:
-        for row in self._begun.values():
-            yield self._record({**row, "outcome": "unfinished", "sent_ns": row.get("at_ns")}, None)
-        self._begun.clear()
-
-    def _record(self, row: Mapping[str, Any], ended_ns: object) -> Record:
-        clock, due, sent = self._clock, row.get("due_ns"), row.get("sent_ns")
-        answer = row.get("first_answer_ns")
-        count = row.get("count") or 1
-        return (
-            row.get("id"),
-            str(row.get("file", "")).removeprefix("requests-").removesuffix(".jsonl"),
-            count,
-            clock.stamp(due),
-            clock.since_load_s(due),
-            clock.since_load_s(sent),
-            clock.since_load_s(ended_ns),
-            seconds_of(_minus(sent, due)),
-            seconds_of(ttft_ns(row)),
-            seconds_of(_minus(answer, due)),
-            seconds_of(e2e_ns(row) if ended_ns is not None else None),
-            seconds_of(row.get("largest_gap_ns")),
-            *(row.get(name) for name in _SAME_AS_LEDGER),
-        )
+    def rest(self) -> Iterator[RequestRecord]:
+        begun, self._begun = self._begun, {}
+        return (RequestRecord(self._clock, row) for row in begun.values())
 
 
-def _minus(a: object, b: object) -> int | None:
-    return a - b if isinstance(a, int) and isinstance(b, int) else None
+_FIELDS = {field.name: field for kind in (BeginRow, EndRow) for field in fields_of(kind)}
+
+
+def _of_row(name: str) -> Column[RequestRecord]:
+    """Make the column of a field of the rows of a request. Its meaning and its type are those of rows.py."""
+    field = _FIELDS[name]
+    types = {bool: "BOOLEAN", int: "BIGINT"}
+    kinds = {field.type, *get_args(field.type)} - {type(None)}
+    sql = next((sql for kind, sql in types.items() if kind in kinds and str not in kinds), "VARCHAR")
+    return Column(name, field.meaning, _field(name), sql)
+
+
+def _field(name: str) -> Callable[[RequestRecord], object]:
+    return lambda r: r.fields.get(name)
+
+
+def _length(name: str, meaning: str, read_ns: Callable[[RequestRecord], int | None]) -> Column[RequestRecord]:
+    return Column(name, meaning, lambda r: seconds_of(read_ns(r)), "DOUBLE")
+
+
+def _in_load(name: str, meaning: str, read_ns: Callable[[RequestRecord], int | None]) -> Column[RequestRecord]:
+    """Make a column with a moment, in seconds of the load."""
+    return Column(name, f"{meaning}, in seconds of the load", lambda r: r.clock.since_load_s(read_ns(r)), "DOUBLE")
+
+
+REQUESTS: Sequence[Column[RequestRecord]] = (
+    _of_row("id"),
+    Column("worker", "load process that sent it", RequestRecord.worker),
+    Column("count", "requests of this record; not 1 only where requests were missed", RequestRecord.count, "BIGINT"),
+    Column("due", "UTC time at which the plan wanted it sent", lambda r: r.clock.stamp(r.due_ns), "TIMESTAMP"),
+    _in_load("due_s", "the same", lambda r: r.due_ns),
+    _in_load("sent_s", "when it was sent", lambda r: r.sent_ns),
+    _in_load("end_s", "when it ended", lambda r: r.end and r.end.get("at_ns")),
+    _length("send_lag_s", "from `due` until it was sent", lambda r: r.since_due_ns(r.sent_ns)),
+    _length("ttft_s", "from `due` to the first token", lambda r: r.end and ttft_ns(r.end)),
+    _length(
+        "ttfo_s",
+        "from `due` to the first token that is not reasoning",
+        lambda r: r.since_due_ns(r.end and r.end.get("first_answer_ns")),
+    ),
+    _length("e2e_s", "from `due` to the last byte, or to its end", lambda r: r.end and e2e_ns(r.end)),
+    _length("largest_gap_s", "largest gap between two chunks", lambda r: r.end and r.end.get("largest_gap_ns")),
+    _of_row("traffic"),
+    Column("outcome", "outcome; `unfinished`: it has no end, `missed`: it was not sent", lambda r: r.outcome),
+    *map(_of_row, (
+        "status", "step", "phase", "round", "finish_reason", "planned_tokens", "prompt_tokens", "completion_tokens",
+        "cached_tokens", "drafted_tokens", "accepted_tokens", "max_tokens", "images", "image_tokens", "behaviour", "edge",
+        "chunks", "bytes_out", "bytes_in", "length_mismatch", "conn", "reused", "hash", "request_id", "error_code",
+    )),
+    Column("error", "error text of the answer or of the connection; of a missed request the reason", RequestRecord.error),
+    *(Column(label.name, f"{label.title}, as the server gave it", _field(label.name)) for label in BODY_LABELS),
+)  # fmt: skip
+"""Columns of the table of requests. Misses that share a row are one record."""
 
 
 # -- metrics and events --------------------------------------------------------------------------------------------
 
 
-class _Metrics(Rows):
-    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
-        typed = as_typed(row)
-        if typed["row"] != "metrics":
-            return
-        at = typed.get("at_ns")
-        head = (self._clock.stamp(at), self._clock.since_load_s(at), typed.get("replica"), typed.get("engine"))
-        for name, value in (typed.get("values") or {}).items():
-            if isinstance(value, int | float):
-                yield (*head, name, value)
+@dataclass(frozen=True)
+class RowRecord:
+    """A row of events.jsonl or a finding; of a scrape one of its values with its name."""
 
+    clock: RunClock
+    row: AnyRow
+    metric: tuple[str, float] = ("", 0.0)
 
-class _Events(Rows):
-    """All other rows of events.jsonl and the findings, with JSON details."""
+    @property
+    def at_ns(self) -> int | None:
+        return None if self.row["row"] == "header" else self.row.get("at_ns")
 
-    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
-        kind, at = row.get("row"), row.get("at_ns")
-        if kind in {"header", "log"} or row.get("file") not in {"events.jsonl", None}:
-            return
-        name = row.get("attack") or row.get("id") or row.get("name") or row.get("to") or row.get("source")
+    def name(self) -> object:
+        fields: Mapping[str, object] = self.row
+        names = ("attack", "id", "name", "to", "source")
+        return next((value for name in names if (value := fields.get(name))), None)
+
+    def detail(self) -> str:
         columns = {"row", "file", "at_ns", "what", "replica"}
-        rest = {k: v for k, v in row.items() if k not in columns}
-        detail = orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode()
-        when = self._clock.stamp(at), self._clock.since_load_s(at)
-        yield (*when, kind, row.get("what"), row.get("replica"), name, detail)
+        rest = {name: value for name, value in self.row.items() if name not in columns}
+        return orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-TABLES: tuple[Table, ...] = (
-    Table("requests", _REQUESTS, _Requests),
-    Table(
-        "metrics",
-        {"at": _TIME, "at_s": _REAL, "replica": _TEXT, "engine": _TEXT, "name": _TEXT, "value": _REAL},
-        _Metrics,
-    ),
-    Table(
-        "events",
-        {"at": _TIME, "at_s": _REAL, "row": _TEXT, "what": _TEXT, "replica": _TEXT, "name": _TEXT, "detail": _TEXT},
-        _Events,
-    ),
+class _Metrics(Records[RowRecord]):
+    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
+        if row["row"] == "metrics":
+            for metric in (row.get("values") or {}).items():
+                yield RowRecord(self._clock, row, metric)
+
+
+class _Events(Records[RowRecord]):
+    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
+        if row["row"] not in {"header", "log"} and row.get("file") in {"events.jsonl", None}:
+            yield RowRecord(self._clock, row)
+
+
+_WHEN: Sequence[Column[RowRecord]] = (
+    Column("at", "UTC time", lambda r: r.clock.stamp(r.at_ns), "TIMESTAMP"),
+    Column("at_s", "the same, in seconds of the load", lambda r: r.clock.since_load_s(r.at_ns), "DOUBLE"),
+)
+_REPLICA: Column[RowRecord] = Column("replica", "name of the replica", lambda r: r.row.get("replica"))
+
+METRICS: Sequence[Column[RowRecord]] = (
+    *_WHEN,
+    _REPLICA,
+    Column("engine", "label of the engine", lambda r: r.row.get("engine")),
+    Column("name", "name of the metric, the same for all dialects", lambda r: r.metric[0]),
+    Column("value", "its value", lambda r: r.metric[1], "DOUBLE"),
+)
+
+EVENTS: Sequence[Column[RowRecord]] = (
+    *_WHEN,
+    Column("row", "kind of the row, as in the ledger", lambda r: r.row["row"]),
+    Column("what", "event", lambda r: r.row.get("what")),
+    _REPLICA,
+    Column("name", "attack, failure, check, new state or source", RowRecord.name),
+    Column("detail", "the other fields of the row, as JSON", RowRecord.detail),
+)
+"""Columns of the table of events: all other rows of events.jsonl, and the findings."""
+
+TABLES: tuple[Table[Any], ...] = (
+    Table("requests", REQUESTS, _Requests),
+    Table("metrics", METRICS, _Metrics),
+    Table("events", EVENTS, _Events),
 )

@@ -7,16 +7,15 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 from ruamel.yaml import YAML
 
 from loadchaos.analysis.figures.run_figures import RunFigures
-from loadchaos.analysis.verdict.model import EfficiencyFigures, Verdict
+from loadchaos.analysis.verdict.model import EfficiencyFigures, ThroughputFigures, Verdict
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import bucket_middle
@@ -26,7 +25,10 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Row
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
+from loadchaos.report.export.columns import Column, values_of
 
 METRICS: Mapping[str, str] = {
     "ttft": "Time to First Token",
@@ -63,32 +65,109 @@ class BenchFigures:
         return cls([name for name in METRICS if name in names], values, detailed)
 
 
-class _Requests(RowFold):
-    """Requests one by one: the most in flight at one time and, if `detailed`, values in the order of the plan."""
+@dataclass(frozen=True, kw_only=True)
+class _Phase:
+    """Load phase of a profile, as far as the keys of a result tell it."""
 
-    def __init__(self, run: RunFigures, *, detailed: bool) -> None:
-        self._run, self._detailed = run, detailed
+    warm_up: bool = False
+    law: str = "constant"
+    rate: str | float = ""
+    burstiness: float | None = None
+    users: int | None = None
+    concurrency: int | None = None
+    max_in_flight: int | None = None
+
+    @property
+    def request_rate(self) -> float | None:
+        try:
+            return float(str(self.rate).removesuffix("/s")) if self.law in ("constant", "poisson", "gamma") else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Traffic:
+    endpoint: str = "chat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Profile:
+    load: tuple[_Phase, ...] = ()
+    traffic: tuple[_Traffic, ...] = ()
+
+    @property
+    def phase(self) -> _Phase:
+        """The phase that is measured; one without values where there are several."""
+        phases = [phase for phase in self.load if not phase.warm_up]
+        return phases[0] if len(phases) == 1 else _Phase()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """A request that was sent, as short as lists of all of them need it. Times are 0 where it failed."""
+
+    step: int
+    sent_ns: int
+    input_tokens: int
+    output_tokens: int
+    ttft_ns: int
+    e2e_ns: int
+    error: str
+
+
+class BenchRun(RowFold):
+    """A run with all that the keys of its result are read from."""
+
+    def __init__(self, folder: RunFolder, verdict: Verdict, *, detailed: bool) -> None:
+        profile = YAML(typ="safe", pure=True).load(folder.profile.read_text("utf-8"))
+        self.folder, self.verdict, self.profile = folder, verdict, from_json(_Profile, profile)
+        self.throughput = verdict.throughput or ThroughputFigures(seconds=None, requests=0, requests_per_s=None)
+        self.efficiency = verdict.efficiency or EfficiencyFigures()
+        self.figures = RunFigures()
+        self.requests: list[BenchRequest] = []
+        self._detailed = detailed
         self._edges = array("q")  # send times, and end times as negative numbers
-        self._first_ns: int | None = None
-        self._rows: list[tuple[int, dict[str, Any]]] = []
+
+    def fold(self, row: Row) -> None:
+        self.figures.fold(row)
+        super().fold(row)
 
     def on_end(self, row: EndRow) -> None:
-        if row.get("sent_ns") is None or row.get("outcome") == "missed" or self._run.warm_up.covers(row):
+        sent_ns, outcome = row.get("sent_ns"), row.get("outcome")
+        if sent_ns is None or outcome == "missed" or self.figures.warm_up.covers(row):
             return
-        sent_ns, ok = int(row["sent_ns"] or 0), row.get("outcome") == "ok"
-        self._first_ns = min(self._first_ns or sent_ns, sent_ns)
-        self._edges.extend((sent_ns, -int(row["at_ns"])))
+        self._edges.extend((sent_ns, -row["at_ns"]))
         if self._detailed:
-            found = sample_of(row) if ok else None
-            values = {
-                "input_lens": row.get("prompt_tokens") or row.get("planned_tokens") or 0,
-                "output_lens": (row.get("completion_tokens") or 0) if found else 0,
-                "ttfts": (found.ttft_ns or 0) / NS_PER_S if found else 0.0,
-                "latencies": (found.e2e_ns or 0) / NS_PER_S if found else 0.0,
-                "start_times": sent_ns,
-                "errors": "" if ok else f"{row.get('outcome')}: {row.get('error') or ''}",
-            }
-            self._rows.append((int(row.get("step") or 0), values))
+            self.requests.append(_request(row, sent_ns))
+
+    @property
+    def due(self) -> int:
+        return self.figures.requests.total().total() - self.figures.warm_up.left_out
+
+    @property
+    def completed(self) -> int:
+        return self.figures.throughput.requests
+
+    def endpoints(self) -> str:
+        return " and ".join(sorted({traffic.endpoint for traffic in self.profile.traffic}))
+
+    def burstiness(self) -> float | None:
+        phase = self.profile.phase
+        return 1.0 if phase.burstiness is None and phase.law == "poisson" else phase.burstiness
+
+    def tokens_per_s(self) -> float | None:
+        inputs, outputs = self.throughput.input_tokens_per_s, self.throughput.output_tokens_per_s
+        return None if inputs is None or outputs is None else inputs + outputs
+
+    def acceptance_rate(self) -> float | None:
+        rate = self.efficiency.acceptance
+        return None if rate is None else round(100 * rate, 4)
+
+    def goodput(self) -> float | None:
+        return self.verdict.goodput.good_per_s if self.verdict.goodput else None
+
+    def warm_up_requests(self) -> int:
+        return self.verdict.warm_up.requests if self.verdict.warm_up else 0
 
     def most_in_flight(self) -> int:
         most = now = 0
@@ -97,79 +176,87 @@ class _Requests(RowFold):
             most = max(most, now)
         return most
 
-    def lists(self) -> dict[str, list[Any]]:
-        rows = [row for _, row in sorted(self._rows, key=lambda found: found[0])]
-        for row in rows:
-            row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / NS_PER_S, 6)
-        return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
+
+def _request(row: EndRow, sent_ns: int) -> BenchRequest:
+    outcome = row.get("outcome")
+    sample = sample_of(row) if outcome == "ok" else None
+    return BenchRequest(
+        step=row.get("step") or 0,
+        sent_ns=sent_ns,
+        input_tokens=row.get("prompt_tokens") or row.get("planned_tokens") or 0,
+        output_tokens=(row.get("completion_tokens") or 0) if sample else 0,
+        ttft_ns=(sample.ttft_ns or 0) if sample else 0,
+        e2e_ns=(sample.e2e_ns or 0) if sample else 0,
+        error="" if outcome == "ok" else f"{outcome}: {row.get('error') or ''}",
+    )
+
+
+_BY_THE_SERVER = "by the counters of the server or its answers; null where it tells neither"
+KEYS: Sequence[Column[BenchRun]] = (
+    Column("date", "UTC time of this result", lambda _: datetime.now(UTC).strftime("%Y%m%d-%H%M%S")),
+    Column("endpoint_type", "endpoints of the traffic", BenchRun.endpoints),
+    Column("backend", "dialect of the server", lambda r: r.verdict.target.dialect),
+    Column("label", "`--label`; else null", lambda _: None),
+    Column("model_id", "model of the server", lambda r: r.verdict.target.model),
+    Column("tokenizer_id", "null", lambda _: None),
+    Column("request_rate", "null where a profile has several phases", lambda r: r.profile.phase.request_rate),
+    Column("burstiness", "null where a profile has several phases", BenchRun.burstiness),
+    Column(
+        "max_concurrency",
+        "users or most requests in flight; null where a profile has several phases",
+        lambda r: r.profile.phase.users or r.profile.phase.concurrency or r.profile.phase.max_in_flight,
+    ),
+    Column("loadchaos_run", "folder of the run", lambda r: str(r.folder.path.resolve())),
+    Column("loadchaos_verdict", "the verdict", lambda r: r.verdict.verdict),
+    Column("loadchaos_outcomes", "requests by [outcome](../outcomes.md)", lambda r: dict(r.verdict.outcomes)),
+    Column("duration", "seconds from the first request to the last end", lambda r: r.throughput.seconds),
+    Column("num_prompts", "requests of the load", lambda r: r.due),
+    Column("completed", "requests with the outcome `ok`", lambda r: r.completed),
+    Column(
+        "failed", "all others; vllm bench counts streams that break off as completed", lambda r: r.due - r.completed
+    ),
+    Column("spec_decode_acceptance_rate", f"in per cent, {_BY_THE_SERVER}", BenchRun.acceptance_rate),
+    Column("spec_decode_draft_tokens", _BY_THE_SERVER, lambda r: r.efficiency.drafted_tokens),
+    Column("spec_decode_accepted_tokens", _BY_THE_SERVER, lambda r: r.efficiency.accepted_tokens),
+    Column("prefix_hit_rate", _BY_THE_SERVER, lambda r: r.efficiency.prefix_hit_rate),
+    Column("joules_per_output_token", "null: no power is watched", lambda r: r.efficiency.joules_per_output_token),
+    Column("warm_up_requests", "requests that no figure counts", BenchRun.warm_up_requests),
+    Column("total_input_tokens", "sum of `usage`; null if an answer had none", lambda r: r.throughput.input_tokens),
+    Column("total_output_tokens", "the same of output tokens", lambda r: r.throughput.output_tokens),
+    Column("request_throughput", "completed requests per second of `duration`", lambda r: r.throughput.requests_per_s),
+    Column("request_goodput", "requests within every limit per second; null without `--goodput`", BenchRun.goodput),
+    Column("output_throughput", "output tokens per second of `duration`", lambda r: r.throughput.output_tokens_per_s),
+    Column("total_token_throughput", "input and output tokens per second of `duration`", BenchRun.tokens_per_s),
+    Column("max_concurrent_requests", "most requests in flight at one time", BenchRun.most_in_flight),
+)
+"""Keys of a result; those of `_statistics` follow."""
+
+DETAILED: Sequence[Column[BenchRequest]] = (
+    Column("input_lens", "prompt tokens as the server counted them, else as planned", lambda q: q.input_tokens),
+    Column("output_lens", "completion tokens; 0 of a request that failed", lambda q: q.output_tokens),
+    Column("ttfts", "TTFT in seconds, or 0", lambda q: q.ttft_ns / NS_PER_S),
+    Column("latencies", "E2E in seconds, or 0", lambda q: q.e2e_ns / NS_PER_S),
+    Column("start_times", "seconds from the first send", lambda q: round(q.sent_ns / NS_PER_S, 6)),
+    Column("errors", "outcome and error; empty of an `ok` one", lambda q: q.error),
+)
+"""Lists with a value for each request, in the order of the plan."""
 
 
 def result(
     folder: RunFolder, verdict: Verdict, figures: BenchFigures, say: progress.Say | None = None
-) -> dict[str, Any]:
-    run = RunFigures()
-    requests = _Requests(run, detailed=figures.detailed)
+) -> dict[str, object]:
+    run = BenchRun(folder, verdict, detailed=figures.detailed)
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), "the result of the requests", say):
         run.fold(row)
-        requests.fold(row)
-    run.requests.finish()
-    found = {**_head(folder, verdict), **_totals(verdict, run), "max_concurrent_requests": requests.most_in_flight()}
+    run.figures.requests.finish()
+    found = values_of(KEYS, run)
     for metric in figures.metrics:
-        found.update(_statistics(metric, run, figures.percentiles))
-    return {**found, **(requests.lists() if figures.detailed else {})}
-
-
-def _head(folder: RunFolder, verdict: Verdict) -> dict[str, Any]:
-    profile = YAML(typ="safe", pure=True).load(folder.profile.read_text("utf-8")) or {}
-    phases = [phase for phase in profile.get("load") or () if not phase.get("warm_up")]
-    phase = phases[0] if len(phases) == 1 else {}
-    endpoints = {traffic.get("endpoint", "chat") for traffic in profile.get("traffic") or ()}
-    rate = str(phase.get("rate") or "").removesuffix("/s")
-    return {
-        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": " and ".join(sorted(endpoints)),
-        "backend": verdict.target.dialect,
-        "label": None,
-        "model_id": verdict.target.model,
-        "tokenizer_id": None,
-        "request_rate": _number(rate) if phase.get("law", "constant") in ("constant", "poisson", "gamma") else None,
-        "burstiness": phase.get("burstiness", 1.0 if phase.get("law") == "poisson" else None),
-        "max_concurrency": phase.get("users") or phase.get("concurrency") or phase.get("max_in_flight"),
-        "loadchaos_run": str(folder.path.resolve()),
-        "loadchaos_verdict": verdict.verdict,
-        "loadchaos_outcomes": dict(verdict.outcomes),
-    }
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _totals(verdict: Verdict, run: RunFigures) -> dict[str, Any]:
-    done, goodput, efficiency = verdict.throughput, verdict.goodput, verdict.efficiency or EfficiencyFigures()
-    due, completed = run.requests.total().total() - run.warm_up.left_out, run.throughput.requests
-    rate, tokens = efficiency.acceptance, (done.input_tokens_per_s, done.output_tokens_per_s) if done else (None, None)
-    return {
-        "duration": done.seconds if done else None,
-        "num_prompts": due,
-        "completed": completed,
-        "failed": due - completed,
-        "spec_decode_acceptance_rate": None if rate is None else round(100 * rate, 4),
-        "spec_decode_draft_tokens": efficiency.drafted_tokens,
-        "spec_decode_accepted_tokens": efficiency.accepted_tokens,
-        "prefix_hit_rate": efficiency.prefix_hit_rate,
-        "joules_per_output_token": efficiency.joules_per_output_token,
-        "warm_up_requests": verdict.warm_up.requests if verdict.warm_up else 0,
-        "total_input_tokens": done.input_tokens if done else None,
-        "total_output_tokens": done.output_tokens if done else None,
-        "request_throughput": done.requests_per_s if done else None,
-        "request_goodput": goodput.good_per_s if goodput else None,
-        "output_throughput": tokens[1],
-        "total_token_throughput": None if tokens[0] is None or tokens[1] is None else sum(tokens),
-    }
+        found.update(_statistics(metric, run.figures, figures.percentiles))
+    first_ns = min((request.sent_ns for request in run.requests), default=0)
+    in_order = sorted(run.requests, key=lambda request: request.step)
+    if requests := [replace(request, sent_ns=request.sent_ns - first_ns) for request in in_order]:
+        found |= {column.name: [column.read(request) for request in requests] for column in DETAILED}
+    return found
 
 
 def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
@@ -188,7 +275,7 @@ def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> I
         yield f"{name}_{metric}_ms", None if value is None else round(value / _NS_PER_MS, 4)
 
 
-def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
+def text(found: Mapping[str, object], figures: BenchFigures) -> str:
     lines = ["Figures as vllm bench serve names them"]
     totals = {
         "Successful requests": "completed",
@@ -206,21 +293,22 @@ def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
     for metric in figures.metrics:
         shown = {"Mean": "mean", "Median": "median", **{f"P{p:g}": f"p{p:g}" for p in figures.percentiles}}
         rows += [(f"{word} {metric.upper()} (ms)", found[f"{key}_{metric}_ms"]) for word, key in shown.items()]
-    for label, value in rows:
-        shown_value = "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-        lines.append(f"  {label + ':':34} {shown_value}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {label + ':':34} {_figure(value)}" for label, value in rows)])
 
 
-def file_name(found: Mapping[str, Any]) -> str:
+def _figure(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" if isinstance(value, float) else "unknown"
+
+
+def file_name(found: Mapping[str, object]) -> str:
     model = str(found["model_id"] or "model").rsplit("/", 1)[-1]
-    label = found["label"] or found["endpoint_type"].replace(" ", "-")
+    label = found["label"] or str(found["endpoint_type"]).replace(" ", "-")
     rate, users = found["request_rate"], found["max_concurrency"]
     limit = f"-concurrency{users}" if users is not None else ""
-    return f"{label}-{'inf' if rate is None else f'{rate:g}'}qps{limit}-{model}-{found['date']}.json"
+    return f"{label}-{f'{rate:g}' if isinstance(rate, float) else 'inf'}qps{limit}-{model}-{found['date']}.json"
 
 
-def save(found: Mapping[str, Any], path: Path) -> None:
+def save(found: Mapping[str, object], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))

@@ -11,11 +11,11 @@ from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
 from loadchaos.report.formatting import clean, duration, percent, tick_duration, utc_text
 from loadchaos.report.html import templates
+from loadchaos.report.html.charts import HEIGHT, WIDTH, ChartLine, Tick
 from loadchaos.report.performance import per_second
 
 _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
 _STATUS_CSS = {"met": "pass", "not_met": "fail", "undecided": "unknown", "client": "unknown"}
-_WIDTH, _HEIGHT = 1000.0, 100.0
 _MOST_TICKS = 8
 _APART = 0.1
 """Part of the axis between two labels."""
@@ -24,24 +24,14 @@ Steps = Sequence[CapacityStep]
 
 
 @dataclass(frozen=True)
-class CapacityCurve:
-    """One curve over the load: a path, its points, and bars of intervals."""
-
-    label: str
-    css: str
-    path: str
-    dots: str
-    bars: str = ""
-
-
-@dataclass(frozen=True)
 class CapacityChart:
-    """Curves on one scale; ticks are (position in per cent, label)."""
+    """Curves over the load, on one scale. `goal` is the place of a dashed line, `bars` the path of their intervals."""
 
     title: str
-    curves: Sequence[CapacityCurve]
-    y_ticks: Sequence[tuple[float, str]]
-    line: float | None = None
+    curves: Sequence[ChartLine] = ()
+    ticks: Sequence[Tick] = ()
+    goal: float | None = None
+    bars: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,43 +103,42 @@ class _Drawing:
         y = AxisScale(0, 1.1)
         known = [s for s in self._steps if s.goodput is not None]
         bars = (f"M{self._place(y, s.load, s.goodput_low)}V{_down(y, s.goodput_high)}" for s in known)
-        curves = self._curves(y, ("goodput, with its interval", "first", "goodput"), bars="".join(bars), known=known)
-        return CapacityChart("Goodput", curves, [(100 * y.at(v), percent(v)) for v in (0, 0.5, 1)], 100 * y.at(goal))
+        curves = self._curves(y, ("goodput, with its interval", "first", "goodput"), known=known)
+        ticks = [Tick(100 * y.at(v), percent(v)) for v in (0, 0.5, 1)]
+        return CapacityChart("Goodput", curves, ticks, 100 * y.at(goal), "".join(bars))
 
     def _throughput(self, title: str, label: str, css: str, key: str) -> CapacityChart:
         most = max((v for s in self._steps if (v := s.figure(key))), default=0.0)
         y = AxisScale(0, 1.1 * most)
-        ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
+        ticks = [Tick(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
         return CapacityChart(title, self._curves(y, (label, css, key)), ticks)
 
     def _latency(self, title: str, name: str, limit_s: float | None) -> CapacityChart:
         series = ("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")
         values = [v for s in self._steps for *_, key in series if (v := s.figure(key))]
         if not values:
-            return CapacityChart(title, (), ())
+            return CapacityChart(title)
         values += [limit_s] if limit_s else []
         y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
-        ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
+        ticks = [Tick(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
         return CapacityChart(title, self._curves(y, *series), ticks, 100 * y.at(limit_s) if limit_s else None)
 
-    def _curves(
-        self, y: AxisScale, *series: tuple[str, str, str], bars: str = "", known: Steps | None = None
-    ) -> list[CapacityCurve]:
+    def _curves(self, y: AxisScale, *series: tuple[str, str, str], known: Steps | None = None) -> list[ChartLine]:
         found = []
         for label, css, key in series:
             shown = known if known is not None else [s for s in self._steps if s.figure(key)]
             points = [self._place(y, s.load, s.figure(key)) for s in shown]
             if points:
                 dots = "".join(f"M{p}h0" for p in points)
-                found.append(CapacityCurve(label, css, "M" + "L".join(points), dots, bars))
+                found.append(ChartLine(label, css, "M" + "L".join(points), dots=dots))
         return found
 
     def _place(self, y: AxisScale, load: float, value: float | None) -> str:
-        return f"{round(_WIDTH * self._x.at(float(load)), 1)},{_down(y, value)}"
+        return f"{round(WIDTH * self._x.at(float(load)), 1)},{_down(y, value)}"
 
 
 def _down(scale: AxisScale, value: float | None) -> float:
-    return round(_HEIGHT * (1 - scale.at(float(value or 0.0))), 2)
+    return round(HEIGHT * (1 - scale.at(float(value or 0.0))), 2)
 
 
 def _decades(scale: AxisScale) -> list[float]:
@@ -163,10 +152,10 @@ def _decades(scale: AxisScale) -> list[float]:
     return inside
 
 
-def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, str]]:
+def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[Tick]:
     if not scale.log:
         return []
     places = [scale.at(load) for load in marked]
     marked = [load for n, load in enumerate(marked) if all(abs(places[n] - at) > _APART for at in places[:n])]
     round_loads = [v for v in _decades(scale) if all(abs(scale.at(v) - at) > _APART for at in places)]
-    return [(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]
+    return [Tick(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +29,12 @@ from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
+BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
 Says = Literal["higher", "lower", "no clear difference", "too few"]
 
 
@@ -90,6 +92,16 @@ class Comparison:
     caveats: tuple[str, ...]
     sessions: tuple[Difference, ...] = ()
     endpoints: tuple[Difference, ...] = ()
+
+    @property
+    def tables(self) -> Sequence[tuple[str, tuple[Difference, ...]]]:
+        """Tables of differences with their titles, in their order; a part that neither run has is left out."""
+        return [
+            ("Latency of answered requests", self.latency),
+            *([(BY_ENDPOINT, self.endpoints)] if self.endpoints else []),
+            *([("Sessions with live answers", self.sessions)] if self.sessions else []),
+            ("Failures per request sent", self.rates),
+        ]
 
     @property
     def differences(self) -> tuple[Difference, ...]:

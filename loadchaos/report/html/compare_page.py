@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from loadchaos.report.formatting import clean, columns, duration, percent, plural
 from loadchaos.report.html import templates
 from loadchaos.report.html.compare import Comparison, Difference
-from loadchaos.report.phrases import SECTIONS
 
 _JUDGEMENT = {
     "higher": "worse",
@@ -15,9 +14,6 @@ _JUDGEMENT = {
     "no clear difference": "no clear difference",
     "too few": "too few answers",
 }
-
-
-_ENDPOINTS = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
 
 
 def text(found: Comparison) -> str:
@@ -28,12 +24,9 @@ def text(found: Comparison) -> str:
         headline(found),
     ]
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
-    lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
-    if found.endpoints:
-        lines += ["", _ENDPOINTS, *_table(found.endpoints)]
-    if found.sessions:
-        lines += ["", "Sessions with live answers", *_table(found.sessions)]
-    lines += ["", "Failures per request sent", *_table(found.rates)]
+    for title, rows in found.tables:
+        how = ", B against A (95 % interval)" if rows is found.latency else ""
+        lines += ["", f"{title}{how}", *_table(rows)]
     if figures := _figures(found):
         lines += [
             "",
@@ -113,12 +106,6 @@ def _figure(value: float) -> str:
 
 
 def html(found: Comparison) -> str:
-    tables = [
-        ("Latency of answered requests", found.latency),
-        *([(_ENDPOINTS, found.endpoints)] if found.endpoints else []),
-        *([("Sessions with live answers", found.sessions)] if found.sessions else []),
-        ("Failures per request sent", found.rates),
-    ]
     return templates.render(
         "compare.html.j2",
         a=found.a,
@@ -130,7 +117,7 @@ def html(found: Comparison) -> str:
         figures=_figures(found),
         tables=[
             (title, [{"cells": _cells(d), "css": d.says.split()[0], **_interval_bar(d)} for d in rows])
-            for title, rows in tables
+            for title, rows in found.tables
         ],
     )
 

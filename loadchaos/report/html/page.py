@@ -6,9 +6,7 @@ charts instead of the static ones).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from loadchaos.analysis.failure import SERVER_LOST
 from loadchaos.analysis.figures.answer_labels import sum_of_labels
@@ -17,6 +15,7 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import ConfigurationRow
 from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, number, parse_time, plural, utc_text
@@ -121,7 +120,9 @@ def server_facts(folder: Path) -> list[tuple[str, str]]:
     return [(name, _fact(value)) for name, value in shown.items() if value not in (None, "")]
 
 
-def _configuration(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _configuration(row: ConfigurationRow | None) -> list[tuple[str, str]]:
+    if row is None:
+        return []
     settings = [
         f"{clean(k, 40).replace('_', ' ')} {_fact_or_number(v)}" for k, v in (row.get("settings") or {}).items()
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from loadchaos.core import latency_names
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.whole_file import read_json
 from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.phrases import is_server_fault
@@ -83,11 +84,11 @@ class TrendRun:
     exit_code: int | None
     good: bool
     requests: int
-    failures: list[str]
-    server: dict[str, str] = field(default_factory=dict)
-    marks: list[str] = field(default_factory=list)
-    figures: dict[str, Figure] = field(default_factory=dict)
-    rates: dict[str, Rate] = field(default_factory=dict)
+    failures: Sequence[str]
+    server: Mapping[str, str] = field(default_factory=dict)
+    marks: Sequence[str] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
     deleted: bool = False
 
     @property
@@ -179,11 +180,9 @@ def _past(home: Path) -> list[tuple[str, TrendRun]]:
     for line in lines:
         try:
             data = orjson.loads(line)
-            run = TrendRun(**{**data["night"], "deleted": True})
-            run.figures = {n: Figure(**f) for n, f in data["night"]["figures"].items()}
-            run.rates = {n: Rate(**r) for n, r in data["night"]["rates"].items()}
-            found[run.folder] = str(data["profile"]), run
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            if (run := replace(from_json(TrendRun, data["night"]), deleted=True)).folder:
+                found[run.folder] = str(data["profile"]), run
+        except (orjson.JSONDecodeError, KeyError, TypeError):
             continue
     return list(found.values())
 

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -21,7 +20,7 @@ from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.ledger.rows import AnyRow, AttackRow, CommandRow, OffersRow
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import phrases
@@ -39,7 +38,6 @@ _POINTS = 600  # all of them are drawn each time
 _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
-_NOTHING = Percentiles(None, None, None, 0)
 
 
 @dataclass
@@ -57,29 +55,28 @@ class PanelPages:
     def __init__(self, folder: RunFolder, answers: AnswerFigures | None = None) -> None:
         self._folder, self._home = folder, folder.cockpit
         self._series = Series(_POINTS, answers=answers)
-        self._offers: Mapping[str, Any] = {}
-        self._answers: deque[Mapping[str, Any]] = deque(maxlen=_MOST_ANSWERS)
-        self._done: deque[Mapping[str, Any]] = deque(maxlen=_MOST_DONE)
+        self._offers: OffersRow | None = None
+        self._answers: deque[CommandRow] = deque(maxlen=_MOST_ANSWERS)
+        self._done: deque[AttackRow] = deque(maxlen=_MOST_DONE)
         self._planned: list[str] | None = None
         self._seen: dict[str, _Occurrences] = {}
         self._next = 0.0
         self._home.mkdir(exist_ok=True)
 
-    def feed(self, row: Mapping[str, object]) -> None:
-        typed = as_typed(row)
-        self._series.fold(typed)
-        if typed["row"] == "offers":
-            self._offers = typed
-        elif typed["row"] == "command":
-            self._answers.append(typed)
-        elif typed["row"] == "attack" and typed.get("what") in ("end", "skipped"):
-            self._done.append(typed)
+    def feed(self, row: AnyRow) -> None:
+        self._series.fold(row)
+        if row["row"] == "offers":
+            self._offers = row
+        elif row["row"] == "command":
+            self._answers.append(row)
+        elif row["row"] == "attack" and row.get("what") in ("end", "skipped"):
+            self._done.append(row)
 
     def write(self, s: Snapshot, *, now: bool = False) -> None:
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        failures = sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:_MOST_FAILURES]
+        failures = sorted(s.failures, key=phrases.worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
         self._write(
@@ -95,11 +92,7 @@ class PanelPages:
     # -- the server ----------------------------------------------------------------------------------------------
 
     def _marks(self, s: Snapshot) -> list[tuple[float, str]]:
-        return [
-            (self._series.seconds(int(i["at_ns"])), clean(i.get("id"), 80))
-            for i in s.incidents
-            if isinstance(i.get("at_ns"), int)
-        ]
+        return [(self._series.seconds(i.at_ns), clean(i.id, 80)) for i in s.incidents if i.at_ns is not None]
 
     def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, object]:
         return {
@@ -131,12 +124,13 @@ class PanelPages:
     # -- attacks -------------------------------------------------------------------------------------------------
 
     def _attacks(self, s: Snapshot) -> dict[str, object]:
+        offered = self._offers
         return {
-            "refused": clean(self._offers.get("refused") or "", 600),
+            "refused": clean((offered and offered.get("refused")) or "", 600),
             "load_over": s.load_over,
             "offers": [
                 {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
-                for o in self._offers.get("offers") or ()
+                for o in (offered and offered.get("offers")) or ()
             ],
             "answers": [(self._when(a), a) for a in reversed(self._answers)],
             "planned": self._plan(),
@@ -154,11 +148,11 @@ class PanelPages:
             ]
         return self._planned
 
-    def _when(self, row: Mapping[str, Any]) -> str:
-        return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
+    def _when(self, row: CommandRow | AttackRow) -> str:
+        return f"{self._series.seconds(row['at_ns']):.1f} s"
 
 
-def _result(act: Mapping[str, object]) -> tuple[str, str]:
+def _result(act: AttackRow) -> tuple[str, str]:
     if act.get("what") == "skipped":
         return "skipped", "unknown"
     if act.get("ok") is None:
@@ -230,7 +224,7 @@ def _sessions(s: Snapshot) -> list[list[str]]:
 
 
 def _facts(s: Snapshot) -> list[tuple[str, str]]:
-    ttft, itl, kv = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING), s.fullest_kv_cache
+    ttft, itl, kv = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles()), s.fullest_kv_cache
     server = {
         "running in the server": s.server_total("requests_running"),
         "waiting in the server": s.server_total("requests_waiting"),

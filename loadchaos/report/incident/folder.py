@@ -13,6 +13,7 @@ import orjson
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import to_json
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, clean_line
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
@@ -31,7 +32,7 @@ def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mappin
     """Write or update the folder of an incident. `requests`: where the body of each one in flight is stored."""
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
-    write_json(home / "incident.json", incident.to_json())
+    write_json(home / "incident.json", to_json(incident))
     if excerpts:
         write_whole(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:

@@ -20,9 +20,10 @@ from prometheus_client.registry import Collector
 from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import TrafficFigures
+from loadchaos.analysis.figures.snapshot import LiveIncident
 from loadchaos.core.answer_labels import OTHER
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import ConversationEnd
+from loadchaos.core.ledger.rows import ConversationEnd, MissReason
 from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.metrics.metric_table import (
@@ -42,7 +43,6 @@ LAST_SCRAPE_S = 5.0
 """An exporter waits this long for one more scrape before it closes, where Prometheus scrapes that often."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
-_WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
 _RESERVED = 33 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _PER_REPLICA = len(STATES) + 4
@@ -238,33 +238,26 @@ def _findings(page: SamplePage, live: LiveFigures) -> None:
     wrong = 0
     # Only named failures: an open death can change its id, and a counter must not disappear.
     for n, f in enumerate(live.failures.values()):
-        severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
         # Beyond the limit only the severity is kept: six more series at most.
-        labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
-        counts[labels] += int(f.get("count") or 1)
-        if "wrong_answers" in f:
-            wrong += int(f.get("count") or 1)
+        counts[(f.id, f.severity, f.attribution) if n < FAILURES else (OTHER, f.severity, OTHER)] += f.count
+        if f.wrong_answers is not None:
+            wrong += f.count
     for labels, count in counts.items():
         page.add("loadchaos_failures", labels, count)
     page.add("loadchaos_wrong_answers", [], wrong)
     page.add("loadchaos_incidents", [], len(live.incidents))
-    for n, i in zip(range(INCIDENTS), live.incidents.values(), strict=False):
-        number = i.get("n") if isinstance(i.get("n"), int) else n + 1
-        shown = (f"{number:03d}", str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
-        page.add("loadchaos_incident_open", shown, 1 if i.get("what") == "open" else 0)
+    for i in list(live.incidents.values())[:INCIDENTS]:
+        page.add("loadchaos_incident_open", (f"{i.n:03d}", i.id, i.severity or "", _issue(i)), 1 if i.open else 0)
 
 
-def _issue(incident: Mapping[str, Any]) -> str:
-    known = next(iter(incident.get("known") or ()), "")
-    text = str(known.get("issue") if isinstance(known, Mapping) else known)
-    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
+def _issue(incident: LiveIncident) -> str:
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", incident.known[0].issue if incident.known else "")
     return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
 def _attacks(page: SamplePage, live: LiveFigures) -> None:
     in_force = Counter(a.name for a in live.in_force.values())
-    planned = (live.run.get("terms") or {}).get("attacks") or ()
-    names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in live.attacks), *in_force]))
+    names = list(dict.fromkeys([*live.terms.attacks, *(n for n, _ in live.attacks), *in_force]))
     shown = {name: name if i < ATTACKS else OTHER for i, name in enumerate(names)}
     done: Counter[tuple[str, str]] = Counter()
     force: Counter[str] = Counter()
@@ -281,9 +274,9 @@ def _attacks(page: SamplePage, live: LiveFigures) -> None:
 
 def _generator(page: SamplePage, live: LiveFigures) -> None:
     requests = live.figures.requests
-    whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
+    whys: Counter[str] = Counter(dict.fromkeys(get_args(MissReason), 0))
     for why, n in requests.missed.items():
-        whys[why if why in _WHYS else OTHER] += n
+        whys[why if why in get_args(MissReason) else OTHER] += n
     for why, n in whys.items():
         page.add("loadchaos_arrivals_missed", [why], n)
     beats = list(live.workers.values())
@@ -322,15 +315,13 @@ def _devices(page: SamplePage, live: LiveFigures) -> None:
 
 
 def _run(page: SamplePage, live: LiveFigures) -> None:
-    run, target = live.run, live.run.get("target") or {}
-    info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
-    page.add("loadchaos_run_info", info, 1)
+    run = live.run
+    page.add("loadchaos_run_info", [run.profile or "", run.target.kind if run.target else "", run.version or ""], 1)
     page.add("loadchaos_load_running", [], 1 if live.load_begin_ns is not None and live.load_end_ns is None else 0)
     page.add("loadchaos_load_paused", [], 1 if live.gate else 0)
-    limits = (run.get("terms") or {}).get("limits") or {}
     for name in ("first_byte", "between_bytes", "total"):
-        if isinstance(limits.get(name), int | float):
-            page.add("loadchaos_limit_seconds", [name], limits[name])
+        if name in live.terms.limits:
+            page.add("loadchaos_limit_seconds", [name], live.terms.limits[name])
 
 
 def _server(page: SamplePage, live: LiveFigures, now_ns: int | None) -> None:

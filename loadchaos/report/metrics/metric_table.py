@@ -290,7 +290,7 @@ def markdown() -> str:
         "",
         "    curl --data-binary @RUN/export/openmetrics.txt http://127.0.0.1:8428/api/v1/import/prometheus",
         "",
-        "`--csv` and `--parquet` write the tables `requests`, `metrics` and `events`:",
+        "`--csv` and `--parquet` write the tables `requests`, `metrics` and `events` ([columns](how-to/tables.md)):",
         "",
         "    duckdb -c \"select traffic, quantile_cont(ttft_s, .99) from 'RUN/export/requests.parquet' group by traffic\"",
         "",

@@ -29,7 +29,6 @@ _STATE_STYLE = {
     "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
     "unreachable": "bold yellow",
 }  # fmt: skip
-_NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
@@ -136,14 +135,10 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
         lines.append(
             ((state.replica, state.state, state.at_ns), f"  server {phrases.state_text(state.state)}: {signs}")
         )
-    for f in phrases.live_failures(s.failures):
+    for f in s.failures:
         key = ("failure", f.id, f.attribution)
         lines.append((key, f"  {phrases.severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
-    lines.extend(
-        (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
-        for i in s.incidents
-        if i.get("folder")
-    )
+    lines.extend((("incident", i.n), f"  incident {i.n}: {clean(i.folder, 200)}") for i in s.incidents if i.folder)
     return lines
 
 
@@ -155,7 +150,7 @@ def plain_line(s: Snapshot) -> str:
     outcomes = _totals(s)
     if outcomes:
         parts.append(", ".join(phrases.outcome_count_text(o, n) for o, n in outcomes.items()))
-    ttft = s.recent.get("ttft", _NOTHING)
+    ttft = s.recent.get("ttft", Percentiles())
     if ttft.n:
         parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
     parts.append(f"{s.tokens_per_s:.0f} tokens/s")
@@ -235,17 +230,16 @@ def draw(s: Snapshot) -> RenderableType:
 
 
 def _title(s: Snapshot) -> RenderableType:
-    target = s.run.get("target") or {}
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("loadchaos ", "bold")
-    text.append(clean(s.run.get("profile") or "", 60), "bold cyan")
+    text.append(clean(s.run.profile or "", 60), "bold cyan")
     text.append(f"  {_phase(s)}")
     if progress := progress_text(s):
         text.append(f"  {progress}")
-    if target.get("kind") == "embedded":
+    if s.run.target is not None and s.run.target.kind == "embedded":
         text.append("  on the EMBEDDED server (a simulation)", "yellow")
-    elif target.get("url"):
-        text.append(f"  on {clean(target['url'], 120)}")
+    elif s.run.target is not None and s.run.target.url:
+        text.append(f"  on {clean(s.run.target.url, 120)}")
     return text
 
 
@@ -289,7 +283,7 @@ def _preflight(s: Snapshot) -> RenderableType:
 
 
 def _load(s: Snapshot) -> RenderableType:
-    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
+    ttft, itl = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles())
     now = f"{s.begun_per_s:.1f} sent/s  {s.done_per_s:.1f} ended/s  {s.tokens_per_s:.0f} tokens/s"
     latency = (
         f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}  ITL p50 {duration(itl.p50)} p99 {duration(itl.p99)}"
@@ -317,7 +311,7 @@ def _traffic(s: Snapshot) -> RenderableType:
             for o, n in counts.items()
             if o != "ok"
         )
-        ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
+        ttft, e2e = line.latency.get("ttft", Percentiles()), line.latency.get("e2e", Percentiles())
         times = map(duration, (ttft.p50, ttft.p99, e2e.p50, e2e.p99))
         table.add_row(clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others, *times)
     return table
@@ -340,7 +334,7 @@ def _attacks(s: Snapshot) -> RenderableType:
 
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
-    for f in sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:6]:
+    for f in sorted(s.failures, key=phrases.worst_first)[:6]:
         bad = phrases.is_server_fault(f)
         body.append(f"{phrases.severity_text(f)}: ", "red" if bad else "yellow")
         body.append(clean(f.id, 80), "bold red" if bad else "bold yellow")
@@ -349,6 +343,6 @@ def _failures(s: Snapshot) -> RenderableType:
         known = [phrases.known_text(k) for k in f.known]
         body.append(f"\n  {known[0]}" if known else "", "dim")
         body.append("\n")
-    folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]
+    folders = [clean(i.folder, 160) for i in s.incidents if i.folder]
     body.append("\n".join(folders[-3:]), "dim")
     return Panel(body, title="failures", title_align="left", border_style="red")

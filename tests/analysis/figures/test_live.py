@@ -1,8 +1,10 @@
 from collections import Counter
 from typing import Any
 
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import Part
+from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.folder import RunFolder
@@ -106,13 +108,15 @@ def test_fold_counts_a_growing_gap_once() -> None:
 
 def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
     fold = LiveFigures()
-    opened = {"row": "incident", "what": "open", "n": 1, "severity": "engine_death", "folder": "incidents/001-x"}
-    fold.fold({**opened, "id": "engine_core_proc_died"})
+    opened = Incident(1, "death", "a", 0)
+    opened.causes = [Failure("engine_core_proc_died", "engine_death", "It died", evidence("signs", "gone"), 0)]
+    fold.name_incidents([opened])
     fold.fold({"row": "run", "what": "end", "at_ns": 1})
-    assert fold.snapshot().incidents == fold.snapshot().failures == ()
-    fold.fold({**opened, "id": "encoder_cache_miss"})
+    assert (fold.snapshot().incidents, fold.snapshot().failures) == ((), ())
+    opened.causes = [Failure("encoder_cache_miss", "engine_death", "It missed", evidence("signs", "gone"), 0)]
+    fold.name_incidents([opened])
     fold.finish()
-    assert [f["id"] for f in fold.snapshot().failures] == ["encoder_cache_miss"]
+    assert [f.id for f in fold.snapshot().failures] == ["encoder_cache_miss"]
 
 
 def test_fold_counts_goodput_as_the_verdict_does() -> None:

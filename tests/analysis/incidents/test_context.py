@@ -1,6 +1,7 @@
 from typing import Any
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.core.typed_json import to_json
 from tests.analysis.conftest import History
 from tests.rows import folded
 
@@ -8,7 +9,7 @@ from tests.rows import folded
 def incidents(history: History) -> list[dict[str, Any]]:
     judge = folded(Judge(), history.rows)
     judge.verdict()
-    return [i.record().to_json() for i in judge.incidents]
+    return [to_json(i.record()) for i in judge.incidents]
 
 
 def test_incident_has_the_readings_of_the_minute_before(history: History) -> None:

@@ -47,7 +47,7 @@ async def workloads(folder: Path, pool: GenePool) -> tuple[dict[str, Any], list[
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Rows of a run."""
-    return list(Reader(RunFolder(run)).new(final=True))
+    return [{**row} for row in Reader(RunFolder(run)).new(final=True)]
 
 
 def test_idle_answers_are_learned_once_and_every_request_is_counted(tmp_path: Path, pool: GenePool) -> None:

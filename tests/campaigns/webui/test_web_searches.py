@@ -25,7 +25,7 @@ def keep(out: Path, name: str, **more: Any) -> Path:
 
 def announced(ui: WebUiProcess) -> list[tuple[str, str]]:
     rows = Tail(ui.home / "session.jsonl").rows()
-    return [(Path(r["folder"]).name, r["about"]) for r in rows if r.get("what") == "search"]
+    return [(Path(r["folder"]).name, r["about"]) for r in rows if r["row"] == "session" and r["what"] == "search"]
 
 
 def test_tab_without_a_search_has_the_command_of_one(tmp_path: Path) -> None:

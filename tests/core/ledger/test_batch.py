@@ -75,7 +75,7 @@ def test_well_rows_give_equal_numbers_in_a_tenth_of_the_space(tmp_path: Path) ->
     for row in batch.fold_requests(pairs):
         writer.write(row)
     writer.close()
-    read = [r for r in Tail(tmp_path / "r.jsonl").rows() if r["row"] != "header"]
+    read = [dict(r) for r in Tail(tmp_path / "r.jsonl").rows() if r["row"] != "header"]
     whole = [dict(row) for pair in pairs for row in pair]
     assert tally(read) == tally(whole)
     assert (tmp_path / "r.jsonl").stat().st_size < sum(len(json.dumps(r)) for r in whole) / 10

@@ -126,7 +126,7 @@ class Extended:
         until(lambda: self.state()["phase"] == "judging")
 
     def commands(self, path: Path) -> list[dict[str, Any]]:
-        return [row for row in Tail(path).rows() if row["row"] == "command"]
+        return [{**row} for row in Tail(path).rows() if row["row"] == "command"]
 
 
 @pytest.fixture

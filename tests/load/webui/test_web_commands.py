@@ -52,7 +52,7 @@ class Bench:
         self.commands.poll()
 
     def rows(self, kind: str) -> list[Row]:
-        return [row for row in Tail(self.folder.events).rows() if row["row"] == kind]
+        return [{**row} for row in Tail(self.folder.events).rows() if row["row"] == kind]
 
     def control(self) -> list[str]:
         return [row["what"] for row in Tail(self.folder.control).rows() if row["row"] == "control"]

@@ -33,8 +33,10 @@ def run(make_run: Callable[..., RunFolder], tmp_path: Path) -> RunFolder:
 
 
 def test_vllm_bench_figures_are_those_of_the_rows(run: RunFolder) -> None:
-    found = result(run, Verdict.from_json(VERDICT), BenchFigures(list(METRICS), (25.0, 99.0), detailed=True))
-    ends = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
+    found: dict[str, Any] = result(
+        run, Verdict.from_json(VERDICT), BenchFigures(list(METRICS), (25.0, 99.0), detailed=True)
+    )
+    ends: list[Any] = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
     answered = [r for r in ends if r["outcome"] == "ok"]
     ttft_ms = [(r["first_token_ns"] - r["due_ns"]) / 1e6 for r in answered]
     e2el_ms = [(r["last_byte_ns"] - r["due_ns"]) / 1e6 for r in answered]
@@ -51,8 +53,8 @@ def test_vllm_bench_figures_are_those_of_the_rows(run: RunFolder) -> None:
 
 
 def test_vllm_bench_result_has_load_totals_and_concurrency(run: RunFolder) -> None:
-    found = result(run, Verdict.from_json(VERDICT), BenchFigures())
-    ends = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
+    found: dict[str, Any] = result(run, Verdict.from_json(VERDICT), BenchFigures())
+    ends: list[Any] = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
     most = max(sum(r["sent_ns"] <= at["sent_ns"] < r["at_ns"] for r in ends) for at in ends)
     assert found["max_concurrent_requests"] == most > 1
     assert (found["request_rate"], found["max_concurrency"], found["burstiness"]) == (20, 64, 1)
@@ -68,10 +70,8 @@ def test_vllm_bench_result_leaves_the_warm_up_out(run: RunFolder) -> None:
     path = run.events
     rows = path.read_text().replace('"terms":{', '"terms":{"warm_up":{"seconds":2.0},')
     path.write_text(rows)
-    whole, ends = (
-        result(run, Verdict.from_json(VERDICT), BenchFigures(["e2el"])),
-        [r for r in Reader(run).new(final=True) if r["row"] == "end"],
-    )
+    whole: dict[str, Any] = result(run, Verdict.from_json(VERDICT), BenchFigures(["e2el"]))
+    ends: list[Any] = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
     first = min(r["due_ns"] for r in ends)
     late = [r for r in ends if r["due_ns"] >= first + 2_000_000_000]
     assert whole["completed"] == sum(r["outcome"] == "ok" for r in late) > 0
@@ -87,7 +87,7 @@ def test_vllm_bench_tokens_are_unknown_without_usage(run: RunFolder) -> None:
         "input_tokens_per_s": None,
         "output_tokens_per_s": None,
     }
-    found = result(run, Verdict.from_json({**VERDICT, "throughput": throughput}), BenchFigures())
+    found: dict[str, Any] = result(run, Verdict.from_json({**VERDICT, "throughput": throughput}), BenchFigures())
     assert found["total_token_throughput"] is found["output_throughput"] is None
 
 

@@ -9,6 +9,7 @@ from loadchaos.analysis.figures.series import POINTS, Series
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.model import Row
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
@@ -196,7 +197,7 @@ def test_script_data_equals_the_drawn_values() -> None:
 
 def test_page_of_a_day_is_under_5_mb(run_folder: RunFolder, verdict: Verdict) -> None:
     series = Series()
-    rows = [r for r in Reader(run_folder).new(final=True) if r["row"] not in ("run", "header")]
+    rows: list[Row] = [r for r in Reader(run_folder).new(final=True) if r["row"] not in ("run", "header")]
     for i in range(0, 86_400, 32):  # something of everything in each point
         for row in rows[i % 40 :: 300]:
             series.fold({**row, "at_ns": row["at_ns"] + i * S})

@@ -39,7 +39,7 @@ def by_hand(folder: RunFolder) -> dict[str, Counter[str]]:
     for row in Reader(folder).new(final=True):
         one = sums.setdefault(str(row.get("traffic")), Counter())
         if row["row"] == "begin":
-            one.update(due=1, sent=1, images=row["images"], tokens=row["tokens"])
+            one.update(due=1, sent=1, images=row["images"], tokens=row["tokens"] or 0)
         elif row["row"] == "end":
             one.update(received=row["completion_tokens"] or 0, counted=row["prompt_tokens"] or 0)
             one.update(answered=row["images"] if row["outcome"] == "ok" else 0)

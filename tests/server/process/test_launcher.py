@@ -39,7 +39,7 @@ async def until(condition: Any, limit_s: float = 60.0) -> None:
 
 def log_lines(folder: Path) -> list[dict[str, Any]]:
     run = RunFolder(folder)
-    return list(LogTail(run.server_log, run.server_index).rows(final=True))
+    return [{**row} for row in LogTail(run.server_log, run.server_index).rows(final=True)]
 
 
 async def launched(folder: Path, command: LaunchCommand) -> tuple[LaunchedServer, list[dict[str, Any]]]:
