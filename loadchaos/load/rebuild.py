@@ -1,10 +1,9 @@
 """Rebuild request bodies from the plan, for incidents and reports.
 
-Bodies are not stored during the load: `payloads.build` is pure, so plan, facts and a step's number give the same bytes.
-Those of a session also need the answers before them, which the ledger has (`answer` rows).
-They are checked against length and CRC of the begin row. This module is separate because it needs the plan and the
-payloads, which neither the follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to
-`runner.finalize`.
+Bodies are not stored during the load: `request_builder.build` is pure, so plan, facts and a step's number give the same
+bytes. Those of a session also need the answers before them, which the ledger has (`answer` rows). They are checked against
+length and CRC of the begin row. This module is separate because it needs the plan and the payloads, which neither the
+follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to `runner.finalize`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.whole_file import write_whole
-from loadchaos.load import payloads, registry
+from loadchaos.load import registry, request_builder
 from loadchaos.load.payloads.live import SentBack, step_of_request
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping
@@ -122,7 +121,7 @@ class _BodyStore:
             elif (step := sent_step(planned, self._facts, row["id"], self._answers)) is None:
                 self.reasons[name] = "an answer that it repeats is not in the ledger"
             else:
-                self._write(name, row, payloads.build(step, self._facts))
+                self._write(name, row, request_builder.build(step, self._facts))
 
     def _choose(self, begin_rows: Mapping[str, BeginRow]) -> dict[str, BeginRow]:
         """Choose bodies that fit the limit, by hash, in order. A small one may fit where a large one did not."""

@@ -10,11 +10,7 @@ from loadchaos.profile.profile import Registry
 
 def traffic_registry() -> Registry:
     """Registry of payloads and behaviours. Enough for a plan that was validated before."""
-    return Registry(
-        payloads={name: payload.Options for name, payload in PAYLOADS.items()},
-        behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        endpoints=ENDPOINTS,
-    )
+    return Registry(payloads=PAYLOADS, behaviours=BEHAVIOURS, endpoints=ENDPOINTS)
 
 
 def full_registry() -> Registry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -84,7 +85,7 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterato
     number = f" (about {round(part * planned):,})" if planned is not None else ""
     yield f"  {traffic.name}: {part:.0%} of the {_noun(profile)}s{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
-        yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
+        yield f"    {'prompt:' if i == 0 else '       '} {options.describe() or name}"
     if traffic.endpoint != "chat":
         yield f"    endpoint: {traffic.endpoint}"
     if traffic.generates:
@@ -100,11 +101,6 @@ def _lengths(profile: Profile) -> str:
     if all(traces):
         return " (the lengths of the trace replace these)"
     return " (in a phase with a trace, the lengths of the trace replace these)" if any(traces) else ""
-
-
-def _payload(name: str, options: object) -> str:
-    describe = getattr(options, "describe", None)
-    return str(describe()) if describe is not None else name
 
 
 def _output(traffic: Traffic) -> str:
@@ -123,8 +119,8 @@ def _output(traffic: Traffic) -> str:
 
 def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
     """Most output tokens of each request in order, if a payload sets them. An entry is None without a limit."""
-    given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
-    return given[0].outputs(_mean(traffic.output)) if given else None
+    found = (options.outputs(_mean(traffic.output)) for options in traffic.payload_options.values())
+    return next((bounds for bounds in found if bounds is not None), None)
 
 
 def _mean(output: OutputOptions) -> float:
@@ -133,8 +129,7 @@ def _mean(output: OutputOptions) -> float:
 
 
 def _answers(traffic: Traffic) -> float:
-    given = [o.answers_per_request() for o in traffic.payload_options.values() if hasattr(o, "answers_per_request")]
-    return float(given[0]) if given else 1.0
+    return math.prod(options.answers_per_request() for options in traffic.payload_options.values())
 
 
 def output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
@@ -296,17 +291,15 @@ def request_means(profile: Profile) -> dict[str, float]:
     sums: dict[str, float] = {}
     for traffic, part in traffic_parts(profile):
         for options in traffic.payload_options.values():
-            for name, value in getattr(options, "per_request", dict)().items():
+            for name, value in options.per_request().items():
                 sums[name] = sums.get(name, 0.0) + part * value
     return sums
 
 
-def per_session(traffic: Traffic) -> dict[str, float]:
-    """Average content of a session; empty for traffic of single requests. `requests` in all, `in_a_row` one after the
-    other, and `think_s` between them.
-    """
-    given = [o for o in traffic.payload_options.values() if hasattr(o, "per_session")]
-    return dict(given[0].per_session(traffic.payload_options)) if given else {}
+def per_session(traffic: Traffic) -> Mapping[str, float]:
+    """Average content of a session (`PayloadOptions.per_session`); empty for traffic of single requests."""
+    options = traffic.payload_options
+    return next((found for one in options.values() if (found := one.per_session(options))), {})
 
 
 def _image_tokens(sums: Mapping[str, float], n: int) -> str:

@@ -8,13 +8,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.core.model import Output, Step
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.traffic import OutputOptions, Traffic
 
 PHASE_STRIDE = 1_000_000_000
@@ -22,14 +22,6 @@ PHASE_STRIDE = 1_000_000_000
 
 SentSteps = Sequence[Sequence[int]]
 """Index of the last step sent, for each earlier run of a plan and each of its workers (workers differ in speed)."""
-
-
-@runtime_checkable
-class HasVariants(Protocol):
-    """Payload options sent variant by variant, such as a length ladder."""
-
-    def variants(self) -> Sequence[Any]:
-        """Every variant in order, as options of the same kind."""
 
 
 def steps(profile: Profile, seed: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
@@ -144,13 +136,12 @@ class _StepFactory:
         )
 
 
-def _payload_variants(traffic: Traffic) -> list[dict[str, Any]]:
+def _payload_variants(traffic: Traffic) -> list[dict[str, PayloadOptions]]:
     options = dict(traffic.payload_options)
-    # A protocol compares names only, and `variants` of a payload may also be a number.
-    name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.variants)), None)
-    if name is None:
-        return [options]
-    return [{**options, name: variant} for variant in cast("HasVariants", options[name]).variants()]
+    for name, one in options.items():
+        if len(variants := one.in_turn()) > 1:
+            return [{**options, name: variant} for variant in variants]
+    return [options]
 
 
 def _fixed_output(output: OutputOptions) -> Output | None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
+from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions
 
 
 class OutputOptions(ProfilePart):
@@ -38,7 +39,7 @@ class BehaviourShare:
 
     name: str
     share: float
-    options: BaseModel
+    options: BehaviourOptions
 
 
 def _one_or_more(value: object) -> object:
@@ -61,14 +62,14 @@ class Traffic(ProfilePart):
     stream: bool = True
     expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
 
-    _options: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
+    _options: dict[str, PayloadOptions] = PrivateAttr(default_factory=dict)
     _behaviour_shares: list[BehaviourShare] = PrivateAttr(default_factory=list)
-    _plain: BaseModel | None = PrivateAttr(default=None)
+    _plain: BehaviourOptions | None = PrivateAttr(default=None)
     _endpoint_streams: bool = PrivateAttr(default=True)
     _generates: bool = PrivateAttr(default=True)
 
     @property
-    def payload_options(self) -> Mapping[str, BaseModel]:
+    def payload_options(self) -> Mapping[str, PayloadOptions]:
         return self._options
 
     @property
@@ -77,11 +78,8 @@ class Traffic(ProfilePart):
 
     @property
     def prompts_differ(self) -> bool:
-        """True if no two prompts have equal first words. False where a payload does not say so, and for behaviours that
-        may send a request again.
-        """
-        options = self._options.values()
-        return not self._behaviour_shares and all(getattr(one, "prompts_differ", False) for one in options)
+        """True if no two prompts have equal first words. False for behaviours that may send a request again."""
+        return not self._behaviour_shares and all(options.prompts_differ for options in self._options.values())
 
     @property
     def streams(self) -> bool:
@@ -93,6 +91,6 @@ class Traffic(ProfilePart):
         return self._generates
 
     @property
-    def plain_options(self) -> BaseModel | None:
+    def plain_options(self) -> BehaviourOptions | None:
         """Options of the behaviour `plain`, which all other requests have."""
         return self._plain

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from loadchaos.core import expectation_names
 from loadchaos.core.units import share
+from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Registry
+
+_O = TypeVar("_O", bound=ProfilePart)
 
 
 def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -40,16 +43,16 @@ def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry, name, raw in _payload_parts(data):
         options, found = _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
         yield from found
-        ignores: frozenset[str] | None = getattr(registry.payloads.get(name), "ignores", frozenset())
+        ignores = registry.payloads[name].ignores if name in registry.payloads else frozenset()
         for other in [p for p in entry["payload"] if p != name and (ignores is None or p in ignores)]:
             text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
             yield Mistake(("traffic", i, "payload", other), text, of_key=True)
         given = entry.get("behaviour")
         behaviours = [given] if isinstance(given, str) else list(given) if isinstance(given, Mapping) else []
-        refusals = getattr(options, "refusals", None)
         endpoint = str(entry.get("endpoint", "chat"))
-        for key, why in refusals(tuple(entry["payload"]), behaviours, endpoint) if refusals is not None else ():
-            yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
+        if options is not None:
+            for key, why in options.refusals(tuple(entry["payload"]), behaviours, endpoint):
+                yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
 
 
 def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -67,7 +70,7 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
                 yield Mistake((*loc, "share"), str(e))
             behaviour, found = _options("behaviour", registry.behaviours, loc, name, options)
             yield from found
-            if not _streams(entry, registry) and getattr(behaviour, "needs_stream", False):
+            if not _streams(entry, registry) and (behaviour is not None and behaviour.needs_stream):
                 why = "stream is false" if entry.get("stream") is False else "the endpoint does not stream"
                 yield Mistake(loc, f"aborts within a stream, but {why}: abort after a time (after: 200ms)")
         if shares > 1 + 1e-9:
@@ -117,8 +120,8 @@ def _streams(entry: Mapping[str, Any], registry: Registry) -> bool:
 
 
 def _options(
-    kind: str, models: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
-) -> tuple[BaseModel | None, list[Mistake]]:
+    kind: str, models: Mapping[str, type[_O]], loc: tuple[int | str, ...], name: str, raw: Any
+) -> tuple[_O | None, list[Mistake]]:
     """Read the options of a payload or behaviour. Returns them, or what is wrong with them."""
     model = models.get(name)
     if model is None:

@@ -16,9 +16,9 @@ from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
-from loadchaos.load.wire.request import AnswerRules
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
 

@@ -10,7 +10,7 @@ from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Step
-from loadchaos.load import payloads, rebuild
+from loadchaos.load import rebuild, request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
@@ -47,7 +47,7 @@ class Sent:
     def send(self, phase: int, number: int, **wrong: Any) -> dict[str, Any]:
         """Send the n-th step of a phase; gives it as an incident lists it."""
         step: Step = next(s for n, s in enumerate(of_phase(self.profile, 3, phase)) if n == number)
-        request = payloads.build(step, FACTS)
+        request = request_builder.build(step, FACTS)
         name = f"lc-{step.index}"
         self.requests[name] = request
         digest = body_hash(request.body)

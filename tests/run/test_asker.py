@@ -10,7 +10,8 @@ import pytest
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
-from loadchaos.load.wire.request import AnswerRules, WireTimeouts
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import answer_baseline, asker
 from loadchaos.run.asker import HttpAsker

@@ -21,10 +21,11 @@ from loadchaos.core.unit_fields import DurationS
 from loadchaos.core.units import Range, describe_duration
 from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.profile.base import ProfilePart
-from loadchaos.server.dialects import DIALECTS
+from loadchaos.profile.request_options import PayloadOptions
 
 if TYPE_CHECKING:
     from loadchaos.load.payloads.conversation import Options as LiveOptions
@@ -36,7 +37,6 @@ _TEMPLATE_TOKENS = 16
 _TOOL_ORDER_TOKENS = 256
 """Tokens of the order to call tools that a template writes beside their definitions, estimated from above."""
 _TOKENS_PER_JSON_BYTE = 0.5
-_NO_LIMIT = 1 << 62
 _MERGED_TOKENS = 2
 """Tokens of a message that may merge with its template."""
 
@@ -245,15 +245,9 @@ class Session:
         return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
-        facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
         output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
-        limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
-        if facts.input_limit is not None:
-            whole = dialect is not None and not dialect.context_fits
-            limits.append(facts.input_limit - (output if whole else 0))
-        if self.options.most_tokens is not None:
-            limits.append(self.options.most_tokens)
-        return min(limits, default=_NO_LIMIT)
+        most = sequence_limits(self.facts).prompt_beside(output)
+        return most if self.options.most_tokens is None else min(most, self.options.most_tokens)
 
     def _draw(self, kind: int, number: int, bounds: Range, branch: int = 0) -> int:
         return draws.Rng(draws.hash64(self.step.seed, kind, branch, number)).between(bounds.low, bounds.high)
@@ -308,8 +302,8 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
     return session.step_of(history)
 
 
-def is_session(payload: Mapping[str, object]) -> bool:
-    return bool(getattr(payload.get("conversation"), "is_live", False))
+def is_session(payload: Mapping[str, PayloadOptions]) -> bool:
+    return any(options.is_live for options in payload.values())
 
 
 def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:

@@ -24,13 +24,12 @@ from pydantic import model_validator
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.json_lines import json_lines, read_text
 
-ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
@@ -43,7 +42,7 @@ _PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go o
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Requests of `file`: one per line (.jsonl) or all in one value (.json).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
@@ -51,6 +50,7 @@ class Options(ProfilePart):
     sends the file's model.
     """
 
+    ORDER: ClassVar[int] = 0
     ignores: ClassVar[frozenset[str] | None] = None
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
@@ -81,6 +81,25 @@ class Options(ProfilePart):
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
         )
 
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Set the whole request; nothing of it is fitted to the server."""
+        found = read(self.file, self.turns)
+        given = found[rng.bits() % len(found) if self.order == "sampled" else request.step.ordinal % len(found)]
+        request.stream = request.stream if given.stream is None else given.stream
+        model = given.model if self.keep_model and given.model is not None else facts.model
+        parts = [b'{"model":', orjson.dumps(model)]
+        request.max_tokens = given.max_tokens
+        if given.open_ended:
+            request.max_tokens = request.output_tokens
+            parts.append(b',"max_tokens":%d' % request.max_tokens)
+        if request.stream:
+            parts.append(b',"stream":true')
+            if not given.stream_options:
+                parts.append(b',"stream_options":{"include_usage":true}')
+        request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
+        request.images, request.image_names = given.images, None if given.images else []
+        request.contract, request.answers = given.contract, given.answers
+
 
 @dataclass(frozen=True)
 class FileRequest:
@@ -99,26 +118,6 @@ class FileRequest:
     open_ended: bool
     answers: int = 1
     contract: AnswerContract | None = None
-
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Set the whole request; nothing of it is fitted to the server."""
-    found = read(options.file, options.turns)
-    given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
-    request.stream = request.stream if given.stream is None else given.stream
-    model = given.model if options.keep_model and given.model is not None else facts.model
-    parts = [b'{"model":', orjson.dumps(model)]
-    request.max_tokens = given.max_tokens
-    if given.open_ended:
-        request.max_tokens = request.output_tokens
-        parts.append(b',"max_tokens":%d' % request.max_tokens)
-    if request.stream:
-        parts.append(b',"stream":true')
-        if not given.stream_options:
-            parts.append(b',"stream_options":{"include_usage":true}')
-    request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
-    request.images, request.image_names = given.images, None if given.images else []
-    request.contract, request.answers = given.contract, given.answers
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,11 +15,11 @@ from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.secret_word import Alphabet, alphabet
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 
-ORDER = 10
 SHORTEST_TEXT_TOKENS = 16
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
@@ -55,7 +55,7 @@ class SharedPrefix(ProfilePart):
     groups: int = Field(default=1, gt=0)
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Length and style of a prompt; prompts differ from their first word on.
 
     `tokens` counts template and text; images come on top. `script` writes in Chinese and Japanese, emoji or code, each word
@@ -63,6 +63,7 @@ class Options(ProfilePart):
     of these names, equal words for equal names.
     """
 
+    ORDER: ClassVar[int] = 10
     tokens: Annotated[IntRange, at_least(1, "a prompt has at least 1 token")] = Range(64, 64)
     shared_prefix: SharedPrefix | None = None
     script: Literal["latin", "cjk", "emoji", "code", "mixed"] = "latin"
@@ -84,6 +85,9 @@ class Options(ProfilePart):
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
+    def scripts(self) -> Sequence[str]:
+        return _SCRIPTS[1:] if self.script == "mixed" else () if self.script == "latin" else (self.script,)
+
     @property
     def prompts_differ(self) -> bool:
         return self.shared_prefix is None and not self.blocks
@@ -94,19 +98,22 @@ class Options(ProfilePart):
         script = "" if self.script == "latin" else f" ({self.script})"
         return f"{self.tokens} tokens of text{script}{shared}"
 
+    @property
+    def longest_text(self) -> int:
+        return self.tokens.high
+
     def per_request(self) -> dict[str, float]:
         return {"tokens": self.tokens.mean}
 
-
-def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:
-    wanted = rng.between(options.tokens.low, options.tokens.high)
-    script: str = options.script
-    if script == "mixed":
-        script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
-    if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
-        request.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
-    request.wanted_tokens = wanted
-    write_prompt(request, facts, wanted, rng)
+    def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:
+        wanted = rng.between(self.tokens.low, self.tokens.high)
+        script: str = self.script
+        if script == "mixed":
+            script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
+        if self.shared_prefix is not None or self.blocks or script != _PLAIN.script:
+            request.text_style = TextStyle(self.shared_prefix, script, self.blocks, self.block_tokens)
+        request.wanted_tokens = wanted
+        write_prompt(request, facts, wanted, rng)
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ _ORDER_RESERVE = 1.5
 
 def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
     """Write a text that costs exactly `tokens` with the template, or as little more as words allow."""
-    style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
+    style = request.text_style or _PLAIN
     known = facts.text or _GUESS
     template_tokens = known.overhead + request.history_tokens
     own_tokens = max(1, tokens - template_tokens)

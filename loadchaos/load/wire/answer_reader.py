@@ -28,9 +28,9 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.request import AnswerRules
 from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, JsonObject, SseParser, json_string
 
 _PREFIX_BYTES = 300

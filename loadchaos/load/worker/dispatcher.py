@@ -25,7 +25,7 @@ from loadchaos.core.ledger.rows import ClockRow, EndRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.model import Step
 from loadchaos.core.open_files import allow_many_open_files
-from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import SWEEP_S, Exchange
@@ -391,23 +391,22 @@ class Dispatcher:
         """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
         exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        row = BEHAVIOURS[request.step.behaviour].act(exchange)
+        behaviour: Behaviour = request.step.behaviour_options
+        row = behaviour.act(exchange)
         if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
             row["planned_tokens"], row["length_mismatch"] = least, True
         self._end(exchange, row)
         return row, exchange.answer
 
     def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
-        behaviour = request.step.behaviour
+        behaviour: Behaviour = request.step.behaviour_options
         exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        pipelining = PIPELINING.get(behaviour)
-        followers = [] if pipelining is None else self._begin_followers(exchange)
-        row = BEHAVIOURS[behaviour].act(exchange)
+        followers = self._begin_followers(exchange) if behaviour.follower_count(request.step.seed) else ()
+        row = behaviour.act(exchange)
         self._end(exchange, row)
-        if pipelining is not None:
-            for follower in followers:
-                self._end(follower, pipelining.act_pipelined(follower, exchange))
+        for follower in followers:
+            self._end(follower, behaviour.act_pipelined(follower, exchange))
         return row
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:

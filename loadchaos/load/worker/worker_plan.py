@@ -19,23 +19,18 @@ from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.traceparent import traceparent
-from loadchaos.load import payloads, registry
-from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
+from loadchaos.load import registry, request_builder
+from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import live
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
-from loadchaos.load.wire.request import (
-    DEFAULT_HEADERS,
-    AnswerRules,
-    Request,
-    WireTimeouts,
-    content_length,
-    headers_from_plan,
-    request_head,
-)
+from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.load.worker import bundle
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
@@ -65,7 +60,7 @@ class WorkerPhase:
 
 
 def with_behaviour_options(step: Step) -> Step:
-    options = BEHAVIOURS[step.behaviour].Options.model_validate(step.behaviour_options)
+    options = BEHAVIOURS[step.behaviour].model_validate(step.behaviour_options)
     return replace(step, behaviour_options=options)
 
 
@@ -144,7 +139,7 @@ class WorkerPlan:
 
     def build_request(self, step: Step, part: str = "") -> Request:
         """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""
-        request = payloads.build(step, self.facts)
+        request = request_builder.build(step, self.facts)
         request.id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
         if self._traced:
@@ -158,9 +153,9 @@ class WorkerPlan:
         return request
 
     def pipelined(self, first: Request) -> list[Request]:
-        count = PIPELINING[first.step.behaviour].follower_count(first.step.behaviour_options, first.step.seed)
+        behaviour: Behaviour = first.step.behaviour_options
         head, found = self._head(first.path, first.endpoint), []
-        for n in range(1, count + 1):
+        for n in range(1, behaviour.follower_count(first.step.seed) + 1):
             request = copy.copy(first)
             request.id = f"{first.id}.{n}"
             request.head = _with_id(head, request)

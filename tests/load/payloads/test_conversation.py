@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from loadchaos.core import typed_json
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import Range
-from loadchaos.load.payloads import build, conversation, sampling, structured, text, tools
+from loadchaos.load.payloads import conversation, sampling, structured, text, tools
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from loadchaos.cli.main import main
 from loadchaos.core.model import Facts, Output, Step
-from loadchaos.load.payloads import build, hostile_images, images_by_path, requests_file
+from loadchaos.load.payloads import hostile_images, images_by_path, requests_file
+from loadchaos.load.request_builder import build
 
 Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}

@@ -16,7 +16,7 @@ from loadchaos.core.outcome_rules import (
 )
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader, final_event
-from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.server.dialects.sglang import SGLANG
 
 RULES = AnswerRules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
