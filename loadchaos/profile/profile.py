@@ -300,7 +300,7 @@ def _checked(document: Document, registry: Registry, folder: Path | None = None)
     try:
         profile = Profile.model_validate(data)
     except ValidationError as e:
-        mistakes += from_pydantic([dict(x) for x in e.errors(include_url=False)], Profile)
+        mistakes += from_pydantic(e, Profile)
     mistakes += validate.mistakes(data, registry)
     if mistakes or profile is None:
         raise document.error(mistakes)
