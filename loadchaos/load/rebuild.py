@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import orjson
 
@@ -36,13 +36,45 @@ FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
 
+class Sent(Protocol):
+    """A request of an incident (`analysis.incidents.record.SentRequest`)."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def traffic(self) -> str: ...
+
+
+class WithRequests(Protocol):
+    """The part of an incident that is used here (`analysis.incidents.record.IncidentRecord`)."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def examples(self) -> Sequence[Sent]: ...
+
+    @property
+    def in_flight(self) -> Sequence[Sent]: ...
+
+    @property
+    def admitted(self) -> Sequence[Sent]: ...
+
+
 @dataclass
 class StoredBody:
     """A request of an incident. `body` is the file of its body, relative to incidents/; without one, `why` says why."""
 
     id: str
     step: int
-    traffic: str | None
+    traffic: str
     in_flight: bool
     len: int | None = None
     hash: str | None = None
@@ -52,22 +84,19 @@ class StoredBody:
 
 
 def store(
-    folder: RunFolder, incidents: Sequence[Mapping[str, Any]], *, budget_s: float | None = None
-) -> dict[int, list[dict[str, Any]]]:
+    folder: RunFolder, incidents: Sequence[WithRequests], *, budget_s: float | None = None
+) -> dict[int, list[StoredBody]]:
     """Store the bodies of each incident's requests under incidents/bodies/. Deaths come before failures, and requests in
-    flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the fields of a `StoredBody` for
-    each request, by the incident's number. Raises OSError where a body cannot be written, ValueError or KeyError where the
+    flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the requests of each
+    incident by its number. Raises OSError where a body cannot be written, ValueError or KeyError where the
     plan cannot be read.
     """
-    listed = {int(i["n"]): _requests(i) for i in incidents}
+    listed = {i.n: _requests(i) for i in incidents}
     rows = _begin_rows(folder, {r.id for requests in listed.values() for r in requests})
     order: list[tuple[bool, bool, int, str]] = []
     for i in incidents:
-        failed = {str(r["id"]) for r in i.get("examples") or ()}
-        order += [
-            (i.get("kind") == "failure", not r.in_flight and r.id not in failed, -r.step, r.id)
-            for r in listed[int(i["n"])]
-        ]
+        failed = {r.id for r in i.examples}
+        order += [(i.kind == "failure", not r.in_flight and r.id not in failed, -r.step, r.id) for r in listed[i.n]]
     order.sort(key=lambda item: item[:3])
     bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s, answers_of(folder, rows))
     bodies.keep({name: rows[name] for *_, name in order if name in rows})
@@ -76,16 +105,15 @@ def store(
         file, r.path = bodies.kept.get(str(r.hash), (None, None))
         r.body = file and f"{FOLDER}/{file}"
         r.why = None if file else bodies.reasons.get(str(r.hash), "it was not rebuilt")
-    return {n: [asdict(r) for r in requests] for n, requests in listed.items()}
+    return listed
 
 
-def _requests(incident: Mapping[str, Any]) -> list[StoredBody]:
+def _requests(incident: WithRequests) -> list[StoredBody]:
     """List each request of an incident once: failed, in flight, then others."""
-    flying = {r["id"] for r in incident.get("in_flight") or ()}
+    flying = {r.id for r in incident.in_flight}
     found: dict[str, StoredBody] = {}
-    for r in (r for name in ("examples", "in_flight", "admitted") for r in incident.get(name) or ()):
-        one = StoredBody(str(r["id"]), int(r.get("step") or 0), r.get("traffic"), r["id"] in flying)
-        found.setdefault(one.id, one)
+    for r in (*incident.examples, *incident.in_flight, *incident.admitted):
+        found.setdefault(r.id, StoredBody(r.id, r.step, r.traffic, r.id in flying))
     return list(found.values())
 
 
@@ -102,7 +130,7 @@ class _BodyStore:
     def __init__(self, folder: RunFolder, until_s: float | None, answers: Mapping[str, SentBack]) -> None:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
-        self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
+        self._plan: Mapping[str, Any] = orjson.loads(folder.plan.read_bytes())
         self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
         self._until_s = until_s
         self._redactor = Redactor()
@@ -164,9 +192,9 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
     sessions = {place_of(name).first for name in ids if is_later(name)}
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
-        for row in Tail(path).rows():
-            if row.get("row") == "answer" and place_of(str(row.get("id"))).first in sessions:
-                found[str(row["id"])] = SentBack.from_json(row)
+        for row in map(as_typed, Tail(path).rows()):
+            if row["row"] == "answer" and place_of(row["id"]).first in sessions:
+                found[row["id"]] = SentBack.from_row(row)
     return found
 
 

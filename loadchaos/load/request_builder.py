@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng, hash_step
@@ -16,7 +15,6 @@ from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS
 
 _MOST_SERVERS = 16
-_order = attrgetter("ORDER")
 
 
 def build(step: Step, facts: Facts) -> Request:
@@ -36,7 +34,7 @@ def build(step: Step, facts: Facts) -> Request:
     )
     rng = Rng(hash_step(step.seed, 7))
     given: Sequence[Payload] = [*step.payload.values()]
-    for payload in given if len(given) < 2 else sorted(given, key=_order):
+    for payload in given if len(given) < 2 else sorted(given, key=lambda one: one.ORDER):
         payload.add(request, facts, rng)
     if request.body:  # of a payload that sets the whole request
         request.endpoint, request.owner = endpoints.endpoint_of_path(request.path), None

@@ -194,10 +194,10 @@ class Profile(ProfilePart):
             ],
         )
 
-    def _warm_up_rule(self) -> dict[str, Any]:
+    def _warm_up_rule(self) -> dict[str, list[int] | float]:
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
-        rule: dict[str, Any] = {"phases": phases} if phases else {}
-        return {**rule, "seconds": self.warm_up} if self.warm_up else rule
+        rule = {"phases": phases or None, "seconds": self.warm_up or None}
+        return {name: value for name, value in rule.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
         """JSON data that `from_mapping` reads back, with values as in YAML."""
@@ -206,7 +206,7 @@ class Profile(ProfilePart):
     def to_yaml(self) -> str:
         return yaml_text(self.to_json())
 
-    def with_launch(self, launch: Mapping[str, Any]) -> Profile:
+    def with_launch(self, launch: Mapping[str, object]) -> Profile:
         """The profile with another server to start. `launch` has the keys `command`, `env` and `url` of target.launch."""
         own = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
         started = Launch.model_validate({**own, **launch})
@@ -282,7 +282,7 @@ def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profi
 
 
 def from_mapping(
-    data: Mapping[str, Any], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
+    data: Mapping[str, object], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
 ) -> Profile:
     """Make a profile from the data of `to_json`. Raises ProfileError as `load` does, without places; `name` stands for
     the file.

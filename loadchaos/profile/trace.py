@@ -20,7 +20,7 @@ from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
 
 MS = 0.001
 """Unit of arrivals whose format has a unit of its own, in seconds."""
-_Record = tuple[str, Mapping[str, Any]]
+_Record = tuple[str, Mapping[str, object]]
 
 
 @functools.lru_cache(maxsize=8)
@@ -80,7 +80,7 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
         yield where, _object(value, where)
 
 
-def _object(value: Any, where: str) -> Mapping[str, Any]:
+def _object(value: Any, where: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         got = "a list: write each request on a line of its own" if isinstance(value, list) else repr(value)[:80]
         raise ValueError(f"{where}: an object was expected for each request (got {got})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -53,9 +53,9 @@ class Traffic(ProfilePart):
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"
     )
     weight: float = Field(default=1.0, ge=0)
-    payload: dict[str, dict[str, Any]] = Field(min_length=1)
+    payload: dict[str, dict[str, object]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))
-    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(spelled_out)] = Field(default={})
+    behaviour: Annotated[dict[str, dict[str, object]], BeforeValidator(spelled_out)] = Field(default={})
     endpoint: str = Field(
         default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
     )

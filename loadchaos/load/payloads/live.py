@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.ledger.rows import CallText
+from loadchaos.core.ledger.rows import AnswerRow, CallText
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.core.unit_fields import DurationS
@@ -114,9 +114,8 @@ class SentBack(NamedTuple):
         return [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> SentBack:
-        calls = [ToolCall(str(c["name"]), str(c["arguments"]), str(c["id"])) for c in row.get("calls") or ()]
-        return cls(str(row.get("text") or ""), tuple(calls))
+    def from_row(cls, row: AnswerRow) -> SentBack:
+        return cls(row["text"], tuple(ToolCall(c["name"], c["arguments"], c["id"]) for c in row["calls"]))
 
 
 @dataclass(frozen=True)

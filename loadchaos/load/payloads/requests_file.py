@@ -36,7 +36,7 @@ _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bard": "assistant", "bing": "assistant", "system": "system",
 }  # fmt: skip
-Body = dict[str, Any]
+Body = dict[str, object]
 """A body of a request, or a part of one, as the file has it."""
 _PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
@@ -143,7 +143,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
     return tuple(found)
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
+def _records(path: Path) -> Iterator[tuple[str, object]]:
     """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = read_text(path)
     if path.suffix == ".json":
@@ -160,7 +160,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     yield from json_lines(path, text)
 
 
-def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
+def _bodies(record: object, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
     """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
@@ -169,15 +169,17 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bo
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
         yield None, record, True
     elif "conversations" in record:  # ShareGPT
-        messages = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])]
+        messages: list[Body] = [
+            {"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])
+        ]
         # An excerpt of a longer one may begin with an answer; templates need a question first.
         messages = list(itertools.dropwhile(lambda m: m["role"] == "assistant", messages))
         yield from _one_per_question(messages, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
-        for body in record["payloads"]:
+        for body in _items(record, "payloads"):
             yield None, body, True
     elif "turns" in record:  # AIPerf's multi_turn has no answers: placeholders stand between the questions
-        questions = [message for item in record["turns"] for message in _from_aiperf(item)["messages"]]
+        questions = [message for item in _items(record, "turns") for message in _items(_from_aiperf(item), "messages")]
         yield from _one_per_question(
             [m for question in questions for m in (question, _PLACEHOLDER_ANSWER)][:-1], all_turns
         )
@@ -189,11 +191,18 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bo
         )
 
 
-def _turn_list(turns: Any) -> list[Mapping[str, Any]]:
-    data = isinstance(turns, list) and all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in turns)
-    if not data:
+def _turn_list(turns: object) -> list[Mapping[str, object]]:
+    items: list[Any] = turns if isinstance(turns, list) else [None]
+    if not all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in items):
         raise ValueError('conversations: a list of {"from": ..., "value": ...} was expected')
-    return list(turns)
+    return items
+
+
+def _items(record: Mapping[str, object], key: str) -> list[Any]:
+    found = record[key]
+    if not isinstance(found, list):
+        raise ValueError(f"{key}: a list was expected (got {found!r:.40})")
+    return found
 
 
 def _role(name: object) -> str:
@@ -208,7 +217,7 @@ def _one_per_question(messages: list[Body], all_turns: bool) -> Iterator[tuple[s
         yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
 
 
-def _from_aiperf(record: Any) -> Body:
+def _from_aiperf(record: object) -> Body:
     if not isinstance(record, Mapping):
         raise ValueError(f"a turn with text or images was expected (got {record!r:.40})")
     texts, images = record.get("texts") or [record.get("text") or ""], record.get("images") or []
@@ -241,7 +250,7 @@ def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) ->
         path,
         None if model is None else str(model),
         orjson.dumps(body)[1:-1],
-        stream,
+        None if stream is None else bool(stream),
         "stream_options" in body,
         limit,
         images,
@@ -251,8 +260,8 @@ def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) ->
     )
 
 
-def _image_parts(body: Mapping[str, Any]) -> Iterator[Body]:
-    for message in body.get("messages") or ():
+def _image_parts(body: Mapping[str, object]) -> Iterator[Body]:
+    for message in _items(body, "messages") if body.get("messages") else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and part.get("type") == "image_url":

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(?:\+00:00|Z)?")
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+def _arrivals(row: Mapping[str, object]) -> Iterable[Arrival]:
     try:
         match = _TIME.fullmatch(str(row["TIMESTAMP"]).strip())
         if match is None:

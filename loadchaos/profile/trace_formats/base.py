@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class TraceFormat:
 
     about: str
     fields: frozenset[str]
-    arrivals: Callable[[Mapping[str, Any]], Iterable[Arrival]]
+    arrivals: Callable[[Mapping[str, object]], Iterable[Arrival]]
     is_csv: bool = False
     own_unit: bool = True
 

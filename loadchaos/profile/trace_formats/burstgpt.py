@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+def _arrivals(row: Mapping[str, object]) -> Iterable[Arrival]:
     try:
-        at_s = float(row["Timestamp"])
+        at_s = float(str(row["Timestamp"]))
         if not math.isfinite(at_s) or at_s < 0:
             raise ValueError
-    except (TypeError, ValueError):
+    except ValueError:
         raise ValueError(f"Timestamp: at least 0 seconds were expected (got {row['Timestamp']!r})") from None
     sent, came = (whole(row[name], name) for name in ("Request tokens", "Response tokens"))
     return answered(at_s * 1000, sent, came)
