@@ -36,7 +36,7 @@ FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
 
-class Sent(Protocol):
+class ListedRequest(Protocol):
     """A request of an incident (`analysis.incidents.record.SentRequest`)."""
 
     @property
@@ -49,7 +49,7 @@ class Sent(Protocol):
     def traffic(self) -> str: ...
 
 
-class WithRequests(Protocol):
+class IncidentRequests(Protocol):
     """The part of an incident that is used here (`analysis.incidents.record.IncidentRecord`)."""
 
     @property
@@ -59,13 +59,13 @@ class WithRequests(Protocol):
     def kind(self) -> str: ...
 
     @property
-    def examples(self) -> Sequence[Sent]: ...
+    def examples(self) -> Sequence[ListedRequest]: ...
 
     @property
-    def in_flight(self) -> Sequence[Sent]: ...
+    def in_flight(self) -> Sequence[ListedRequest]: ...
 
     @property
-    def admitted(self) -> Sequence[Sent]: ...
+    def admitted(self) -> Sequence[ListedRequest]: ...
 
 
 @dataclass
@@ -84,7 +84,7 @@ class StoredBody:
 
 
 def store(
-    folder: RunFolder, incidents: Sequence[WithRequests], *, budget_s: float | None = None
+    folder: RunFolder, incidents: Sequence[IncidentRequests], *, budget_s: float | None = None
 ) -> dict[int, list[StoredBody]]:
     """Store the bodies of each incident's requests under incidents/bodies/. Deaths come before failures, and requests in
     flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the requests of each
@@ -108,7 +108,7 @@ def store(
     return listed
 
 
-def _requests(incident: WithRequests) -> list[StoredBody]:
+def _requests(incident: IncidentRequests) -> list[StoredBody]:
     """List each request of an incident once: failed, in flight, then others."""
     flying = {r.id for r in incident.in_flight}
     found: dict[str, StoredBody] = {}

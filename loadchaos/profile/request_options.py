@@ -4,11 +4,45 @@ answer of one that says nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 from loadchaos.core.units import Size
 from loadchaos.profile.base import ProfilePart
+
+
+@dataclass(frozen=True)
+class RequestContent:
+    """Average content of a request. `uncounted_images`: those of `images` whose tokens are not known, `whole_contexts`:
+    prompts as long as the context, `bodies`: requests from a file.
+    """
+
+    tokens: float = 0.0
+    images: float = 0.0
+    uncounted_images: float = 0.0
+    image_tokens: float = 0.0
+    audio_files: float = 0.0
+    audio_s: float = 0.0
+    videos: float = 0.0
+    frames: float = 0.0
+    whole_contexts: float = 0.0
+    bodies: float = 0.0
+
+    def __add__(self, other: RequestContent) -> RequestContent:
+        return RequestContent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __mul__(self, part: float) -> RequestContent:
+        return RequestContent(*(part * getattr(self, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class SessionContent:
+    """Average content of a step: `requests` in all, `in_a_row` one after the other, and seconds to think between them."""
+
+    requests: float = 1.0
+    in_a_row: float = 1.0
+    think_s: float = 0.0
 
 
 class PayloadOptions(ProfilePart):
@@ -79,15 +113,12 @@ class PayloadOptions(ProfilePart):
     def answers_per_request(self) -> float:
         return 1.0
 
-    def per_request(self) -> Mapping[str, float]:
-        """Average content of a request by its kind, for `explain`."""
-        return {}
+    def per_request(self) -> RequestContent:
+        return RequestContent()
 
-    def per_session(self, payloads: Collection[str]) -> Mapping[str, float]:  # noqa: ARG002 - for sessions
-        """Average content of a session: `requests` in all, `in_a_row` one after the other, `think_s` between them. Empty
-        where a step is a single request.
-        """
-        return {}
+    def per_session(self, payloads: Collection[str]) -> SessionContent | None:  # noqa: ARG002 - for sessions
+        """None: a step is a single request."""
+        return None
 
     def scripts(self) -> Sequence[str]:
         """Scripts of its texts other than Latin."""

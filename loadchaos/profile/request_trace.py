@@ -141,11 +141,14 @@ class RequestTrace:
         """
         kept = set(ids)
         known = {s.id: s for s in self.sends}
-        sends = [replace_after(s, _kept_causes(s.after, known, kept)) for s in self.sends if s.id in kept]
-        begin_s = min((s.at_s for s in sends), default=0.0)
+        begin_s = min((s.at_s for s in self.sends if s.id in kept), default=0.0)
         return replace(
             self,
-            sends=tuple(s.model_copy(update={"at_s": s.at_s - begin_s}) for s in sends),
+            sends=tuple(
+                s.model_copy(update={"at_s": s.at_s - begin_s, "after": _kept_causes(s.after, known, kept)})
+                for s in self.sends
+                if s.id in kept
+            ),
             aborts=tuple(a for a in self.aborts if a.request in kept),
             attacks=tuple(
                 a.model_copy(update={"at_s": a.at_s - begin_s})
@@ -161,10 +164,6 @@ class RequestTrace:
 
     def traffic_names(self) -> list[str]:
         return list(dict.fromkeys(s.traffic for s in self.sends))
-
-
-def replace_after(send: TraceSend, after: tuple[Cause, ...]) -> TraceSend:
-    return send if after == send.after else send.model_copy(update={"after": after})
 
 
 def _kept_causes(after: Sequence[Cause], known: Mapping[str, TraceSend], kept: set[str]) -> tuple[Cause, ...]:

@@ -99,7 +99,8 @@ class _StepFactory:
         self._run_seed = seed
         self._payloads = _payload_variants(traffic)
         self._edges = list(accumulate(b.share for b in traffic.behaviours))
-        self._output = _fixed_output(traffic.output)
+        bounds = traffic.output.bounds
+        self._output = _drawn_output(traffic.output, Rng(0)) if bounds.low == bounds.high else None
         # Read once: properties and attributes of a pydantic model are slow.
         self._plain = traffic.plain_options
         self._name = traffic.name
@@ -144,16 +145,6 @@ def _payload_variants(traffic: Traffic) -> list[dict[str, PayloadOptions]]:
     return [options]
 
 
-def _fixed_output(output: OutputOptions) -> Output | None:
-    bounds = output.exact or output.max
-    if bounds is None or bounds.low != bounds.high:
-        return None
-    return Output(exact=bounds.low) if output.exact else Output(max=bounds.low)
-
-
 def _drawn_output(output: OutputOptions, rng: Rng) -> Output:
-    if output.exact is not None:
-        return Output(exact=rng.between(output.exact.low, output.exact.high))
-    bounds = output.max
-    assert bounds is not None, "OutputOptions has either max or exact"
-    return Output(max=rng.between(bounds.low, bounds.high))
+    tokens = rng.between(output.bounds.low, output.bounds.high)
+    return Output(exact=tokens) if output.exact else Output(max=tokens)

@@ -27,10 +27,13 @@ class OutputOptions(ProfilePart):
     def _one(self) -> OutputOptions:
         if (self.max is None) == (self.exact is None):
             raise ValueError("either max or exact was expected, e.g. {max: 128}")
-        low = (self.max or self.exact or Range(1, 1)).low
-        if low < 1:
-            raise ValueError(f"an output length of at least 1 was expected (got {low})")
+        if self.bounds.low < 1:
+            raise ValueError(f"an output length of at least 1 was expected (got {self.bounds.low})")
         return self
+
+    @property
+    def bounds(self) -> Range:
+        return self.exact or self.max or Range(1, 1)
 
 
 @dataclass(frozen=True)

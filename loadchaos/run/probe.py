@@ -14,7 +14,6 @@ from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
-from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -194,10 +193,9 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
 def _most_tokens(profile: Profile) -> int:
     users = max(phase.slots for phase in profile.load)
     each = [
-        options.longest_text + (output.high if output is not None else DEFAULT_MAX_TOKENS)
+        options.longest_text + traffic.output.bounds.high
         for traffic in profile.traffic
         for options in traffic.payload_options.values()
-        for output in (traffic.output.exact or traffic.output.max,)
     ]
     return int(users * max(each, default=0))
 

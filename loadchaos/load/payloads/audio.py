@@ -19,6 +19,7 @@ from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads import reuse
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
 RATE = 16_000
 _BURST = 1024
@@ -49,8 +50,8 @@ class Options(reuse.NearlyReused):
         near = f", {self.near_duplicates * 100:g}% nearly equal to an earlier one" if self.near_duplicates else ""
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
-    def per_request(self) -> dict[str, float]:
-        return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
+    def per_request(self) -> RequestContent:
+        return RequestContent(audio_files=self.count.mean, audio_s=self.count.mean * self.seconds.mean)
 
     def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG002 - files are named by run, not drawn
         base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)

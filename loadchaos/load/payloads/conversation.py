@@ -23,6 +23,7 @@ from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent, SessionContent
 
 _CACHED_MESSAGES = 512
 _MOST_TURNS = 1000
@@ -138,14 +139,14 @@ class Options(Payload):
     def longest_text(self) -> int:
         return self.tokens.high
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         if self.is_live:
-            return {}  # how long the answers are is not known
+            return RequestContent()  # how long the answers are is not known
         last, turns = self.tokens.mean, self.turns.low
-        return {"tokens": last * (turns + 1) / (2 * turns)}
+        return RequestContent(tokens=last * (turns + 1) / (2 * turns))
 
-    def per_session(self, payloads: Collection[str]) -> dict[str, float]:
-        return live.per_session(self, self.tool_rounds if "tools" in payloads else 0) if self.is_live else {}
+    def per_session(self, payloads: Collection[str]) -> SessionContent | None:
+        return live.per_session(self, self.tool_rounds if "tools" in payloads else 0) if self.is_live else None
 
     def _describe_session(self) -> Iterator[str]:
         yield f"sessions of {self.turns} questions of {self.question} tokens, each with the server's own answers before it"
@@ -177,7 +178,7 @@ class Options(Payload):
             _message(facts.text, seed, i, size, request.secret) for i, size in enumerate(sizes[: 2 * turn_number])
         ]
         request.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
-        request.text_style = None
+        request.text_style, request.script = None, "latin"
         own = draws.Rng(draws.hash64(seed, 2 * turn_number))
         write_prompt(request, facts, overhead + request.history_tokens + sizes[2 * turn_number], own)
         if self.previous_response:

@@ -21,6 +21,7 @@ from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
 _MAX_NAMED = 5
 _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
@@ -76,8 +77,8 @@ class Options(Payload):
         note = f" ({skipped})" if (skipped := self._skipped()) else ""
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
-    def per_request(self) -> dict[str, float]:
-        return {"images": 1.0, "uncounted_images": 1.0}
+    def per_request(self) -> RequestContent:
+        return RequestContent(images=1.0, uncounted_images=1.0)
 
     def add(self, request: Request, facts: Facts, rng: Rng) -> None:  # noqa: ARG002 - in turn, not drawn
         """Put the image in front of the text. Its manifest decides the expected outcome."""

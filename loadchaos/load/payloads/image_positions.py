@@ -18,17 +18,18 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
+from loadchaos.core.model import SENT_AS_TEXT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import ImageSize
 from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, images
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.live import message
-from loadchaos.load.payloads.positions import Positions
-from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.payloads.positions import NO_POSITION, Positions
+from loadchaos.load.payloads.text import corpus_for, write_prompt, write_short
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
 _USUAL_STEPS = (2048, 8192)
 """Tokens of a step of vLLM's server: its default, and that on GPUs with 70 GiB or more."""
@@ -65,11 +66,11 @@ class Options(Payload):
     def sizes(self) -> Sequence[Size]:
         return (self.size,)
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         """Average content of a request for `explain`. Without `at`, with the usual size of a step."""
         at = self.at or (_USUAL_STEPS[0],)
         cost = image_tokens.predict("", self.size.width, self.size.height)
-        return {"tokens": sum(at) / len(at), "images": 1.0, "image_tokens": float(cost)}
+        return RequestContent(tokens=sum(at) / len(at), images=1.0, image_tokens=float(cost))
 
     def describe(self) -> str:
         where = " or ".join(f"{p:,}" for p in self.at) or "at the end of the first or second step of prefill"
@@ -97,8 +98,7 @@ class Options(Payload):
             request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
             return
         if not fitting or facts.text is None:
-            write_prompt(request, facts, _SHORT_TOKENS, rng)
-            request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+            write_short(request, facts, rng, NO_POSITION)
             return
         tries = template_tokens(facts.text.overhead)
         position = fitting[request.step.ordinal // len(tries) % len(fitting)]

@@ -19,6 +19,7 @@ from loadchaos.load.payloads.image_formats import FORMATS, Format
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
 _PART_BEGINS: dict[str, bytes] = {name: _PART_BEGIN % f.media_type for name, f in FORMATS.items()}
@@ -101,9 +102,9 @@ class Options(reuse.NearlyReused):
         repeated = f"{others} repeated from {distance} requests earlier"
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
-        return {"images": self.count.mean, "image_tokens": self.count.mean * sum(costs) / len(costs)}
+        return RequestContent(images=self.count.mean, image_tokens=self.count.mean * sum(costs) / len(costs))
 
     def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG002 - images are named by run, not drawn
         """Put the images before the text, at most as many as the server takes."""

@@ -25,7 +25,7 @@ from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.profile.base import ProfilePart
-from loadchaos.profile.request_options import PayloadOptions
+from loadchaos.profile.request_options import PayloadOptions, SessionContent
 
 if TYPE_CHECKING:
     from loadchaos.load.payloads.conversation import Options as LiveOptions
@@ -269,19 +269,14 @@ def add(request: Request, facts: Facts) -> None:
     request.length_known = request.text_tokens is not None
 
 
-def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
-    """Average content of a session with `rounds` of tool calls a question. `requests` in all, `in_a_row` on the longest
-    path, and seconds to think on it.
-    """
+def per_session(options: LiveOptions, rounds: int) -> SessionContent:
+    """Average content of a session with `rounds` of tool calls a question; `in_a_row` and `think_s` on its longest path."""
     branches, lengths = options.branches, range(options.turns.low, options.turns.high + 1)
     turns = sum(lengths) / len(lengths)
     extra = 0 if branches is None else sum((branches.count - 1) * max(0, n - branches.after) for n in lengths)
     mean_s = 0.0 if options.think is None else min(options.think.mean, options.think.most or options.think.mean)
-    return {
-        "requests": (turns + extra / len(lengths)) * (1 + rounds),
-        "in_a_row": turns * (1 + rounds),
-        "think_s": (turns - 1) * mean_s,
-    }
+    requests = (turns + extra / len(lengths)) * (1 + rounds)
+    return SessionContent(requests, turns * (1 + rounds), (turns - 1) * mean_s)
 
 
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:

@@ -11,20 +11,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
+from loadchaos.core.model import Facts, Outcome, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.load.payloads.base import Payload
-from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.payloads.text import write_prompt, write_short
 from loadchaos.load.sequence_limits import refusal_limits
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
 Reach = Literal["one", "edge", "over"]
 _REACH_TEXTS: Mapping[Reach, str] = {"one": "of 1 token", "edge": "up to the limit", "over": "beyond the limit"}
-_UNKNOWN_LIMIT_TOKENS = 64
 _OVERSHOOT_TOKENS = 64
 """Tokens by which prompt and output exceed the context on `over` rungs."""
 
@@ -80,9 +80,9 @@ class Options(Payload):
         below = [Rung(margin=m, output=o) for m in margins for o in self.output]
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         """Average content for `explain`; without `limit`, the context's length is known only when the server is."""
-        return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
+        return RequestContent(tokens=float(self.limit)) if self.limit else RequestContent(whole_contexts=1.0)
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
         return [_max_output(rung) for rung in self.rungs()]
@@ -101,11 +101,9 @@ class Options(Payload):
         tokens = 0 if limits is None else limits.prompt + 1 + rung.margin
         request.fixed_length = True
         if limits is None or facts.text is None or tokens - request.image_tokens <= facts.text.overhead:
-            write_prompt(request, facts, _UNKNOWN_LIMIT_TOKENS, rng)
             request.output = Output(max=1)
-            request.notes.append(
-                f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}"
-            )
+            why = "the server's limit or token count is unknown, or the limit is too small"
+            write_short(request, facts, rng, why)
             return
         write_prompt(request, facts, tokens - request.image_tokens, rng)
         request.edge = rung.margin

@@ -11,16 +11,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from loadchaos.core.model import SENT_SHORT, Facts, Output
+from loadchaos.core.model import Facts, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads.base import Payload
-from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.payloads.text import write_prompt, write_short
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
-_SHORT_TOKENS = 64
+NO_POSITION = "no position fits the server, or its context or token count is unknown"
 
 
 def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
@@ -45,8 +46,8 @@ class Options(Payload):
     before: SideTokens = Range(1, 24)
     past: SideTokens = Range(8, 40)
 
-    def per_request(self) -> dict[str, float]:
-        return {"tokens": sum(self.at) / len(self.at)}
+    def per_request(self) -> RequestContent:
+        return RequestContent(tokens=sum(self.at) / len(self.at))
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own
         return [float(self.before.high + self.past.high)]
@@ -66,9 +67,8 @@ class Options(Payload):
         fitting = self.fitting(facts)
         request.fixed_length = True
         if not fitting or facts.text is None:
-            write_prompt(request, facts, _SHORT_TOKENS, rng)
+            write_short(request, facts, rng, NO_POSITION)
             request.output = Output(max=1)
-            request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
             return
         before = rng.between(self.before.low, self.before.high)
         past = rng.between(self.past.low, self.past.high)

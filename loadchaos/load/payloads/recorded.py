@@ -15,6 +15,7 @@ from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_recording
 from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
+from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 
@@ -37,10 +38,10 @@ class Options(Payload):
                 raise ValueError(f"{self.trace}: the body of request {send.id} is missing: {recorded.body_file(send)}")
         return self
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         sends = request_trace.read(Path(self.trace)).sends
         images = sum(s.images for s in sends) / len(sends)
-        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+        return RequestContent(bodies=1.0, images=images, uncounted_images=images)
 
     def describe(self) -> str:
         return f"the recorded bodies of {Path(self.trace).name}"

@@ -29,6 +29,7 @@ from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.json_lines import json_lines, read_text
+from loadchaos.profile.request_options import RequestContent
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
@@ -71,10 +72,10 @@ class Options(Payload):
             for g in found
         ]
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         found = read(self.file, self.turns)
         images = sum(g.images for g in found) / len(found)
-        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+        return RequestContent(bodies=1.0, images=images, uncounted_images=images)
 
     def describe(self) -> str:
         return (

@@ -14,6 +14,7 @@ from loadchaos.core.unit_fields import ImageSize
 from loadchaos.core.units import Size
 from loadchaos.load.payloads import avi, jpeg, reuse
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
 _PART_BEGINS = {
     "avi": b'{"type":"video_url","video_url":{"url":"data:video/avi;base64,',
@@ -44,8 +45,8 @@ class Options(reuse.Reused):
             raise ValueError(f"a frame has at most 4 megapixels here (got {value})")
         return value
 
-    def per_request(self) -> dict[str, float]:
-        return {"videos": self.count.mean, "frames": self.count.mean * self.frames}
+    def per_request(self) -> RequestContent:
+        return RequestContent(videos=self.count.mean, frames=self.count.mean * self.frames)
 
     def kind(self) -> str:
         """Key of `Facts.video_tokens`. The properties that decide the prompt tokens."""

@@ -11,7 +11,7 @@ from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.timeouts import DEFAULT_TIMEOUTS, WireTimeouts
 
 if TYPE_CHECKING:
-    from loadchaos.load.payloads.text import TextStyle
+    from loadchaos.load.payloads.text import Options as TextOptions
     from loadchaos.load.wire.answer_reader import AnswerReader
 
 DEFAULT_MAX_TOKENS = 128
@@ -30,7 +30,7 @@ class Request:
         quotes: how often the answer has to repeat the secret word; 0: not at all.
         parts: content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: tokens of template and text; None where the server's count is unknown.
-        text_style: style of its text; None: plain.
+        text_style: prefix and blocks of its text, which is in `script`; None: plain words.
         wanted_tokens: tokens of the text as the profile has them, template included; None: no payload wrote one.
         more_texts: further texts of a request of several.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
@@ -69,7 +69,8 @@ class Request:
     contract: AnswerContract | None = None
     text: str | None = None
     text_tokens: int | None = None
-    text_style: TextStyle | None = None
+    text_style: TextOptions | None = None
+    script: str = "latin"
     wanted_tokens: int | None = None
     more_texts: list[str] = field(default_factory=list)
     nonce: str = ""

@@ -385,29 +385,26 @@ class Dispatcher:
             return self._run_request(request, due_ns, slot)
         return SessionRun(self.plan, self.control, self._hands, request).run(due_ns, slot)
 
+    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        return self._run_turn(request, due_ns, slot, None)[0]
+
     def _run_turn(
         self, request: Request, due_ns: int, slot: Slot, least: int | None
     ) -> tuple[EndRow, AnswerReader | None]:
-        """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
-        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
-        self._recorder.begin(exchange)
-        behaviour: Behaviour = request.step.behaviour_options
-        row = behaviour.act(exchange)
-        if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
-            row["planned_tokens"], row["length_mismatch"] = least, True
-        self._end(exchange, row)
-        return row, exchange.answer
-
-    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        """Send one request, with those that its behaviour pipelines behind it. A prompt of fewer tokens than `least`, of a
+        session, is recorded as a mismatch.
+        """
         behaviour: Behaviour = request.step.behaviour_options
         exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
         followers = self._begin_followers(exchange) if behaviour.follower_count(request.step.seed) else ()
         row = behaviour.act(exchange)
+        if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
+            row["planned_tokens"], row["length_mismatch"] = least, True
         self._end(exchange, row)
         for follower in followers:
             self._end(follower, behaviour.act_pipelined(follower, exchange))
-        return row
+        return row, exchange.answer
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
         before, found = first, []
