@@ -21,7 +21,7 @@ from loadchaos.server.dialects import outcome_rules_of_any_server
 from tests.load.wire.requests import wire_request
 from tests.recorder.conftest import SeenExchanges, chunk, whole
 
-RULES = AnswerRules.of(outcome_rules_of_any_server())
+RULES = AnswerRules(outcome_rules_of_any_server())
 CHAT = "/v1/chat/completions"
 
 

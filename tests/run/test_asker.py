@@ -203,7 +203,7 @@ def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: py
     try:
         load = {
             stream: conformance.ask(
-                f"{server.url}", stream=stream, judged_by=AnswerRules.of(UNKNOWN.outcome_rules), limits=limits
+                f"{server.url}", stream=stream, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits
             )["outcome"]
             for stream in (False, True)
         }

@@ -332,7 +332,7 @@ class AnswerReader:
 
     def _on_error(self, error: ErrorObject) -> None:
         after_token = self.has_text or self.done_seen
-        outcome = error_event_outcome(error, after_token=after_token, rules=self.rules)
+        outcome = error_event_outcome(error, after_token=after_token, rules=self.rules.server)
         self.spoil(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
 
     def _after_done(self, data: object) -> None:
@@ -598,9 +598,9 @@ def final_event(answer: AnswerReader) -> OutcomeEvent:
         if answer.is_empty and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
         return OutcomeEvent("truncated", f"the answer ended without {answer.FINISH}")
-    if answer.is_stream and (rules.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
+    if answer.is_stream and (rules.server.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
         return OutcomeEvent("truncated", f"the stream ended without its {answer.DONE}")
-    if not answer.has_text and not answer.completion_tokens and not rules.allow_empty:
+    if not answer.has_text and not answer.completion_tokens:
         return OutcomeEvent("empty", "finished without a token")
     if rules.foreign_nonce is not None:
         foreign = rules.foreign_nonce(answer.text)

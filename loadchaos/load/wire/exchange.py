@@ -440,7 +440,7 @@ class Exchange:
         parser, answer = self._parser, self.answer
         head = ResponseHead(parser.status or 0, parser.reason, parser.headers) if parser.has_head else None
         ended = ExchangeEnd(self._end or "hung_up", self._why, self.last_byte_ns or now_ns)
-        decided = decide(ended, head, answer, self._error_body, self.request.rules)
+        decided = decide(ended, head, answer, self._error_body, self.request.rules.server)
         if answer is not None and not answer.is_stream and answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
         return decided

@@ -147,7 +147,7 @@ class WorkerPlan:
         request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
         most_tokens = None if request.contract is None else asked_tokens(request.body)
-        request.rules = AnswerRules.of(self._rules, check, request.contract, request.answers, most_tokens)
+        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request

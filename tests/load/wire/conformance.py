@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.outcome_rules import OutcomeRules
 from loadchaos.load.behaviours import plain
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader
@@ -27,8 +28,11 @@ SHED = (re.compile(r"engine is currently busy"),)
 DEAD = (re.compile(r"EngineCore encountered an issue"),)
 
 
-def rules(**changes: Any) -> AnswerRules:
-    return AnswerRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
+SERVER = OutcomeRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD)
+
+
+def rules(server: OutcomeRules = SERVER, **changes: Any) -> AnswerRules:
+    return AnswerRules(server, **changes)
 
 
 class Seen(EndRow):
