@@ -25,11 +25,11 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.incident.page import replay_command
+from loadchaos.run import rebuild
 from loadchaos.run.chart_process import chart_process, fold_series
 from loadchaos.run.interrupts import Interrupts
 

@@ -16,8 +16,8 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Facts, Step
 from loadchaos.load import request_builder
 from loadchaos.load.payloads.live import SentBack
-from loadchaos.load.rebuild import answers_of, planned_steps, sent_step
 from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
+from loadchaos.run.rebuild import answers_of, planned_steps, sent_step
 
 MAX_BYTES = 4 * 1024**3
 """Limit for the bodies of a replay; of a larger run the newest requests are replayed."""

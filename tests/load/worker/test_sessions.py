@@ -16,7 +16,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts
 from loadchaos.core.session_ids import place_of
-from loadchaos.load import rebuild, request_builder
+from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.answer_rules import AnswerRules
@@ -28,6 +28,7 @@ from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from loadchaos.run import rebuild
 from tests.http_server import Asked, Handler, serving
 from tests.load.wire.requests import end_row
 from tests.load.worker.conftest import Child

@@ -10,12 +10,13 @@ from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Step
-from loadchaos.load import rebuild, request_builder
-from loadchaos.load.rebuild import StoredBody
+from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from loadchaos.run import rebuild
+from loadchaos.run.rebuild import StoredBody
 
 PROFILE: dict[str, Any] = {
     "name": "t",

@@ -3,7 +3,7 @@
 Bodies are not stored during the load: `request_builder.build` is pure, so plan, facts and a step's number give the same
 bytes. Those of a session also need the answers before them, which the ledger has (`answer` rows). They are checked against
 length and CRC of the begin row. This module is separate because it needs the plan and the payloads, which neither the
-follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to `runner.finalize`.
+follower nor the judge may import; `run`, `loadchaos judge` and `report` pass `store` to finalize.py.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
@@ -36,38 +37,6 @@ FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
 
-class ListedRequest(Protocol):
-    """A request of an incident (`analysis.incidents.record.SentRequest`)."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def traffic(self) -> str: ...
-
-
-class IncidentRequests(Protocol):
-    """The part of an incident that is used here (`analysis.incidents.record.IncidentRecord`)."""
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def examples(self) -> Sequence[ListedRequest]: ...
-
-    @property
-    def in_flight(self) -> Sequence[ListedRequest]: ...
-
-    @property
-    def admitted(self) -> Sequence[ListedRequest]: ...
-
-
 @dataclass
 class StoredBody:
     """A request of an incident. `body` is the file of its body, relative to incidents/; without one, `why` says why."""
@@ -84,7 +53,7 @@ class StoredBody:
 
 
 def store(
-    folder: RunFolder, incidents: Sequence[IncidentRequests], *, budget_s: float | None = None
+    folder: RunFolder, incidents: Sequence[IncidentRecord], *, budget_s: float | None = None
 ) -> dict[int, list[StoredBody]]:
     """Store the bodies of each incident's requests under incidents/bodies/. Deaths come before failures, and requests in
     flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the requests of each
@@ -108,7 +77,7 @@ def store(
     return listed
 
 
-def _requests(incident: IncidentRequests) -> list[StoredBody]:
+def _requests(incident: IncidentRecord) -> list[StoredBody]:
     """List each request of an incident once: failed, in flight, then others."""
     flying = {r.id for r in incident.in_flight}
     found: dict[str, StoredBody] = {}
