@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
@@ -21,12 +23,9 @@ def full_registry() -> Registry:
     defects: dict[str, set[str]] = {}
     for name, defect in DEFECTS.items():
         defects.setdefault(defect.dialect, set()).add(name)
-    traffic = traffic_registry()
-    return Registry(
-        payloads=traffic.payloads,
-        behaviours=traffic.behaviours,
+    return replace(
+        traffic_registry(),
         attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
         defects={name: frozenset(names) for name, names in defects.items()},
         dialects=frozenset(DIALECTS),
-        endpoints=traffic.endpoints,
     )

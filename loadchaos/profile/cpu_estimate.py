@@ -13,7 +13,6 @@ from loadchaos.profile.explain import (
     ASSUMED_FIRST_TOKEN_S,
     ASSUMED_SECONDS_PER_TOKEN,
     output_tokens,
-    per_session,
     request_means,
     traffic_parts,
 )
@@ -50,7 +49,7 @@ def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstima
     requests = streamed = takes_s = 0.0  # of a step of the plan: a request, or a session
     for traffic, part in traffic_parts(profile):
         found = (output_tokens(traffic, None) or _UNLIMITED_TOKENS) if traffic.generates else 0.0
-        session = per_session(traffic) or SessionContent()
+        session = traffic.session or SessionContent()
         requests += part * session.requests
         streamed += part * session.requests * found * traffic.streams
         each_s = ASSUMED_FIRST_TOKEN_S + found * ASSUMED_SECONDS_PER_TOKEN

@@ -170,7 +170,7 @@ def _warm_up(phase: Phase) -> str:
 
 
 def _noun(profile: Profile) -> str:
-    kinds = {per_session(traffic) is not None for traffic in profile.traffic}
+    kinds = {traffic.session is not None for traffic in profile.traffic}
     return "session" if kinds == {True} else "step" if True in kinds else "request"
 
 
@@ -229,7 +229,7 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
         else:
             tokens = output_tokens(traffic, [part * c for c in counts])
             tokens += part * _answers(traffic) * sum(a.output_tokens for a in played)
-        session = per_session(traffic) or SessionContent()
+        session = traffic.session or SessionContent()
         output += tokens * session.requests
         requests += n * part * session.requests
         each_s = part * ASSUMED_FIRST_TOKEN_S + tokens / n * ASSUMED_SECONDS_PER_TOKEN
@@ -286,12 +286,6 @@ def request_means(profile: Profile) -> RequestContent:
         (part, options) for traffic, part in traffic_parts(profile) for options in traffic.payload_options.values()
     )
     return sum((options.per_request() * part for part, options in found), RequestContent())
-
-
-def per_session(traffic: Traffic) -> SessionContent | None:
-    """Average content of a session; None for traffic of single requests."""
-    options = traffic.payload_options
-    return next((found for one in options.values() if (found := one.per_session(options)) is not None), None)
 
 
 def _image_tokens(content: RequestContent, n: int) -> str:

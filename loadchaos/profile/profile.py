@@ -294,7 +294,7 @@ def from_mapping(
 def _checked(document: Document, registry: Registry, folder: Path | None = None) -> Profile:
     data = plain(document.node)
     if folder is not None:
-        resolve_files(data, folder, document.override_of)
+        resolve_files(data, registry.payloads, folder, document.override_of)
     mistakes: list[Mistake] = []
     profile = None
     try:

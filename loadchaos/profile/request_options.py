@@ -50,22 +50,19 @@ class PayloadOptions(ProfilePart):
 
     Attributes:
         ignores: payloads without effect beside this one; None: all others.
+        file_option: option that names a file or a folder; empty: none does.
         can_kill: it may harm a server, so that it needs an authorisation.
         writes_turns: its prompts have earlier turns, whose cost in tokens has to be measured.
     """
 
     ignores: ClassVar[frozenset[str] | None] = frozenset()
+    file_option: ClassVar[str] = ""
     can_kill: ClassVar[bool] = False
     writes_turns: ClassVar[bool] = False
 
     @property
     def prompts_differ(self) -> bool:
         """True if no prompt repeats the beginning of another one."""
-        return False
-
-    @property
-    def is_live(self) -> bool:
-        """True if a step is a whole session."""
         return False
 
     @property

@@ -12,7 +12,7 @@ from loadchaos.core.model import Outcome
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
-from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions
+from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions, SessionContent
 
 
 class OutputOptions(ProfilePart):
@@ -74,6 +74,12 @@ class Traffic(ProfilePart):
     @property
     def payload_options(self) -> Mapping[str, PayloadOptions]:
         return self._options
+
+    @property
+    def session(self) -> SessionContent | None:
+        """Average content of a session; None for traffic of single requests."""
+        found = (options.per_session(self._options) for options in self._options.values())
+        return next((session for session in found if session is not None), None)
 
     @property
     def behaviours(self) -> list[BehaviourShare]:

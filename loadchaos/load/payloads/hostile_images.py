@@ -38,6 +38,7 @@ class Options(Payload):
     """
 
     ORDER: ClassVar[int] = 0
+    file_option: ClassVar[str] = "folder"
     can_kill: ClassVar[bool] = True
 
     folder: str | None = None

@@ -25,7 +25,7 @@ from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.profile.base import ProfilePart
-from loadchaos.profile.request_options import PayloadOptions, SessionContent
+from loadchaos.profile.request_options import SessionContent
 
 if TYPE_CHECKING:
     from loadchaos.load.payloads.conversation import Options as LiveOptions
@@ -294,10 +294,6 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
             branch, number, history = place.branch, 0, replace(history, branch=place.branch)
         number += 1
     return session.step_of(history)
-
-
-def is_session(payload: Mapping[str, PayloadOptions]) -> bool:
-    return any(options.is_live for options in payload.values())
 
 
 def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:

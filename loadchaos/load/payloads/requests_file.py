@@ -52,6 +52,7 @@ class Options(Payload):
     """
 
     ORDER: ClassVar[int] = 0
+    file_option: ClassVar[str] = "file"
     ignores: ClassVar[frozenset[str] | None] = None
     file: str
     order: Literal["in_order", "sampled"] = "in_order"

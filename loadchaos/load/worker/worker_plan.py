@@ -99,7 +99,7 @@ class WorkerPlan:
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
         self._traced = self.profile.traceparent
-        self.sessions = frozenset(t.name for t in self.profile.traffic if live.is_session(t.payload_options))
+        self.sessions = frozenset(t.name for t in self.profile.traffic if t.session is not None)
         self._headers = {**DEFAULT_HEADERS, **header_dict}
 
     @classmethod
