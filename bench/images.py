@@ -16,8 +16,9 @@ import numpy as np
 from PIL import Image
 
 from loadchaos.core.model import Facts, Output, Step, TextFacts
-from loadchaos.load.payloads import PAYLOADS, build, jpeg
+from loadchaos.load.payloads import PAYLOADS, jpeg
 from loadchaos.load.payloads.png import template
+from loadchaos.load.request_builder import build
 
 SIDE = 1024
 _SIZE = f"{SIDE}x{SIDE}"
@@ -90,7 +91,7 @@ def measure() -> list[Row]:
 def whole(images: int, times: int = 3_000) -> float:
     """Microseconds of CPU of a whole request with that many unique PNGs."""
     payload = {
-        name: PAYLOADS[name].Options.model_validate(options)
+        name: PAYLOADS[name].model_validate(options)
         for name, options in (
             ("text", {"tokens": 64}),
             ("images", {"count": images, "size": _SIZE, "unique": "100%"}),

@@ -9,7 +9,8 @@ import statistics
 import time
 
 from loadchaos.core.model import Facts, Output, Step, TextFacts
-from loadchaos.load.payloads import PAYLOADS, build
+from loadchaos.load.payloads import PAYLOADS
+from loadchaos.load.request_builder import build
 
 WORDS = tuple(
     (f" {word}", 1 + n % 3) for n, word in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was"))
@@ -21,7 +22,7 @@ LENGTHS = (64, 1_024, 16_384, 131_072)
 
 def micros(tokens: int) -> list[float]:
     """Microseconds of CPU for each of some prompts."""
-    options = PAYLOADS["text"].Options.model_validate({"tokens": tokens})
+    options = PAYLOADS["text"].model_validate({"tokens": tokens})
 
     def step(n: int) -> Step:
         return Step(n, 0, 0, None, "t", 1000 + n, {"text": options}, "plain", None, Output(max=8), ordinal=n)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import ABOVE_ZERO, COUNT, Given, option, together
-from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
+from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS, DatasetOptions
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def made_from(options: Given) -> LoadOptions | None:
         warm_ups=options["num_warmups"] or 0,
         ramp=_ramp(options),
         dataset=options["dataset_name"] or "random",
-        values={name: options[name] for name in DATASET_OPTIONS if options[name] is not None},
+        values=DatasetOptions(**{name: options[name] for name in DATASET_OPTIONS}),
         sampling={name: options[name] for name in _SAMPLING if options[name] is not None},
         slo=options["goodput"],
         exact=options["ignore_eos"],
@@ -259,7 +259,7 @@ def _ramp(options: Given) -> tuple[float, float] | None:
 
 def made_profile(options: LoadOptions, overrides: Sequence[str]) -> Profile:
     from loadchaos.load import registry
-    from loadchaos.profile.made import profile_data
+    from loadchaos.profile.made import make
     from loadchaos.profile.profile import from_mapping
 
-    return from_mapping(profile_data(options), registry.full_registry(), overrides, name="options")
+    return from_mapping(make(options).data(), registry.full_registry(), overrides, name="options")

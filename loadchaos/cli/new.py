@@ -11,6 +11,7 @@ import click
 
 from loadchaos.cli.common import COUNT, flag, option, time_option
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
+from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import DEFAULT_EXPECT
 
@@ -57,7 +58,7 @@ def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
 def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
     from dataclasses import replace
 
-    from loadchaos.profile.made import phase_takes_duration, profile_data
+    from loadchaos.profile.made import make, phase_takes_duration
     from loadchaos.profile.written import commented
 
     if made.duration_s is not None and not phase_takes_duration(made):
@@ -68,7 +69,7 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
     rules = [*DEFAULT_EXPECT, *(["goodput >= 95%"] if made.slo and not expect else []), *expect]
     made = replace(made, name=name.lstrip("._-") or "new", expect=rules)
     made_profile(made, ())
-    return commented(profile_data(made), str(file) if str(file) != "-" else "new.yaml")
+    return commented(make(made), str(file) if str(file) != "-" else "new.yaml")
 
 
 def _answers() -> LoadOptions:
@@ -87,25 +88,25 @@ def _answers() -> LoadOptions:
     )
 
 
-def _dataset_answers(kind: str) -> Mapping[str, Any]:
+def _dataset_answers(kind: str) -> DatasetOptions:
     whole = click.IntRange(min=1)
     if kind == "file":
         path = click.prompt("File with requests (JSON Lines, ShareGPT)", type=click.Path(exists=True, dir_okay=False))
-        return {"dataset_path": path}
+        return DatasetOptions(dataset_path=str(path))
     tokens = click.prompt("Prompt tokens", type=whole, default=512)
     output = click.prompt("Output tokens", type=whole, default=128)
     if kind != "shared prefixes":
-        return {"random_input_len": tokens, "random_output_len": output}
+        return DatasetOptions(random_input_len=tokens, random_output_len=output)
     shared = click.prompt(
         "Prompt tokens that requests share", type=click.IntRange(1, max(1, tokens - 1)), default=tokens // 2
     )
     groups = click.prompt("Number of different prefixes", type=whole, default=10)
-    return {
-        "prefix_repetition_prefix_len": shared,
-        "prefix_repetition_suffix_len": max(1, tokens - shared),
-        "prefix_repetition_num_prefixes": groups,
-        "prefix_repetition_output_len": output,
-    }
+    return DatasetOptions(
+        prefix_repetition_prefix_len=shared,
+        prefix_repetition_suffix_len=max(1, tokens - shared),
+        prefix_repetition_num_prefixes=groups,
+        prefix_repetition_output_len=output,
+    )
 
 
 def _limits(text: str) -> Mapping[str, float]:

@@ -46,8 +46,8 @@ def judge(run_folder: Path, as_json: bool) -> None:
     Ends with the exit code of the verdict.
     """
     from loadchaos.core.progress import on_terminal
-    from loadchaos.load import rebuild
     from loadchaos.report.terminal.summary import render
+    from loadchaos.run import rebuild
     from loadchaos.run.finalize import conclude
 
     create_privately()
@@ -68,7 +68,7 @@ def report(run_folder: Path) -> None:
     These are report.html, junit.xml and the incidents.
     """
     from loadchaos.core.progress import on_terminal
-    from loadchaos.load import rebuild
+    from loadchaos.run import rebuild
     from loadchaos.run.finalize import conclude
 
     create_privately()

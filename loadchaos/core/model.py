@@ -122,12 +122,6 @@ class Facts:
     lora_adapters: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def prompt_room(self) -> int | None:
-        """Most tokens of a prompt beside an answer of one token. None: unknown."""
-        whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
-        return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
-
 
 @dataclass(frozen=True)
 class Output:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
@@ -10,11 +12,7 @@ from loadchaos.profile.profile import Registry
 
 def traffic_registry() -> Registry:
     """Registry of payloads and behaviours. Enough for a plan that was validated before."""
-    return Registry(
-        payloads={name: payload.Options for name, payload in PAYLOADS.items()},
-        behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        endpoints=ENDPOINTS,
-    )
+    return Registry(payloads=PAYLOADS, behaviours=BEHAVIOURS, endpoints=ENDPOINTS)
 
 
 def full_registry() -> Registry:
@@ -25,12 +23,9 @@ def full_registry() -> Registry:
     defects: dict[str, set[str]] = {}
     for name, defect in DEFECTS.items():
         defects.setdefault(defect.dialect, set()).add(name)
-    traffic = traffic_registry()
-    return Registry(
-        payloads=traffic.payloads,
-        behaviours=traffic.behaviours,
+    return replace(
+        traffic_registry(),
         attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
         defects={name: frozenset(names) for name, names in defects.items()},
         dialects=frozenset(DIALECTS),
-        endpoints=traffic.endpoints,
     )

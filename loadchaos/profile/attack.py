@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, create_model, model_validator
 
@@ -149,7 +149,7 @@ class AttackPlan(_Kinds):
         """The kind and its value, such as ("network", "latency")."""
         return next((kind, name) for kind in ATTACK_KINDS if (name := getattr(self, kind)) is not None)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {
             **{kind: getattr(self, kind) for kind in ATTACK_KINDS},
             "every_s": self.every,
@@ -165,7 +165,7 @@ class AttackPlan(_Kinds):
             "params": {**self.params, **self._params()},
         }
 
-    def _params(self) -> dict[str, Any]:
+    def _params(self) -> dict[str, str | float | None]:
         if self.process is not None:
             return {"role": self.role or "engine_core"}
         return {"share": self.share, "stream": self.stream} if self.network is not None else {}

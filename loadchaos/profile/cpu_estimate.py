@@ -13,13 +13,13 @@ from loadchaos.profile.explain import (
     ASSUMED_FIRST_TOKEN_S,
     ASSUMED_SECONDS_PER_TOKEN,
     output_tokens,
-    per_session,
     request_means,
     traffic_parts,
 )
 from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.request_options import SessionContent
 
 _US_PER_REQUEST, _US_PER_TOKEN, _US_PER_FILE = 100.0, 20.0, 20.0
 _TLS = 1.6
@@ -49,14 +49,13 @@ def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstima
     requests = streamed = takes_s = 0.0  # of a step of the plan: a request, or a session
     for traffic, part in traffic_parts(profile):
         found = (output_tokens(traffic, None) or _UNLIMITED_TOKENS) if traffic.generates else 0.0
-        session = per_session(traffic)
-        several = session.get("requests", 1.0)
-        requests += part * several
-        streamed += part * several * found * traffic.streams
+        session = traffic.session or SessionContent()
+        requests += part * session.requests
+        streamed += part * session.requests * found * traffic.streams
         each_s = ASSUMED_FIRST_TOKEN_S + found * ASSUMED_SECONDS_PER_TOKEN
-        takes_s += part * (session.get("in_a_row", 1.0) * each_s + session.get("think_s", 0.0))
-    means = request_means(profile)
-    files = sum(means.get(kind, 0.0) for kind in ("images", "audio_files", "videos"))
+        takes_s += part * (session.in_a_row * each_s + session.think_s)
+    content = request_means(profile)
+    files = content.images + content.audio_files + content.videos
     us = (_US_PER_REQUEST * requests + _US_PER_FILE * files + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
     peak = max(_steps_per_s(phase, pacing_seed(seed, n), takes_s) for n, phase in enumerate(profile.load))
     return CpuEstimate(peak * requests, peak * streamed, peak * us / 1e6)

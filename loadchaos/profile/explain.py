@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import phase_requests, planned_requests, replayed
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.request_options import RequestContent, SessionContent
 from loadchaos.profile.steps import steps
 from loadchaos.profile.target import OnDeath
-from loadchaos.profile.traffic import OutputOptions, Traffic
+from loadchaos.profile.traffic import Traffic
 
 ASSUMED_SECONDS_PER_TOKEN = 0.02
 ASSUMED_FIRST_TOKEN_S = 0.5
@@ -84,7 +86,7 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterato
     number = f" (about {round(part * planned):,})" if planned is not None else ""
     yield f"  {traffic.name}: {part:.0%} of the {_noun(profile)}s{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
-        yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
+        yield f"    {'prompt:' if i == 0 else '       '} {options.describe() or name}"
     if traffic.endpoint != "chat":
         yield f"    endpoint: {traffic.endpoint}"
     if traffic.generates:
@@ -100,11 +102,6 @@ def _lengths(profile: Profile) -> str:
     if all(traces):
         return " (the lengths of the trace replace these)"
     return " (in a phase with a trace, the lengths of the trace replace these)" if any(traces) else ""
-
-
-def _payload(name: str, options: object) -> str:
-    describe = getattr(options, "describe", None)
-    return str(describe()) if describe is not None else name
 
 
 def _output(traffic: Traffic) -> str:
@@ -123,25 +120,19 @@ def _output(traffic: Traffic) -> str:
 
 def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
     """Most output tokens of each request in order, if a payload sets them. An entry is None without a limit."""
-    given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
-    return given[0].outputs(_mean(traffic.output)) if given else None
-
-
-def _mean(output: OutputOptions) -> float:
-    bounds = output.exact or output.max
-    return bounds.mean if bounds else 0.0
+    found = (options.outputs(traffic.output.bounds.mean) for options in traffic.payload_options.values())
+    return next((bounds for bounds in found if bounds is not None), None)
 
 
 def _answers(traffic: Traffic) -> float:
-    given = [o.answers_per_request() for o in traffic.payload_options.values() if hasattr(o, "answers_per_request")]
-    return float(given[0]) if given else 1.0
+    return math.prod(options.answers_per_request() for options in traffic.payload_options.values())
 
 
 def output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
     """Most output tokens of `counts` requests, one count for each phase. Without counts, the tokens of an average
     request. A request without a limit counts 0.
     """
-    bounds = [n or 0.0 for n in _output_bounds(traffic) or (_mean(traffic.output),)]
+    bounds = [n or 0.0 for n in _output_bounds(traffic) or (traffic.output.bounds.mean,)]
     if counts is None:
         return sum(bounds) / len(bounds) * _answers(traffic)
     cycles = [divmod(round(n), len(bounds)) for n in counts]  # each phase begins with the first variant
@@ -179,7 +170,7 @@ def _warm_up(phase: Phase) -> str:
 
 
 def _noun(profile: Profile) -> str:
-    kinds = {bool(per_session(traffic)) for traffic in profile.traffic}
+    kinds = {traffic.session is not None for traffic in profile.traffic}
     return "session" if kinds == {True} else "step" if True in kinds else "request"
 
 
@@ -229,7 +220,7 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     counts = None
     if planned is not None:
         counts = [0 if p.trace is not None else phase_requests(p, seed, i) or 0 for i, p in enumerate(profile.load)]
-    sums = request_means(profile)
+    content = request_means(profile)
     n = 1 if planned is None else planned
     output = takes_s = requests = 0.0
     for traffic, part in traffic_parts(profile):
@@ -238,33 +229,31 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
         else:
             tokens = output_tokens(traffic, [part * c for c in counts])
             tokens += part * _answers(traffic) * sum(a.output_tokens for a in played)
-        session = per_session(traffic)
-        output += tokens * session.get("requests", 1.0)
-        requests += n * part * session.get("requests", 1.0)
-        takes_s += part * session.get("think_s", 0.0)
-        takes_s += session.get("in_a_row", 1.0) * (
-            part * ASSUMED_FIRST_TOKEN_S + tokens / n * ASSUMED_SECONDS_PER_TOKEN
-        )
+        session = traffic.session or SessionContent()
+        output += tokens * session.requests
+        requests += n * part * session.requests
+        each_s = part * ASSUMED_FIRST_TOKEN_S + tokens / n * ASSUMED_SECONDS_PER_TOKEN
+        takes_s += part * session.think_s + session.in_a_row * each_s
     noun = _noun(profile)
     in_all = "" if noun == "request" else f", at most about {_amount(requests)} requests"
     yield f"Total: {_count(planned, noun)}{in_all}" if planned is not None else f"Average {noun}{in_all}"
-    if "tokens" in sums:
-        text = sums["tokens"] * n
+    if content.tokens:
+        text = content.tokens * n
         if counts is not None:
-            text = sums["tokens"] * sum(counts) + sum(a.input_tokens for a in played)
+            text = content.tokens * sum(counts) + sum(a.input_tokens for a in played)
         yield f"  about {_amount(text)} tokens of text"
     if noun != "request":
         yield "  tokens of the prompts of sessions are not known before: they hold the answers"
-    if "whole_contexts" in sums:
-        yield f"  about {_amount(sums['whole_contexts'] * n)} prompts as long as the context of the model"
-    if "images" in sums:
-        yield f"  about {_amount(sums['images'] * n)} images{_image_tokens(sums, n)}"
-    if "audio_files" in sums:
-        yield f"  about {_amount(sums['audio_files'] * n)} audio files, {_amount(sums['audio_s'] * n)} s in all"
-    if "videos" in sums:
-        yield f"  about {_amount(sums['videos'] * n)} videos of {_amount(sums['frames'] / sums['videos'])} frames"
-    if "bodies" in sums:
-        yield f"  about {_amount(sums['bodies'] * n)} requests from a file, with unknown numbers of tokens"
+    in_run = content * n
+    for number, what in (
+        (in_run.whole_contexts, "prompts as long as the context of the model"),
+        (in_run.images, f"images{_image_tokens(content, n)}"),
+        (in_run.audio_files, f"audio files, {_amount(in_run.audio_s)} s in all"),
+        (in_run.videos, f"videos of {_amount(content.frames / (content.videos or 1))} frames"),
+        (in_run.bodies, "requests from a file, with unknown numbers of tokens"),
+    ):
+        if number:
+            yield f"  about {_amount(number)} {what}"
     unbounded = [t.name for t in profile.traffic if None in (_output_bounds(t) or ())]
     if len(unbounded) < len(profile.traffic):
         yield f"  at most {_amount(output)} output tokens"
@@ -292,29 +281,19 @@ def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
     return [(traffic, parts[traffic.name] / whole) for traffic in profile.traffic]
 
 
-def request_means(profile: Profile) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for traffic, part in traffic_parts(profile):
-        for options in traffic.payload_options.values():
-            for name, value in getattr(options, "per_request", dict)().items():
-                sums[name] = sums.get(name, 0.0) + part * value
-    return sums
+def request_means(profile: Profile) -> RequestContent:
+    found = (
+        (part, options) for traffic, part in traffic_parts(profile) for options in traffic.payload_options.values()
+    )
+    return sum((options.per_request() * part for part, options in found), RequestContent())
 
 
-def per_session(traffic: Traffic) -> dict[str, float]:
-    """Average content of a session; empty for traffic of single requests. `requests` in all, `in_a_row` one after the
-    other, and `think_s` between them.
-    """
-    given = [o for o in traffic.payload_options.values() if hasattr(o, "per_session")]
-    return dict(given[0].per_session(traffic.payload_options)) if given else {}
-
-
-def _image_tokens(sums: Mapping[str, float], n: int) -> str:
-    counted = sums["images"] - sums.get("uncounted_images", 0.0)
+def _image_tokens(content: RequestContent, n: int) -> str:
+    counted = content.images - content.uncounted_images
     if counted <= 0:
         return ""
-    which = f"{_amount(counted * n)} of them have " if "uncounted_images" in sums else ""
-    return f" ({which}{_amount(sums['image_tokens'] * n)} tokens)"
+    which = f"{_amount(counted * n)} of them have " if content.uncounted_images else ""
+    return f" ({which}{_amount(content.image_tokens * n)} tokens)"
 
 
 def _amount(value: float) -> str:

@@ -6,21 +6,21 @@ repeated from any folder.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.source import Loc
 
-_PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"), ("recorded", "trace"))
-"""Payload options that name a file or a folder."""
+Payloads = Mapping[str, type[PayloadOptions]]
 
 
-def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
+def resolve_files(data: Any, payloads: Payloads, folder: Path, is_override: Callable[[Loc], object]) -> None:
     """Replace each name of an existing file in plain profile data by its absolute path. A name that came from the
     command line (`is_override` of its location) is relative to the current folder only.
     """
-    for holder, loc in file_names(data):
+    for holder, loc in file_names(data, payloads):
         name = holder[loc[-1]]
         if isinstance(name, str):
             candidates = [Path(name)] if is_override(loc) else [folder / name, Path(name)]
@@ -29,7 +29,7 @@ def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object])
             holder[loc[-1]] = name if found is None else str(found.absolute())
 
 
-def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
+def file_names(data: Any, payloads: Payloads) -> Iterator[tuple[dict[Any, Any], Loc]]:
     """Yield (mapping, location) of every file name in a profile. The profile need not be valid yet."""
     for key in ("ca", "tokenizer"):
         yield from _at(data, ("target", key))
@@ -40,8 +40,9 @@ def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
         if not any(_at(data, (*phases, "phases"))):
             break
         phases = (*phases, "phases", "*")
-    for option in _PAYLOAD_OPTIONS:
-        yield from _at(data, ("traffic", "*", "payload", *option))
+    for name, payload in payloads.items():
+        if payload.file_option:
+            yield from _at(data, ("traffic", "*", "payload", name, payload.file_option))
 
 
 def _at(node: Any, keys: tuple[str, ...], loc: Loc = ()) -> Iterator[tuple[dict[Any, Any], Loc]]:

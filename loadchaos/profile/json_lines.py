@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core.errors import why_unread
 
@@ -20,7 +19,7 @@ def read_text(file: Path) -> str:
         raise ValueError(f"{file}: the file is not UTF-8 text") from e
 
 
-def json_lines(file: Path, text: str) -> Iterator[tuple[str, Any]]:
+def json_lines(file: Path, text: str) -> Iterator[tuple[str, object]]:
     """Yield (location, value) of each line that is not blank. Raises ValueError with file, line and column."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():

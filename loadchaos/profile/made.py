@@ -1,5 +1,5 @@
-"""Profile data made from options, named as `vllm bench serve` does. `loadchaos run` without a profile and `loadchaos
-new` use it. The result is plain data that `profile.from_mapping` reads.
+"""A profile made from options, named as `vllm bench serve` does. `loadchaos run` without a profile and `loadchaos new` use
+it. Its data are those that `profile.from_mapping` reads.
 """
 
 from __future__ import annotations
@@ -7,18 +7,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES
+from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES, DatasetOptions
 from loadchaos.core.errors import OptionError
 from loadchaos.core.units import Range, figure, format_duration, format_rate
 from loadchaos.profile import slo, trace
+from loadchaos.profile.source import Yaml
 from loadchaos.profile.trace_formats import FORMATS, TraceFormat
 
+_T = TypeVar("_T")
 _BUCKETS = {(256, 256, 1): 0.5, (720, 1280, 1): 0.5}
-_Maker = Callable[["LoadOptions"], Iterator[dict[str, Any]]]
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)(?![\d.])"
 _BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*" + _NUMBER)
 _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
@@ -27,9 +28,9 @@ _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
 @dataclass(frozen=True)
 class LoadOptions:
     """Load and requests that a profile is made of; None: not given. `rate` and `ramp` are requests per second, an
-    infinite rate all at once; with a rate `users` are the most requests in flight. `values` has the options of the
-    dataset (`DATASET_OPTIONS`), `sampling` those of that payload, `slo` limits in seconds. `exact`: answers have
-    exactly the length; None: as the dataset does. `generates` and `needs` are those of the endpoint (`EndpointSpec`).
+    infinite rate all at once; with a rate `users` are the most requests in flight. `sampling` has the options of that
+    payload, `slo` limits in seconds. `exact`: answers have exactly the length; None: as the dataset does. `generates` and
+    `needs` are those of the endpoint (`EndpointSpec`).
     """
 
     rate: float | None = None
@@ -40,8 +41,8 @@ class LoadOptions:
     ramp: tuple[float, float] | None = None
     warm_ups: int = 0
     dataset: str = "random"
-    values: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    values: DatasetOptions = field(default_factory=DatasetOptions)
+    sampling: Mapping[str, float] = field(default_factory=dict)
     slo: Mapping[str, float] = field(default_factory=dict)
     exact: bool | None = None
     endpoint: str = "chat"
@@ -52,21 +53,68 @@ class LoadOptions:
     expect: Sequence[str] = ()
 
 
-def profile_data(options: LoadOptions) -> dict[str, Any]:
-    """Make the data of a profile. Raises OptionError where options contradict each other or do not say how much is
-    sent.
-    """
+@dataclass(frozen=True)
+class MadeTraffic:
+    """One kind of request. `payload` has the options of each payload, `output` its length."""
+
+    name: str
+    payload: Mapping[str, Mapping[str, Yaml]]
+    output: Mapping[str, Yaml] = field(default_factory=dict)
+    weight: float | None = None
+    endpoint: str = "chat"
+
+    def data(self) -> dict[str, Yaml]:
+        endpoint = None if self.endpoint == "chat" else self.endpoint
+        return _known(
+            name=self.name, weight=self.weight, payload=self.payload, output=self.output or None, endpoint=endpoint
+        )
+
+
+@dataclass(frozen=True)
+class MadeProfile:
+    """A profile in parts, of which `data` is the whole."""
+
+    name: str
+    about: str
+    traffic: Sequence[MadeTraffic]
+    load: Sequence[Mapping[str, Yaml]]
+    embedded: bool = False
+    slo: Mapping[str, Yaml] = field(default_factory=dict)
+    expect: Sequence[str] = ()
+
+    def data(self) -> dict[str, Yaml]:
+        """The plain data of the profile, with keys in the order of docs/profile.md."""
+        return _known(
+            name=self.name,
+            about=self.about,
+            target={"embedded": {}} if self.embedded else None,
+            slo=self.slo or None,
+            traffic=[traffic.data() for traffic in self.traffic],
+            load=self.load,
+            expect=self.expect or None,
+        )
+
+
+def _known(**values: Yaml) -> dict[str, Yaml]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _first(*values: _T | None, default: _T) -> _T:
+    return next((value for value in values if value is not None), default)
+
+
+def make(options: LoadOptions) -> MadeProfile:
+    """Make a profile. Raises OptionError where options contradict each other or do not say how much is sent."""
     _refuse_other_datasets(options)
-    data: dict[str, Any] = {"name": options.name or name_of(options), "about": describe(options)}
-    if options.embedded:
-        data["target"] = {"embedded": {}}
-    if options.slo:
-        data["slo"] = slo.written(options.slo)
-    data["traffic"] = list(_traffic(options))
-    data["load"] = [*_warm_up(options), _phase(options)]
-    if options.expect:
-        data["expect"] = list(options.expect)
-    return data
+    return MadeProfile(
+        options.name or name_of(options),
+        describe(options),
+        list(_traffic(options)),
+        [*_warm_up(options), _phase(options)],
+        options.embedded,
+        slo.written(options.slo),
+        list(options.expect),
+    )
 
 
 def phase_takes_duration(options: LoadOptions) -> bool:
@@ -90,7 +138,7 @@ def name_of(options: LoadOptions) -> str:
 
 def describe(options: LoadOptions) -> str:
     if options.dataset in TRACES:
-        return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
+        return f"the trace {Path(str(options.values.dataset_path)).name}"
     parts = [options.dataset.replace("_", " ")]
     if options.ramp is not None:
         parts.append(f"{figure(options.ramp[0])} to {figure(options.ramp[1])} requests/s")
@@ -133,70 +181,71 @@ def parse_buckets(text: str) -> dict[tuple[int, int, int], float]:
 
 
 def _refuse_other_datasets(options: LoadOptions) -> None:
-    for name, datasets in DATASET_OPTIONS.items():
-        if options.values.get(name) is not None and options.dataset not in datasets:
+    for name in options.values.given():
+        datasets = DATASET_OPTIONS[name]
+        if options.dataset not in datasets:
             raise OptionError(
                 f"{flag(name)} has no effect with --dataset-name {options.dataset}: it goes with {' and '.join(datasets)}"
             )
-    short = [("input_len", "random_input_len"), ("output_len", "random_output_len")]
-    short.append(("output_len", "prefix_repetition_output_len"))
-    for one, other in short:
-        if options.values.get(one) is not None and options.values.get(other) is not None:
-            raise OptionError(f"{flag(one)} and {flag(other)} have the same meaning: give one of them")
+    for names in (
+        ("input_len", "random_input_len"),
+        ("output_len", "random_output_len"),
+        ("output_len", "prefix_repetition_output_len"),
+    ):
+        if len(options.values.given(*names)) > 1:
+            raise OptionError(f"{' and '.join(map(flag, names))} have the same meaning: give one of them")
 
 
 def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _value(options: LoadOptions, names: Sequence[str], default: Any) -> Any:
-    return next((v for n in names if (v := options.values.get(n)) is not None), default)
-
-
 # --- traffic ------------------------------------------------------------------------------------------------------------
 
 
-def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    makers: dict[str, _Maker] = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes}
-    makers |= dict.fromkeys(TRACES, _timed)
-    for entry in makers.get(options.dataset, _from_file)(options):
+def _traffic(options: LoadOptions) -> Iterator[MadeTraffic]:
+    makers: dict[str, Callable[[LoadOptions], Iterator[MadeTraffic]]] = {
+        "random": _random,
+        "random-mm": _random_images,
+        "prefix_repetition": _prefixes,
+        **dict.fromkeys(TRACES, _timed),
+    }
+    for made in makers.get(options.dataset, _from_file)(options):
+        payload, output = dict(made.payload), made.output
         if options.sampling:
-            if "requests" in entry["payload"]:
+            if "requests" in payload:
                 names = ", ".join(flag(n) for n in options.sampling)
                 raise OptionError(
                     f"{names}: the requests of {options.dataset} are sent as the file has them; leave it out"
                 )
-            entry["payload"]["sampling"] = dict(options.sampling)
-        if options.endpoint != "chat":
-            if "requests" in entry["payload"]:
-                raise OptionError(
-                    f"--endpoint {options.endpoint} or its --backend: requests of {options.dataset} are sent as the file "
-                    "has them, messages to chat and prompts to completions; leave it out"
-                )
-            entry["endpoint"] = options.endpoint
+            payload["sampling"] = options.sampling
+        if options.endpoint != "chat" and "requests" in payload:
+            raise OptionError(
+                f"--endpoint {options.endpoint} or its --backend: requests of {options.dataset} are sent as the file "
+                "has them, messages to chat and prompts to completions; leave it out"
+            )
         if not options.generates:
             _refuse_lengths(options)
-            entry.pop("output", None)
-        yield entry
+            output = {}
+        yield replace(made, payload=payload, output=output, endpoint=options.endpoint)
 
 
 def _refuse_lengths(options: LoadOptions) -> None:
-    given = [n for n in ("random_output_len", "output_len", "prefix_repetition_output_len") if options.values.get(n)]
+    given = options.values.given("random_output_len", "output_len", "prefix_repetition_output_len")
     if given or options.exact:
         name = flag(given[0]) if given else "--ignore-eos"
         raise OptionError(f"{name} has no effect: the endpoint {options.endpoint} generates no text; leave it out")
 
 
-def _random(options: LoadOptions) -> Iterator[dict[str, Any]]:
+def _random(options: LoadOptions) -> Iterator[MadeTraffic]:
     if options.needs:
         yield _without_text(options)
-        return
-    yield {"name": "random", "payload": {"text": _random_text(options)}, "output": _random_output(options)}
+    else:
+        yield MadeTraffic("random", {"text": _random_text(options)}, _random_output(options))
 
 
-def _without_text(options: LoadOptions) -> dict[str, Any]:
-    lengths = ("random_input_len", "input_len", "random_range_ratio", "random_prefix_len")
-    if given := [name for name in lengths if options.values.get(name) is not None]:
+def _without_text(options: LoadOptions) -> MadeTraffic:
+    if given := options.values.given("random_input_len", "input_len", "random_range_ratio", "random_prefix_len"):
         raise OptionError(
             f"{flag(given[0])} has no effect: the endpoint {options.endpoint} takes {options.needs} and no text; leave it "
             f"out, or write a profile with the payload {options.needs}"
@@ -205,79 +254,76 @@ def _without_text(options: LoadOptions) -> dict[str, Any]:
         raise OptionError(
             f"--ignore-eos has no effect: the endpoint {options.endpoint} cannot force a length; leave it out"
         )
-    return {
-        "name": "random",
-        "payload": {options.needs: {}},
-        "output": {"max": _value(options, ("random_output_len", "output_len"), 128)},
-    }
+    return MadeTraffic("random", {options.needs: {}}, {"max": _random_output_len(options.values)})
 
 
-def _random_text(options: LoadOptions) -> dict[str, Any]:
-    length = _value(options, ("random_input_len", "input_len"), 1024)
-    prefix = _value(options, ("random_prefix_len",), 0)
-    around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[0])
-    text: dict[str, Any] = {"tokens": Range(around.low + prefix, around.high + prefix).written()}
-    if prefix:
-        text["shared_prefix"] = {"tokens": prefix, "groups": 1}
-    return text
+def _random_output_len(values: DatasetOptions) -> int:
+    return _first(values.random_output_len, values.output_len, default=128)
 
 
-def _random_output(options: LoadOptions) -> dict[str, Any]:
-    length = _value(options, ("random_output_len", "output_len"), 128)
-    around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[1])
+def _random_text(options: LoadOptions) -> dict[str, Yaml]:
+    values = options.values
+    length, prefix = _first(values.random_input_len, values.input_len, default=1024), values.random_prefix_len or 0
+    around = _around(length, (values.random_range_ratio or (0.0, 0.0))[0])
+    shared = {"tokens": prefix, "groups": 1} if prefix else None
+    return _known(tokens=Range(around.low + prefix, around.high + prefix).written(), shared_prefix=shared)
+
+
+def _random_output(options: LoadOptions) -> dict[str, Yaml]:
+    values = options.values
+    around = _around(_random_output_len(values), (values.random_range_ratio or (0.0, 0.0))[1])
     return {"max" if options.exact is False else "exact": around.written()}
 
 
-def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    count = _value(options, ("random_mm_base_items_per_request",), 1)
-    ratio = _value(options, ("random_mm_num_mm_items_range_ratio",), 0.0)
+def _random_images(options: LoadOptions) -> Iterator[MadeTraffic]:
+    values = options.values
+    count, ratio = _first(values.random_mm_base_items_per_request, default=1), values.random_mm_num_mm_items_range_ratio
+    ratio = ratio or 0.0
     if not 0 <= ratio <= 1:
         raise OptionError(f"--random-mm-num-mm-items-range-ratio {ratio:g}: 0 to 1 was expected")
     counts = Range(math.floor(count * (1 - ratio)), math.ceil(count * (1 + ratio)))
-    buckets = _value(options, ("random_mm_bucket_config",), _BUCKETS)
-    if len(buckets) > 1 and counts.high > 1:
+    buckets = _first(values.random_mm_bucket_config, default=_BUCKETS)
+    several = len(buckets) > 1
+    if several and counts.high > 1:
         raise OptionError(
             "--random-mm-base-items-per-request: several images of different sizes in one request cannot be made; "
             "give one size: --random-mm-bucket-config '{(256, 256, 1): 1.0}'"
         )
     for (height, width, _), weight in buckets.items():
-        entry: dict[str, Any] = {"name": f"images_{width}x{height}" if len(buckets) > 1 else "images"}
-        if len(buckets) > 1:
-            entry["weight"] = weight
-        images = {"count": counts.written(), "size": f"{width}x{height}"}
-        yield {
-            **entry,
-            "payload": {"images": images, "text": _random_text(options)},
-            "output": _random_output(options),
-        }
+        images: dict[str, Yaml] = {"count": counts.written(), "size": f"{width}x{height}"}
+        yield MadeTraffic(
+            f"images_{width}x{height}" if several else "images",
+            {"images": images, "text": _random_text(options)},
+            _random_output(options),
+            weight if several else None,
+        )
 
 
-def _prefixes(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    prefix = _value(options, ("prefix_repetition_prefix_len",), 256)
-    suffix = _value(options, ("prefix_repetition_suffix_len",), 256)
-    groups = _value(options, ("prefix_repetition_num_prefixes",), 10)
-    length = _value(options, ("prefix_repetition_output_len", "output_len"), 128)
-    text = {"tokens": prefix + suffix, "shared_prefix": {"tokens": prefix, "groups": groups}}
-    yield {"name": "prefixes", "payload": {"text": text}, "output": {"exact" if options.exact else "max": length}}
+def _prefixes(options: LoadOptions) -> Iterator[MadeTraffic]:
+    values = options.values
+    prefix = _first(values.prefix_repetition_prefix_len, default=256)
+    suffix = _first(values.prefix_repetition_suffix_len, default=256)
+    groups = _first(values.prefix_repetition_num_prefixes, default=10)
+    length = _first(values.prefix_repetition_output_len, values.output_len, default=128)
+    text: dict[str, Yaml] = {"tokens": prefix + suffix, "shared_prefix": {"tokens": prefix, "groups": groups}}
+    yield MadeTraffic("prefixes", {"text": text}, {"exact" if options.exact else "max": length})
 
 
-def _from_file(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    length = _value(options, ("output_len",), None)
+def _from_file(options: LoadOptions) -> Iterator[MadeTraffic]:
     if options.exact:
         raise OptionError(
             f"--ignore-eos: the requests of {options.dataset} are sent as the file has them; leave it out"
         )
     requests = {"file": _file(options), "order": "sampled", "turns": "first"}
-    output = {} if length is None else {"output": {"max": length}}
-    yield {"name": options.dataset, "payload": {"requests": requests}, **output}
+    yield MadeTraffic(options.dataset, {"requests": requests}, _known(max=options.values.output_len))
 
 
-def _timed(options: LoadOptions) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - the trace has the lengths
-    yield {"name": "trace", "payload": {"text": {}}}
+def _timed(options: LoadOptions) -> Iterator[MadeTraffic]:  # noqa: ARG001 - the trace has the lengths
+    yield MadeTraffic("trace", {"text": {}})
 
 
 def _file(options: LoadOptions) -> str:
-    path = options.values.get("dataset_path")
+    path = options.values.dataset_path
     if path is None:
         raise OptionError(f"--dataset-name {options.dataset} needs --dataset-path FILE; nothing is downloaded")
     if not Path(path).is_file():
@@ -293,7 +339,7 @@ def _around(length: int, ratio: float) -> Range:
 # --- load ---------------------------------------------------------------------------------------------------------------
 
 
-def _warm_up(options: LoadOptions) -> list[dict[str, Any]]:
+def _warm_up(options: LoadOptions) -> list[dict[str, Yaml]]:
     if not options.warm_ups:
         return []
     if options.dataset in TRACES:
@@ -303,7 +349,7 @@ def _warm_up(options: LoadOptions) -> list[dict[str, Any]]:
     return [{"users": min(options.users or 1, options.warm_ups), "requests": options.warm_ups, "warm_up": True}]
 
 
-def _phase(options: LoadOptions) -> dict[str, Any]:
+def _phase(options: LoadOptions) -> dict[str, Yaml]:
     if options.burstiness is not None and (options.rate is None or math.isinf(options.rate)):
         raise OptionError("--burstiness shapes arrivals at a rate: give --rate, too")
     if options.dataset in TRACES:
@@ -326,13 +372,13 @@ def _phase(options: LoadOptions) -> dict[str, Any]:
                 "--rate inf sends all requests at once: give their number (--num-prompts) and no --duration"
             )
         return {"burst": options.requests}
-    phase: dict[str, Any] = {"rate": format_rate(options.rate), "law": "poisson"}
+    phase: dict[str, Yaml] = {"rate": format_rate(options.rate), "law": "poisson"}
     if options.burstiness is not None and options.burstiness != 1:
         phase.update(law="gamma", burstiness=options.burstiness)
     return {**phase, **_bounds(options)}
 
 
-def _ramp(options: LoadOptions) -> dict[str, Any]:
+def _ramp(options: LoadOptions) -> dict[str, Yaml]:
     first, last = options.ramp or (0.0, 0.0)
     if options.rate is not None:
         raise OptionError("--rate and --ramp-up-strategy exclude each other: the ramp has its own rates")
@@ -345,19 +391,20 @@ def _ramp(options: LoadOptions) -> dict[str, Any]:
     return {"rate": format_rate(first), "law": "ramp", "to": format_rate(last), **ends}
 
 
-def _trace_phase(options: LoadOptions) -> dict[str, Any]:
+def _trace_phase(options: LoadOptions) -> dict[str, Yaml]:
     if options.rate is not None or options.ramp is not None:
         raise OptionError("--rate: a trace has its own times; leave it out")
-    phase: dict[str, Any] = {"trace": _file(options)}
+    file = _file(options)
+    phase: dict[str, Yaml] = {"trace": file}
     if options.dataset == "timed_trace":
-        seconds = _value(options, ("timed_trace_sec_multiplier",), 1.0)
+        seconds = _first(options.values.timed_trace_sec_multiplier, default=1.0)
         if not (math.isfinite(seconds) and seconds > 0):
             raise OptionError(f"--timed-trace-sec-multiplier {seconds:g}: seconds above 0 were expected")
         phase["unit"] = format_duration(seconds)
-        phase["block_tokens"] = _value(options, ("timed_trace_chunk_hash_size",), 16)
-    elif FORMATS[options.dataset] is not _shape(phase["trace"]):
+        phase["block_tokens"] = _first(options.values.timed_trace_chunk_hash_size, default=16)
+    elif FORMATS[options.dataset] is not _shape(file):
         raise OptionError(
-            f"--dataset-path {options.values['dataset_path']}: {FORMATS[options.dataset].about} was expected; "
+            f"--dataset-path {options.values.dataset_path}: {FORMATS[options.dataset].about} was expected; "
             f"--dataset-name says how to read the file: {', '.join(TRACES)}"
         )
     return {**phase, **_bounds(options)}
@@ -370,7 +417,6 @@ def _shape(file: str) -> TraceFormat:
         raise OptionError(f"--dataset-path {e}; give a file of that format") from None
 
 
-def _bounds(options: LoadOptions) -> dict[str, Any]:
+def _bounds(options: LoadOptions) -> dict[str, Yaml]:
     length = None if options.duration_s is None else format_duration(options.duration_s)
-    bounds = {"requests": options.requests, "for": length, "max_in_flight": options.users}
-    return {name: value for name, value in bounds.items() if value is not None}
+    return _known(**{"requests": options.requests, "for": length, "max_in_flight": options.users})

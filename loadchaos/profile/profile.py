@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
@@ -25,6 +25,7 @@ from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
+from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions
 from loadchaos.profile.slo import Slo
 from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read, yaml_text
 from loadchaos.profile.target import Launch, Target
@@ -68,32 +69,12 @@ class Registry:
     simulator's defects by dialect (None: they are not checked), dialects and limits of endpoints (empty: not checked).
     """
 
-    payloads: Mapping[str, type[BaseModel]]
-    behaviours: Mapping[str, type[BaseModel]]
+    payloads: Mapping[str, type[PayloadOptions]]
+    behaviours: Mapping[str, type[BehaviourOptions]]
     attacks: Mapping[str, frozenset[str]] | None = None
     defects: Mapping[str, frozenset[str]] | None = None
     dialects: frozenset[str] = field(default_factory=frozenset)
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
-
-
-@runtime_checkable
-class MeasuredPayload(Protocol):
-    """Payload options whose prompt tokens are measured on the server."""
-
-    def kind(self) -> str:
-        """Key of payloads with the same number of prompt tokens."""
-
-    def sample(self) -> bytes: ...
-
-
-@runtime_checkable
-class CheckedPayload(Protocol):
-    """Payload options that check themselves against the load."""
-
-    def warning(self, in_flight: float, requests: float | None) -> str | None:
-        """Text if the options have no effect under the load, else None. `requests` is the number of requests in the
-        longest phase; None if it is unknown.
-        """
 
 
 _PAGE = "an address such as http://10.0.0.1:9400/metrics"
@@ -213,10 +194,10 @@ class Profile(ProfilePart):
             ],
         )
 
-    def _warm_up_rule(self) -> dict[str, Any]:
+    def _warm_up_rule(self) -> dict[str, list[int] | float]:
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
-        rule: dict[str, Any] = {"phases": phases} if phases else {}
-        return {**rule, "seconds": self.warm_up} if self.warm_up else rule
+        rule = {"phases": phases or None, "seconds": self.warm_up or None}
+        return {name: value for name, value in rule.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
         """JSON data that `from_mapping` reads back, with values as in YAML."""
@@ -225,7 +206,7 @@ class Profile(ProfilePart):
     def to_yaml(self) -> str:
         return yaml_text(self.to_json())
 
-    def with_launch(self, launch: Mapping[str, Any]) -> Profile:
+    def with_launch(self, launch: Mapping[str, object]) -> Profile:
         """The profile with another server to start. `launch` has the keys `command`, `env` and `url` of target.launch."""
         own = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
         started = Launch.model_validate({**own, **launch})
@@ -235,7 +216,7 @@ class Profile(ProfilePart):
         """Names of the parts that can harm a server. They need an authorisation."""
         found = [f"the attack {a.operation}" for a in self.attacks]
         for traffic in self.traffic:
-            dangerous = [n for n, o in traffic.payload_options.items() if getattr(o, "can_kill", False)]
+            dangerous = [n for n, o in traffic.payload_options.items() if o.can_kill]
             found += [f"the payload {name} of traffic {traffic.name}" for name in dangerous]
         if self.can_kill:
             found.append("can_kill: true of the profile")
@@ -248,18 +229,17 @@ class Profile(ProfilePart):
 
     def image_sizes(self) -> tuple[list[tuple[int, int]], int]:
         """(image sizes in pixels, maximum number of images in one request)."""
-        options = [o for t in self.traffic for o in t.payload_options.values() if hasattr(o, "sizes")]
-        sizes = dict.fromkeys((s.width, s.height) for o in options for s in getattr(o, "sizes", tuple)())
-        counts = [c.high if (c := getattr(o, "count", None)) is not None else 1 for o in options]
-        return list(sizes), max(counts, default=0)
+        sizes = dict.fromkeys((s.width, s.height) for o in self._payloads() for s in o.sizes())
+        return list(sizes), max(o.most_images for o in self._payloads())
+
+    def _payloads(self) -> Iterator[PayloadOptions]:
+        return (options for traffic in self.traffic for options in traffic.payload_options.values())
 
     def searches_context_limit(self) -> bool:
-        options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
-        return any(getattr(o, "limit", None) is None for o in options)
+        return any(options.searches_limit for options in self._payloads())
 
     def notes(self) -> list[str]:
-        options = [o for t in self.traffic for o in t.payload_options.values()]
-        return list(dict.fromkeys(str(note) for o in options for note in getattr(o, "notes", tuple)()))
+        return list(dict.fromkeys(note for options in self._payloads() for note in options.notes()))
 
     def warnings(self) -> list[str]:
         """Warnings about payload options that have no effect under this load."""
@@ -272,21 +252,17 @@ class Profile(ProfilePart):
             requests = max(known) if known and len(known) == len(sending) else None
             users = max((phase.slots * part for phase, part in closed), default=0.0)
             for options in traffic.payload_options.values():
-                if isinstance(options, CheckedPayload):
-                    warning = options.warning(users, requests)
-                    found += [f"traffic {traffic.name}: {warning}"] if warning else []
+                warning = options.warning(users, requests)
+                found += [f"traffic {traffic.name}: {warning}"] if warning else []
         return found
 
     def video_kinds(self) -> list[tuple[str, bytes]]:
-        options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]
-        return list({o.kind(): o.sample() for o in options if isinstance(o, MeasuredPayload)}.items())
+        return list(dict(found for options in self._payloads() if (found := options.video()) is not None).items())
 
     def text_needs(self) -> tuple[bool, list[str]]:
         """(conversations are sent, scripts of the texts other than Latin)."""
-        texts = [o for t in self.traffic for n, o in t.payload_options.items() if n == "text"]
-        scripts = dict.fromkeys(str(getattr(o, "script", "latin")) for o in texts)
-        others = ["cjk", "emoji", "code"] if "mixed" in scripts else [s for s in scripts if s != "latin"]
-        return any({"conversation", "image_positions"} & t.payload_options.keys() for t in self.traffic), others
+        scripts = dict.fromkeys(script for options in self._payloads() for script in options.scripts())
+        return any(options.writes_turns for options in self._payloads()), list(scripts)
 
     def traffic_of(self, phase: Phase) -> list[Traffic]:
         return [t for t in self.traffic if not phase.traffic or t.name in phase.traffic]
@@ -306,7 +282,7 @@ def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profi
 
 
 def from_mapping(
-    data: Mapping[str, Any], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
+    data: Mapping[str, object], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
 ) -> Profile:
     """Make a profile from the data of `to_json`. Raises ProfileError as `load` does, without places; `name` stands for
     the file.
@@ -318,13 +294,13 @@ def from_mapping(
 def _checked(document: Document, registry: Registry, folder: Path | None = None) -> Profile:
     data = plain(document.node)
     if folder is not None:
-        resolve_files(data, folder, document.override_of)
+        resolve_files(data, registry.payloads, folder, document.override_of)
     mistakes: list[Mistake] = []
     profile = None
     try:
         profile = Profile.model_validate(data)
     except ValidationError as e:
-        mistakes += from_pydantic([dict(x) for x in e.errors(include_url=False)], Profile)
+        mistakes += from_pydantic(e, Profile)
     mistakes += validate.mistakes(data, registry)
     if mistakes or profile is None:
         raise document.error(mistakes)

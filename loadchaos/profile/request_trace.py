@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -66,8 +66,8 @@ class TraceHeader(ProfilePart):
     model: str = ""
     plan: str | None = None
     facts: str | None = None
-    failure: Mapping[str, Any] | None = None
-    server: Mapping[str, Any] = {}
+    failure: Mapping[str, object] | None = None
+    server: Mapping[str, object] = {}
 
 
 class TraceSend(ProfilePart):
@@ -91,7 +91,7 @@ class TraceSend(ProfilePart):
     body: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$")
     plan: PlannedBody | None = None
     stream: bool = True
-    behaviour: Mapping[str, Mapping[str, Any]] = {}
+    behaviour: Mapping[str, Mapping[str, object]] = {}
     expect: tuple[Outcome, ...] = ("ok",)
     outcome: str | None = None
     images: int = Field(default=0, ge=0)
@@ -114,11 +114,11 @@ class TraceAttack(ProfilePart):
     event: Literal["attack"] = "attack"
     id: str
     at_s: float = Field(ge=0)
-    attack: Mapping[str, Any]
+    attack: Mapping[str, object]
 
 
 TraceEvent = Annotated[TraceHeader | TraceSend | TraceAbort | TraceAttack, Field(discriminator="event")]
-_EVENT: TypeAdapter[Any] = TypeAdapter(TraceEvent)
+_EVENT: TypeAdapter[TraceEvent] = TypeAdapter(TraceEvent)
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,14 @@ class RequestTrace:
         """
         kept = set(ids)
         known = {s.id: s for s in self.sends}
-        sends = [replace_after(s, _kept_causes(s.after, known, kept)) for s in self.sends if s.id in kept]
-        begin_s = min((s.at_s for s in sends), default=0.0)
+        begin_s = min((s.at_s for s in self.sends if s.id in kept), default=0.0)
         return replace(
             self,
-            sends=tuple(s.model_copy(update={"at_s": s.at_s - begin_s}) for s in sends),
+            sends=tuple(
+                s.model_copy(update={"at_s": s.at_s - begin_s, "after": _kept_causes(s.after, known, kept)})
+                for s in self.sends
+                if s.id in kept
+            ),
             aborts=tuple(a for a in self.aborts if a.request in kept),
             attacks=tuple(
                 a.model_copy(update={"at_s": a.at_s - begin_s})
@@ -161,10 +164,6 @@ class RequestTrace:
 
     def traffic_names(self) -> list[str]:
         return list(dict.fromkeys(s.traffic for s in self.sends))
-
-
-def replace_after(send: TraceSend, after: tuple[Cause, ...]) -> TraceSend:
-    return send if after == send.after else send.model_copy(update={"after": after})
 
 
 def _kept_causes(after: Sequence[Cause], known: Mapping[str, TraceSend], kept: set[str]) -> tuple[Cause, ...]:
@@ -206,7 +205,7 @@ def _read(file: Path, _changed_ns: int, _size: int) -> RequestTrace:
     return RequestTrace(header, sends, aborts, attacks, file.parent)
 
 
-def _event(where: str, value: Any) -> Any:
+def _event(where: str, value: object) -> TraceEvent:
     try:
         return _EVENT.validate_python(value)
     except ValidationError as e:
@@ -215,7 +214,7 @@ def _event(where: str, value: Any) -> Any:
         raise ValueError(f"{where}: {key}: {first['msg']} (got {str(first['input'])[:60]!r})") from e
 
 
-def _check_names(events: Sequence[tuple[str, Any]], ids: set[str]) -> None:
+def _check_names(events: Sequence[tuple[str, TraceEvent]], ids: set[str]) -> None:
     seen: set[str] = set()
     for where, event in events:
         if isinstance(event, TraceSend):

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -18,6 +19,8 @@ from loadchaos.core.errors import ProfileError, did_you_mean
 
 _MOST_VALUES = 100_000
 Loc = tuple[int | str, ...]
+Yaml: TypeAlias = "str | int | float | bool | Sequence[Yaml] | Mapping[str, Yaml] | None"
+"""A value as YAML has it."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def plain(node: Any) -> Any:
     return node
 
 
-def yaml_text(data: Any, *, flow: bool | None = None, width: int = 120) -> str:
+def yaml_text(data: Yaml, *, flow: bool | None = None, width: int = 120) -> str:
     """Data in JSON form as YAML, in the order of its keys. `flow` puts all in braces, None only the innermost."""
     out = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
@@ -171,10 +174,10 @@ def yaml_text(data: Any, *, flow: bool | None = None, width: int = 120) -> str:
     return out.getvalue()
 
 
-def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:
+def from_pydantic(raised: ValidationError, model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:
     """Convert pydantic's errors into mistakes, with a hint for unknown keys."""
     found = []
-    for error in errors:
+    for error in raised.errors(include_url=False):
         loc = (
             *prefix,
             *(k for k in error["loc"] if not (isinstance(k, str) and k.startswith(("function-", "tuple[")))),
@@ -235,7 +238,7 @@ _EXPECTED = {
 """pydantic's error types in words of YAML, which has neither tuples nor models."""
 
 
-def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+def _form(model: type[BaseModel], error: ErrorDetails) -> str:
     _, field = _at(model, error["loc"])
     return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
 

@@ -8,13 +8,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.core.model import Output, Step
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.traffic import OutputOptions, Traffic
 
 PHASE_STRIDE = 1_000_000_000
@@ -22,14 +22,6 @@ PHASE_STRIDE = 1_000_000_000
 
 SentSteps = Sequence[Sequence[int]]
 """Index of the last step sent, for each earlier run of a plan and each of its workers (workers differ in speed)."""
-
-
-@runtime_checkable
-class HasVariants(Protocol):
-    """Payload options sent variant by variant, such as a length ladder."""
-
-    def variants(self) -> Sequence[Any]:
-        """Every variant in order, as options of the same kind."""
 
 
 def steps(profile: Profile, seed: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
@@ -107,7 +99,8 @@ class _StepFactory:
         self._run_seed = seed
         self._payloads = _payload_variants(traffic)
         self._edges = list(accumulate(b.share for b in traffic.behaviours))
-        self._output = _fixed_output(traffic.output)
+        bounds = traffic.output.bounds
+        self._output = _drawn_output(traffic.output, Rng(0)) if bounds.low == bounds.high else None
         # Read once: properties and attributes of a pydantic model are slow.
         self._plain = traffic.plain_options
         self._name = traffic.name
@@ -144,25 +137,14 @@ class _StepFactory:
         )
 
 
-def _payload_variants(traffic: Traffic) -> list[dict[str, Any]]:
+def _payload_variants(traffic: Traffic) -> list[dict[str, PayloadOptions]]:
     options = dict(traffic.payload_options)
-    # A protocol compares names only, and `variants` of a payload may also be a number.
-    name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.variants)), None)
-    if name is None:
-        return [options]
-    return [{**options, name: variant} for variant in cast("HasVariants", options[name]).variants()]
-
-
-def _fixed_output(output: OutputOptions) -> Output | None:
-    bounds = output.exact or output.max
-    if bounds is None or bounds.low != bounds.high:
-        return None
-    return Output(exact=bounds.low) if output.exact else Output(max=bounds.low)
+    for name, one in options.items():
+        if len(variants := one.in_turn()) > 1:
+            return [{**options, name: variant} for variant in variants]
+    return [options]
 
 
 def _drawn_output(output: OutputOptions, rng: Rng) -> Output:
-    if output.exact is not None:
-        return Output(exact=rng.between(output.exact.low, output.exact.high))
-    bounds = output.max
-    assert bounds is not None, "OutputOptions has either max or exact"
-    return Output(max=rng.between(bounds.low, bounds.high))
+    tokens = rng.between(output.bounds.low, output.bounds.high)
+    return Output(exact=tokens) if output.exact else Output(max=tokens)

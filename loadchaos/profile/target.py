@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -27,7 +27,7 @@ class EmbeddedServer(ProfilePart):
     dialect: str = "vllm"
     era: Version | None = None
     defects: tuple[str, ...] = ()
-    flags: Mapping[str, Any] = {}
+    flags: Mapping[str, object] = {}
 
 
 class LaunchLimits(ProfilePart):

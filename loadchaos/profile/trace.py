@@ -8,26 +8,19 @@ import csv
 import functools
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from loadchaos.core.model import Output, Step
 from loadchaos.profile.json_lines import json_lines, read_text
+from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
 
 MS = 0.001
 """Unit of arrivals whose format has a unit of its own, in seconds."""
-_Record = tuple[str, Mapping[str, Any]]
-
-
-@runtime_checkable
-class Replays(Protocol):
-    """Payload options that can replay the prompts of a trace."""
-
-    def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Any:
-        """Options for a prompt of `tokens` tokens that starts with `blocks`."""
+_Record = tuple[str, Mapping[str, object]]
 
 
 @functools.lru_cache(maxsize=8)
@@ -87,7 +80,7 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
         yield where, _object(value, where)
 
 
-def _object(value: Any, where: str) -> Mapping[str, Any]:
+def _object(value: Any, where: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         got = "a list: write each request on a line of its own" if isinstance(value, list) else repr(value)[:80]
         raise ValueError(f"{where}: an object was expected for each request (got {got})")
@@ -95,10 +88,6 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def apply(step: Step, arrival: Arrival, block_tokens: int) -> Step:
-    payload = {
-        name: options.replay(arrival.input_tokens, arrival.blocks, block_tokens)
-        if isinstance(options, Replays)
-        else options
-        for name, options in step.payload.items()
-    }
+    payload: Mapping[str, PayloadOptions] = step.payload
+    payload = {n: o.replay(arrival.input_tokens, arrival.blocks, block_tokens) for n, o in payload.items()}
     return replace(step, payload=payload, output=Output(exact=arrival.output_tokens))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
+from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions, SessionContent
 
 
 class OutputOptions(ProfilePart):
@@ -26,10 +27,13 @@ class OutputOptions(ProfilePart):
     def _one(self) -> OutputOptions:
         if (self.max is None) == (self.exact is None):
             raise ValueError("either max or exact was expected, e.g. {max: 128}")
-        low = (self.max or self.exact or Range(1, 1)).low
-        if low < 1:
-            raise ValueError(f"an output length of at least 1 was expected (got {low})")
+        if self.bounds.low < 1:
+            raise ValueError(f"an output length of at least 1 was expected (got {self.bounds.low})")
         return self
+
+    @property
+    def bounds(self) -> Range:
+        return self.exact or self.max or Range(1, 1)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class BehaviourShare:
 
     name: str
     share: float
-    options: BaseModel
+    options: BehaviourOptions
 
 
 def _one_or_more(value: object) -> object:
@@ -52,24 +56,30 @@ class Traffic(ProfilePart):
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"
     )
     weight: float = Field(default=1.0, ge=0)
-    payload: dict[str, dict[str, Any]] = Field(min_length=1)
+    payload: dict[str, dict[str, object]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))
-    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(spelled_out)] = Field(default={})
+    behaviour: Annotated[dict[str, dict[str, object]], BeforeValidator(spelled_out)] = Field(default={})
     endpoint: str = Field(
         default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
     )
     stream: bool = True
     expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
 
-    _options: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
+    _options: dict[str, PayloadOptions] = PrivateAttr(default_factory=dict)
     _behaviour_shares: list[BehaviourShare] = PrivateAttr(default_factory=list)
-    _plain: BaseModel | None = PrivateAttr(default=None)
+    _plain: BehaviourOptions | None = PrivateAttr(default=None)
     _endpoint_streams: bool = PrivateAttr(default=True)
     _generates: bool = PrivateAttr(default=True)
 
     @property
-    def payload_options(self) -> Mapping[str, BaseModel]:
+    def payload_options(self) -> Mapping[str, PayloadOptions]:
         return self._options
+
+    @property
+    def session(self) -> SessionContent | None:
+        """Average content of a session; None for traffic of single requests."""
+        found = (options.per_session(self._options) for options in self._options.values())
+        return next((session for session in found if session is not None), None)
 
     @property
     def behaviours(self) -> list[BehaviourShare]:
@@ -77,11 +87,8 @@ class Traffic(ProfilePart):
 
     @property
     def prompts_differ(self) -> bool:
-        """True if no two prompts have equal first words. False where a payload does not say so, and for behaviours that
-        may send a request again.
-        """
-        options = self._options.values()
-        return not self._behaviour_shares and all(getattr(one, "prompts_differ", False) for one in options)
+        """True if no two prompts have equal first words. False for behaviours that may send a request again."""
+        return not self._behaviour_shares and all(options.prompts_differ for options in self._options.values())
 
     @property
     def streams(self) -> bool:
@@ -93,6 +100,6 @@ class Traffic(ProfilePart):
         return self._generates
 
     @property
-    def plain_options(self) -> BaseModel | None:
+    def plain_options(self) -> BehaviourOptions | None:
         """Options of the behaviour `plain`, which all other requests have."""
         return self._plain

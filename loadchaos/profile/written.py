@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from loadchaos.profile.source import yaml_text
+from loadchaos.profile.made import MadeProfile, MadeTraffic
+from loadchaos.profile.source import Yaml, yaml_text
 
 _HEAD = """\
 # A profile of loadchaos. All keys: docs/profile.md and docs/traffic.md.
@@ -46,48 +46,46 @@ _MORE = """
 """
 
 
-def commented(data: Mapping[str, Any], file: str) -> str:
-    """Write the data of a profile as YAML with comments. `file` is its name in the commands of the first comment."""
-    return "\n".join([*_HEAD.format(file=file).splitlines(), *_sections(data)]) + "\n" + _MORE
+def commented(made: MadeProfile, file: str) -> str:
+    """Write a profile as YAML with comments. `file` is its name in the commands of the first comment."""
+    return "\n".join([*_HEAD.format(file=file).splitlines(), *_sections(made)]) + "\n" + _MORE
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in data.items():
+def _sections(made: MadeProfile) -> Iterator[str]:
+    lists = {
+        "traffic": (line for traffic in made.traffic for line in _entry(traffic)),
+        "load": (line for phase in made.load for line in _phase(phase)),
+        "expect": (f'  - "{text}"' for text in made.expect),
+    }
+    for key, value in made.data().items():
         if key != "about":
             yield ""
         if key in _COMMENTS:
             yield f"# {_COMMENTS[key]}"
-        if key == "traffic":
-            yield "traffic:"
-            for entry in value:
-                yield from _entry(entry)
-        elif key in ("load", "expect"):
+        if key in lists:
             yield f"{key}:"
-            yield from _phases(value) if key == "load" else (f'  - "{text}"' for text in value)
+            yield from lists[key]
         else:
             yield f"{key}: {_flow(value)}"
 
 
-def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
-    first = True
-    for key, value in entry.items():
+def _entry(traffic: MadeTraffic) -> Iterator[str]:
+    for key, value in traffic.data().items():
         if key == "output":
-            yield from (f"    # {text}" for name, text in _OUTPUT.items() if name in value)
+            yield from (f"    # {text}" for name, text in _OUTPUT.items() if name in traffic.output)
         if key != "payload":
-            yield f"  {'-' if first else ' '} {key}: {_flow(value)}"
-        else:
-            yield "    payload:"
-            for name, options in value.items():
-                yield f"      # {_PAYLOADS[name]}"
-                yield f"      {name}: {_flow(options)}"
-        first = False
+            yield f"  {'-' if key == 'name' else ' '} {key}: {_flow(value)}"
+            continue
+        yield "    payload:"
+        for name, options in traffic.payload.items():
+            yield f"      # {_PAYLOADS[name]}"
+            yield f"      {name}: {_flow(options)}"
 
 
-def _phases(phases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for phase in phases:
-        yield f"  # {next(text for name, text in _LOADS.items() if name in phase)}"
-        yield f"  - {_flow(phase)}"
+def _phase(phase: Mapping[str, Yaml]) -> Iterator[str]:
+    yield f"  # {next(text for name, text in _LOADS.items() if name in phase)}"
+    yield f"  - {_flow(phase)}"
 
 
-def _flow(value: Any) -> str:
+def _flow(value: Yaml) -> str:
     return yaml_text(value, flow=True, width=10_000).removesuffix("...\n").strip()

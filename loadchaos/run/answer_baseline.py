@@ -10,7 +10,7 @@ from itertools import islice
 
 from loadchaos.core.ledger.rows import BaselineRow, Emit
 from loadchaos.core.model import Facts
-from loadchaos.load import payloads
+from loadchaos.load import request_builder
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile
@@ -41,7 +41,7 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
         plain = plain and ENDPOINTS[step.endpoint].generates
         if plain and sent.get(step.traffic, 0) < _EACH and sum(sent.values()) < _MOST:
             sent[step.traffic] = sent.get(step.traffic, 0) + 1
-            yield payloads.build(step, facts)
+            yield request_builder.build(step, facts)
 
 
 async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:

@@ -18,9 +18,9 @@ from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
-from loadchaos.load.wire.request import AnswerRules
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
 from loadchaos.server.discovery.client import DiscoveryClient
@@ -43,7 +43,7 @@ class HttpAsker:
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
-        rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
+        rules = AnswerRules(dialect.outcome_rules, answers=options.get("answers"))
         reading = _Reading(url, rules, stream=options.get("stream", False))
         headers = {**reading.endpoint.headers, "content-type": reading.endpoint.content_type}
         try:
@@ -136,7 +136,7 @@ class _Reading:
             headers = {name.lower(): value for name, value in response.headers.items()}
             head = ResponseHead(response.status_code, response.reason_phrase, headers)
         ended = ExchangeEnd(end or "complete", why, self._last_ns)
-        (event, *_), _ = decide(ended, head, answer, self._kept, self._rules)
+        (event, *_), _ = decide(ended, head, answer, self._kept, self._rules.server)
         if head is None:
             return Answer(event.outcome, why, sent_ns=self._sent_ns)
         found = Answer(event.outcome, event.text) if answer is None else _read(answer, event)

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Step
-from loadchaos.load import payloads
-from loadchaos.load.payloads import images
+from loadchaos.load import request_builder
+from loadchaos.load.payloads import images, sampling
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.run.endpoint_check import active_traffic, small_step
@@ -35,7 +36,8 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
         return  # a server without that page, whose model the user named
     served = [str(m.get("id")) for m in page.models]
     for number, traffic in active_traffic(profile):
-        named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
+        options = traffic.payload_options.get("sampling")
+        named = options.models if isinstance(options, sampling.Options) else {}
         if missing := [name for name, weight in named.items() if weight and name not in served]:
             raise TargetError(
                 f"traffic.{number}.payload.sampling.models (traffic {traffic.name}): the server does not serve "
@@ -54,8 +56,10 @@ def require_image_room(profile: Profile, facts: Facts) -> None:
             tokens = facts.image_tokens.get(size)
             if size in facts.long_images:
                 told = "is longer than the context of the server, which refused it"
-            elif facts.prompt_room is not None and tokens is not None and not images.room_for_images(facts, tokens):
-                told = f"has {tokens:,} tokens, and a prompt with its text has {facts.prompt_room:,} at most"
+            elif tokens is not None and not images.room_for_images(facts, tokens):
+                told = (
+                    f"has {tokens:,} tokens, and a prompt with its text has {sequence_limits(facts).prompt:,} at most"
+                )
             else:
                 continue
             raise TargetError(
@@ -77,7 +81,7 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
         if not options or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
-        request = payloads.build(_step(traffic, options), facts)
+        request = request_builder.build(_step(traffic, options), facts)
         response = await client.post(request.path, bytes(request.body), stream=request.stream, dialect=dialect)
         if (answer := response.answer) is not None and answer.outcome == "rejected":
             error = f"{answer.status} {answer.error}" if answer.status >= 400 else answer.error

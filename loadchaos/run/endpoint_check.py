@@ -11,7 +11,7 @@ import orjson
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
-from loadchaos.load import payloads
+from loadchaos.load import request_builder
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, path_at
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile
@@ -61,7 +61,7 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
     many = ENDPOINTS[traffic.endpoint].carries("batch")
     added = []
     for words, texts in _MANY if many else _ONE:
-        request = payloads.build(_step(traffic, words, texts), bare)
+        request = request_builder.build(_step(traffic, words, texts), bare)
         answer = await client.post(request.path, request.body)
         _refuse_lacking(client, answer, traffic, number, request.path)
         if answer.prompt_tokens is None or request.tokens is None:

@@ -9,14 +9,14 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
 import orjson
 
 from loadchaos.analysis.figures.series import Series
-from loadchaos.analysis.incidents.record import RunEnvironment
+from loadchaos.analysis.incidents.record import IncidentRecord, RunEnvironment
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import progress
@@ -25,16 +25,15 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.typed_json import to_json
-from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.incident.page import replay_command
+from loadchaos.run import rebuild
 from loadchaos.run.chart_process import chart_process, fold_series
 from loadchaos.run.interrupts import Interrupts
 
-Bodies = Callable[[RunFolder, Sequence[Mapping[str, object]]], Mapping[int, Sequence[Mapping[str, object]]]]
+Bodies = Callable[[RunFolder, Sequence[IncidentRecord]], Mapping[int, Sequence[rebuild.StoredBody]]]
 """Stores the bodies of incidents' requests (`rebuild.store`)."""
 
 T = TypeVar("T")
@@ -186,10 +185,10 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
 def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
     """Store request bodies of incidents. This comes last, as it may take seconds: the verdict is on disk by then."""
     incidents = [i.record() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
-    kept = bodies(folder, to_json(incidents))
+    kept = bodies(folder, incidents)
     for i in incidents:
         if requests := kept.get(i.n):
-            incident.write(folder, i, requests)
+            incident.write(folder, i, [asdict(request) for request in requests])
 
 
 def _written(folder: RunFolder, verdict: Verdict) -> Verdict:

@@ -12,10 +12,8 @@ from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
-from loadchaos.core.units import Range
 from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
-from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -195,10 +193,9 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
 def _most_tokens(profile: Profile) -> int:
     users = max(phase.slots for phase in profile.load)
     each = [
-        getattr(options, "tokens", Range(0, 0)).high + (output.high if output is not None else DEFAULT_MAX_TOKENS)
+        options.longest_text + traffic.output.bounds.high
         for traffic in profile.traffic
         for options in traffic.payload_options.values()
-        for output in (traffic.output.exact or traffic.output.max,)
     ]
     return int(users * max(each, default=0))
 
@@ -209,14 +206,9 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
     if facts.max_images is not None and most > facts.max_images:
         notes.append(f"{most} images per request become {facts.max_images}")
     limit = facts.input_limit or facts.max_model_len
-    lengths = [
-        high
-        for t in profile.traffic
-        for o in t.payload_options.values()
-        if (high := getattr(getattr(o, "tokens", None), "high", None)) is not None
-    ]
-    if limit is not None and max(lengths, default=0) > limit:
-        notes.append(f"texts of up to {max(lengths)} tokens are cut to {limit}")
+    longest = max(options.longest_text for traffic in profile.traffic for options in traffic.payload_options.values())
+    if limit is not None and longest > limit:
+        notes.append(f"texts of up to {longest} tokens are cut to {limit}")
     if harms := profile.dangers():
         notes.append(f"can harm the server: {'; '.join(harms)}{_authorization_needed(facts.base_url, harms)}")
     return notes

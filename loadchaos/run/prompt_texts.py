@@ -11,6 +11,7 @@ from typing import Any
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.python_stack import HEADER
+from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import any_server
@@ -29,7 +30,11 @@ def error_passages(profile: Profile) -> list[str]:
     """Passages with error texts in the prompts of a profile. The files that it names are searched, too."""
     data = profile.model_dump(mode="json")
     texts: list[Iterator[str]] = [_strings(data.get("traffic"))]
-    texts += [_texts_of(Path(holder[loc[-1]])) for holder, loc in file_names(data) if isinstance(holder[loc[-1]], str)]
+    texts += [
+        _texts_of(Path(holder[loc[-1]]))
+        for holder, loc in file_names(data, PAYLOADS)
+        if isinstance(holder[loc[-1]], str)
+    ]
     found: dict[str, None] = {}
     for text in (text for some in texts for text in some if len(text) >= _SHORTEST):
         found.update(dict.fromkeys(passages(text)))

@@ -43,7 +43,7 @@ def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[EndRow]:
     def user(_: int) -> list[EndRow]:
         slot = Slot(target)
         sending = wire_request(target, body, stream=stream)
-        replies = [plain.act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
+        replies = [plain.Options().act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
         slot.close()
         return replies
 

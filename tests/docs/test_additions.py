@@ -54,27 +54,28 @@ ADDITIONS = {
     "payload": Addition(
         files={
             "load/payloads/logit_bias.py": """
-from pydantic import BaseModel
+from typing import ClassVar
 
-ORDER = 33
+from loadchaos.load.payloads.base import Payload
 
-class Options(BaseModel):
+class Options(Payload):
+    ORDER: ClassVar[int] = 33
     token: int = 1
 
-def add(request, options, facts, rng):
-    request.extra["logit_bias"] = {str(options.token): -100}
+    def add(self, request, facts, rng):
+        request.extra["logit_bias"] = {str(self.token): -100}
 """,
         },
         entries={
             "load/payloads/__init__.py": [
                 ("    images,\n", "    logit_bias,\n"),
-                ('    "recorded": recorded,\n', '    "logit_bias": logit_bias,\n'),
+                ('    "recorded": recorded.Options,\n', '    "logit_bias": logit_bias.Options,\n'),
             ]
         },
         use="""
 import json
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.load.payloads import build
+from loadchaos.load.request_builder import build
 from loadchaos.profile.steps import steps
 
 plan = profile({"text": {"tokens": 12}, "logit_bias": {"token": 9}})
@@ -241,7 +242,7 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
         use="""
 from loadchaos.analysis.judge import Judge
 from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.report.export.tables import TABLES
 
 answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)

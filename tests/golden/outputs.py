@@ -29,13 +29,13 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.typed_json import to_json
-from loadchaos.load import rebuild
 from loadchaos.report import capacity_compare
 from loadchaos.report.export import export, github, vllm_bench
 from loadchaos.report.html import capacity_page, compare, compare_page, trend, trend_page
 from loadchaos.report.metrics.exporter import LiveCollector
 from loadchaos.report.terminal import capacity, runs, summary
 from loadchaos.report.terminal.live import View, draw
+from loadchaos.run import rebuild
 from loadchaos.run.finalize import conclude
 from tests.golden.archive import unpack
 

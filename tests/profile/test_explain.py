@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.core import resources
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.load.payloads import build
+from loadchaos.load.request_builder import build
 from loadchaos.profile.explain import explain
 from loadchaos.profile.profile import Profile, Registry, load
 from loadchaos.profile.steps import steps

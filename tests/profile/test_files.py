@@ -38,7 +38,7 @@ def test_files_beside_the_profile_are_found_from_any_folder(home: Path, registry
     (home / "mine.jsonl").write_text(REQUEST % 2)
     profile = load(Path("profiles/own.yaml"), registry)
     assert sent(profile) == str(home / "profiles/mine.jsonl"), "the one beside the profile is nearer"
-    assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]  # type: ignore[attr-defined]  # of this payload
+    assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]
 
 
 def test_files_in_the_current_folder_are_found(home: Path, registry: Registry) -> None:

@@ -1,21 +1,28 @@
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
 from loadchaos.load.registry import full_registry
-from loadchaos.profile.made import LoadOptions, parse_buckets, parse_range_ratio, profile_data
+from loadchaos.profile.made import LoadOptions, make, parse_buckets, parse_range_ratio
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.source import Yaml
 from loadchaos.profile.steps import steps
 
 LINE = '{"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1]}\n'
 
 
+def data(values: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Yaml]:
+    return make(LoadOptions(values=DatasetOptions(**(values or {})), **options)).data()
+
+
 def made(**options: Any) -> Profile:
-    return from_mapping(profile_data(LoadOptions(**options)), full_registry())
+    return from_mapping(data(**options), full_registry())
 
 
 def test_made_rate_ends_at_the_number_of_prompts() -> None:
@@ -47,7 +54,7 @@ def test_made_rate_ends_at_the_number_of_prompts() -> None:
     ids=lambda o: "-".join(map(str, o)),
 )
 def test_made_phase_follows_the_options(options: dict[str, Any], phase: dict[str, Any]) -> None:
-    assert profile_data(LoadOptions(**options))["load"] == [phase]
+    assert data(**options)["load"] == [phase]
     made(**options)
 
 
@@ -133,7 +140,7 @@ def test_made_trace_replays_in_its_own_time(tmp_path: Path) -> None:
 )
 def test_made_profile_refuses_contradictions(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
-        profile_data(LoadOptions(**options))
+        data(**options)
 
 
 def test_range_ratios_of_input_and_output() -> None:
@@ -156,7 +163,7 @@ def test_unit_of_a_timed_trace_is_above_zero(wrong: float, tmp_path: Path) -> No
     path.write_text(LINE)
     values = {"dataset_path": str(path), "timed_trace_sec_multiplier": wrong}
     with pytest.raises(OptionError, match="--timed-trace-sec-multiplier"):
-        profile_data(LoadOptions(dataset="timed_trace", values=values))
+        data(dataset="timed_trace", values=values)
 
 
 @pytest.mark.parametrize("rate", [1_000_000.0, 0.00001, 2.5])

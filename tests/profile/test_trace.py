@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.load.payloads import build
+from loadchaos.load.request_builder import build
 from loadchaos.profile import trace
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests

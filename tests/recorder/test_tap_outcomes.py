@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import Outcome
 from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.request import AnswerRules
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.recorder.answer_outcome import STREAM_BYTES
 from loadchaos.recorder.freeze import FEWEST, FreezeWatch
@@ -21,7 +21,7 @@ from loadchaos.server.dialects import outcome_rules_of_any_server
 from tests.load.wire.requests import wire_request
 from tests.recorder.conftest import SeenExchanges, chunk, whole
 
-RULES = AnswerRules.of(outcome_rules_of_any_server())
+RULES = AnswerRules(outcome_rules_of_any_server())
 CHAT = "/v1/chat/completions"
 
 

@@ -10,7 +10,8 @@ from loadchaos.core import bounded_http
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
-from loadchaos.load.wire.request import AnswerRules, WireTimeouts
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import answer_baseline, asker
 from loadchaos.run.asker import HttpAsker
@@ -202,7 +203,7 @@ def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: py
     try:
         load = {
             stream: conformance.ask(
-                f"{server.url}", stream=stream, judged_by=AnswerRules.of(UNKNOWN.outcome_rules), limits=limits
+                f"{server.url}", stream=stream, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits
             )["outcome"]
             for stream in (False, True)
         }

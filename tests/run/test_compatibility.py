@@ -8,7 +8,7 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.load import payloads
+from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
@@ -145,7 +145,7 @@ def test_compatibility_tries_audio_that_the_load_does_not_send_again() -> None:
     (body,) = tried(profile(AUDIO), httpx.Response(200, text=CHUNK))
     part = body["messages"][0]["content"][0]
     first = next(iter(steps(profile(AUDIO), seed=0)))
-    load = json.loads(bytes(payloads.build(first, Facts("http://s", "http://s", "vllm", model="base")).body))
+    load = json.loads(bytes(request_builder.build(first, Facts("http://s", "http://s", "vllm", model="base")).body))
     assert part["type"] == load["messages"][0]["content"][0]["type"] == "input_audio"
     assert part not in load["messages"][0]["content"]
 

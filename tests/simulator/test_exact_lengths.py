@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts
-from loadchaos.load.payloads import build
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps

@@ -14,10 +14,10 @@ from loadchaos.core.body_hash import is_sent_body, store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Facts, Step
-from loadchaos.load import payloads
+from loadchaos.load import request_builder
 from loadchaos.load.payloads.live import SentBack
-from loadchaos.load.rebuild import answers_of, planned_steps, sent_step
 from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
+from loadchaos.run.rebuild import answers_of, planned_steps, sent_step
 
 MAX_BYTES = 4 * 1024**3
 """Limit for the bodies of a replay; of a larger run the newest requests are replayed."""
@@ -99,7 +99,7 @@ class _Builder:
         own = sent_step(step, self.facts, send.id, self.answers)
         if own is None:
             raise OptionError(f"request {send.id}: an answer that it repeats is not in the ledger; give the whole run")
-        request = payloads.build(own, self.facts)
+        request = request_builder.build(own, self.facts)
         behaviour: Mapping[str, Mapping[str, Any]] = {}
         if step.behaviour != "plain" and send.id not in self.aborted:
             behaviour = {step.behaviour: _plain(step.behaviour_options)}

@@ -14,15 +14,14 @@ from pydantic import model_validator
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.unit_fields import DurationS, IntRange
+from loadchaos.load.behaviours.base import Behaviour
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.profile.base import ProfilePart
 
-FRESH = False
 _PREFILL_WAIT_S = 0.02
 """Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
 
 
-class Options(ProfilePart):
+class Options(Behaviour):
     """Moment to hang up: exactly one of `at_token`, `before` and `after`.
 
     `at_token` counts chunks with content, from 1. `before: body` hangs up after the request's head, `first_byte` while it
@@ -51,12 +50,10 @@ class Options(ProfilePart):
             raise ValueError(f"at_token counts from 1 (got {self.at_token})")
         return self
 
-
-def act(exchange: Exchange) -> EndRow:
-    options: Options = exchange.step.behaviour_options
-    if exchange.connect() and _reaches_moment(exchange, options):
-        exchange.hang_up(reset=options.leave == "reset")
-    return exchange.end_row()
+    def act(self, exchange: Exchange) -> EndRow:
+        if exchange.connect() and _reaches_moment(exchange, self):
+            exchange.hang_up(reset=self.leave == "reset")
+        return exchange.end_row()
 
 
 def _reaches_moment(exchange: Exchange, options: Options) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from loadchaos.load.behaviours.plain import Options, act
+from typing import ClassVar
 
-__all__ = ["FRESH", "Options", "act"]
+from loadchaos.load.behaviours import plain
 
-FRESH = True
+
+class Options(plain.Options):
+    """This behaviour has no options."""
+
+    FRESH: ClassVar[bool] = True

@@ -7,39 +7,35 @@ answer one by one or close after any answer, but must not mix answers up: an id 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
+from loadchaos.load.behaviours.base import Behaviour
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
-from loadchaos.profile.base import ProfilePart
-
-FRESH = True
 
 
-class Options(ProfilePart):
+class Options(Behaviour):
     """`depth` requests on the connection, the step's own included."""
 
+    FRESH: ClassVar[bool] = True
     depth: Annotated[IntRange, at_least(2, "a pipeline is 2 requests deep or more")] = Range(2, 2)
 
+    def follower_count(self, seed: int) -> int:
+        return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
 
-def follower_count(options: Options, seed: int) -> int:
-    return options.depth.low + seed % (options.depth.high - options.depth.low + 1) - 1
+    def act(self, exchange: Exchange) -> EndRow:
+        sent = b"".join(c.request.head + c.request.body for c in (exchange, *exchange.pipelined))
+        if exchange.connect() and exchange.send_piece(sent):
+            exchange.receive_all()
+        return _checked_row(exchange, exchange)
 
-
-def act(exchange: Exchange) -> EndRow:
-    sent = b"".join(c.request.head + c.request.body for c in (exchange, *exchange.pipelined))
-    if exchange.connect() and exchange.send_piece(sent):
-        exchange.receive_all()
-    return _checked_row(exchange, exchange)
-
-
-def act_pipelined(exchange: PipelinedExchange, first: Exchange) -> EndRow:
-    if exchange.start_reading():
-        exchange.receive_all()
-    return _checked_row(exchange, first)
+    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow:
+        if exchange.start_reading():
+            exchange.receive_all()
+        return _checked_row(exchange, first)
 
 
 def _checked_row(exchange: Exchange, first: Exchange) -> EndRow:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.load.behaviours.base import Behaviour
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.profile.base import ProfilePart
-
-FRESH = False
 
 
-class Options(ProfilePart):
+class Options(Behaviour):
     """This behaviour has no options."""
 
-
-def act(exchange: Exchange) -> EndRow:
-    if exchange.connect() and exchange.send():
-        exchange.receive_all()
-    return exchange.end_row()
+    def act(self, exchange: Exchange) -> EndRow:
+        if exchange.connect() and exchange.send():
+            exchange.receive_all()
+        return exchange.end_row()

@@ -17,7 +17,7 @@ from locust.exception import RPCError
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.load.cluster import messages
 from loadchaos.load.locust_main import LOCUST
-from loadchaos.load.wire.request import headers_from_plan
+from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)

@@ -11,13 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import MissedRow, as_typed, is_pipelined
+from loadchaos.core.ledger.rows import ControlRow, MissedRow, as_typed, is_pipelined
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.worker.recorder import missed_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -41,15 +40,19 @@ class PhaseBegins:
             if b'"row":"phase"' in line:
                 self.feed_row(orjson.loads(line))
 
-    def feed_row(self, row: Mapping[str, Any]) -> None:
+    def feed_row(self, row: Mapping[str, object]) -> None:
         typed = as_typed(row)
         if typed["row"] == "phase" and typed.get("what") == "begin":
             self.phases.setdefault(int(typed["phase"]), int(typed["at_ns"]))
 
-    def feed_commands(self, commands: Iterable[Mapping[str, Any]]) -> None:
+    def feed_commands(self, commands: Iterable[ControlRow]) -> None:
         for row in commands:
-            if row.get("what") == "stop" and self.stopped_ns is None:
-                self.stopped_ns = int(row["at_ns"])
+            if row["what"] == "stop" and self.stopped_ns is None:
+                self.stopped_ns = row["at_ns"]
+
+
+def control_rows(tail: Tail) -> list[ControlRow]:
+    return [row for row in map(as_typed, tail.rows()) if row["row"] == "control"]
 
 
 def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Share:
@@ -84,7 +87,7 @@ def record_lost_workers(plan: Path, workers: int) -> None:
     """Write missed rows for local workers that were lost. May raise LedgerError."""
     folder = RunFolder(plan.parent)
     begins = PhaseBegins()
-    begins.feed_commands(row for row in Tail(folder.control).rows() if row.get("row") == "control")
+    begins.feed_commands(control_rows(Tail(folder.control)))
     lost = [worker for worker in range(workers) if not _ended(folder.requests(worker))]
     if not lost:
         return

@@ -18,10 +18,10 @@ from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import WorkerEvent
+from loadchaos.core.ledger.rows import ControlRow, WorkerEvent
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import messages
-from loadchaos.load.cluster.lost_workers import PhaseBegins, missed_rows
+from loadchaos.load.cluster.lost_workers import PhaseBegins, control_rows, missed_rows
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.greenlets import sleep, spawn
@@ -74,7 +74,7 @@ class Coordinator:
         self._slots = [WorkerSlot(n) for n in range(slots)]
         self._bundle = bundle.pack(folder)
         self._writer = Writer(folder / "requests-master.jsonl", "locust-master")
-        self._control, self._commands = Tail(self._folder.control), list[dict[str, Any]]()
+        self._control, self._commands = Tail(self._folder.control), list[ControlRow]()
         self._phase_begins = PhaseBegins()
         self._on_begin, self._on_end, self._wait_s = on_begin, on_end, wait_s
         self._since_s, self._report_change = time.monotonic(), 0.0
@@ -240,7 +240,7 @@ class Coordinator:
 
     def _pass_commands(self) -> None:
         known = len(self._commands)
-        self._commands += [dict(r) for r in self._control.rows() if r.get("row") == "control"]
+        self._commands += control_rows(self._control)
         self._phase_begins.feed_commands(self._commands[known:])
         if len(self._commands) > known:
             for slot in self._slots:
@@ -293,5 +293,5 @@ class Coordinator:
             }
         )
 
-    def _send(self, client: str, kind: str, data: dict[str, Any]) -> None:
+    def _send(self, client: str, kind: str, data: dict[str, object]) -> None:
         self._runner.send_message(kind, data, client_id=client)

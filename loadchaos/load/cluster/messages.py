@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 from loadchaos.core.version import __version__
 
@@ -40,7 +40,9 @@ PIECE_BYTES = 256 * 1024
 class LocustRunner(Protocol):
     """The part of Locust's MasterRunner and WorkerRunner that is used here. A worker has one client, its master."""
 
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None: ...
+    def send_message(
+        self, msg_type: str, data: dict[str, object] | None = None, client_id: str | None = None
+    ) -> None: ...
 
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
         """Call `listener(environment, msg)` for messages of a kind."""
@@ -51,7 +53,7 @@ def versions() -> dict[str, str]:
     return {"loadchaos": __version__, "locust": version("locust")}
 
 
-def mismatch(theirs: Mapping[str, Any]) -> str | None:
+def mismatch(theirs: Mapping[str, object]) -> str | None:
     """Explain why a worker of these versions cannot take part, or None. Locust's messages change with minor versions."""
     for name, ours in versions().items():
         compared = 2 if name == "locust" else None

@@ -186,7 +186,7 @@ class WorkerLink:
         """Note a sign of life from the master (Locust's heartbeat)."""
         self._heard_at_s = time.monotonic()
 
-    def _send(self, kind: str, data: dict[str, Any]) -> None:
+    def _send(self, kind: str, data: dict[str, object]) -> None:
         self._runner.send_message(kind, {**data, "slot": self._slot, "token": self._token})
 
 

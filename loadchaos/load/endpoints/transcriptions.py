@@ -6,7 +6,6 @@ Its body is multipart. vLLM streams chunks as those of chat, OpenAI typed events
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -85,7 +84,7 @@ class TranscriptionAnswer(AnswerReader):
             self.usage = {names.get(name, name): value for name, value in usage.items()}
 
 
-def _typed(event: Event) -> tuple[str, Mapping[str, Any]]:
+def _typed(event: Event) -> tuple[str, Mapping[str, object]]:
     if not event.data.startswith(b"{") or b'"transcript.text.' not in event.data:
         return "", {}
     try:

@@ -1,23 +1,14 @@
-"""Payloads: what a request contains, such as text, images or tools. `build` makes the request of a step with them.
+"""Payloads: what a request contains, such as text, images or tools. `request_builder.py` makes a request with them.
 
-A payload is a module with `Options` (a pydantic model: its keys in a profile), `ORDER` and `add`, which adds to a
-`Request`. To add one, copy `tools.py` and add an entry to PAYLOADS below. Options may also offer `describe()` (for
-`explain`), `variants()` (sent one after the other), `ignores` (payloads without effect beside this one; None: all others),
-`warning(in_flight, requests)`, `notes()`, `per_request()`, `can_kill` and `prompts_differ` (no prompt repeats the
-beginning of another one).
+A payload is a module with `Options`, a `Payload` (base.py): its fields are its keys in a profile, `add` adds to a
+`Request`. To add one, copy `tools.py` and add an entry to PAYLOADS below. What `explain` and the checks of a profile ask of
+it stands in profile/request_options.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Protocol, cast
 
-from pydantic import BaseModel
-
-from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Rng, hash_step
-from loadchaos.load import endpoints
 from loadchaos.load.payloads import (
     audio,
     batch,
@@ -31,169 +22,30 @@ from loadchaos.load.payloads import (
     recorded,
     requests_file,
     sampling,
-    secret_word,
     structured,
     text,
     tools,
     video,
 )
-from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS, write_prompt
-from loadchaos.load.wire.request import Request
-from loadchaos.server.dialects import DIALECTS
+from loadchaos.load.payloads.base import Payload
 
-_NO_LIMIT = 1 << 62
-_MOST_SERVERS = 16
+__all__ = ["PAYLOADS", "Payload"]
 
-
-class Payload(Protocol):
-    """Interface of a payload; each module of the table implements it."""
-
-    @property
-    def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
-        ...
-
-    @property
-    def ORDER(self) -> int:  # noqa: N802 - a constant of a module
-        """Payloads with lower numbers add first: images before text, as their cost is subtracted from its length."""
-
-    def add(self, request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
-        """Add to the request. Pure: equal arguments give equal bytes."""
-
-
-PAYLOADS = cast(
-    "Mapping[str, Payload]",
-    {
-        "text": text,
-        "quote": quote,
-        "images": images,
-        "video": video,
-        "audio": audio,
-        "hostile_images": hostile_images,
-        "conversation": conversation,
-        "near_limit": near_limit,
-        "positions": positions,
-        "image_positions": image_positions,
-        "sampling": sampling,
-        "structured": structured,
-        "tools": tools,
-        "batch": batch,
-        "requests": requests_file,
-        "recorded": recorded,
-    },
-)
-
-
-def build(step: Step, facts: Facts) -> Request:
-    """Build the request of a step for this server. Pure: equal arguments give equal bytes."""
-    server = _server_at(step.endpoint, facts)
-    facts = server.facts
-    owner = secret_word.of_request(step.index)
-    request = Request(
-        step=step,
-        output=step.output,
-        expect=[*step.expect],
-        stream=step.stream,
-        path=server.path,
-        endpoint=step.endpoint,
-        owner=owner,
-        secret=secret_word.encode(owner, step.run_seed),
-    )
-    rng = Rng(hash_step(step.seed, 7))
-    names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: PAYLOADS[n].ORDER)
-    for name in names:
-        PAYLOADS[name].add(request, step.payload[name], facts, rng)
-    if request.body:  # of a payload that sets the whole request
-        request.endpoint, request.owner = endpoints.endpoint_of_path(request.path), None
-        return request
-    if request.text is None:
-        write_prompt(request, facts, SHORTEST_TEXT_TOKENS + (facts.text.overhead if facts.text else 0), rng)
-    # A step that expects a refusal means to send too much.
-    if not request.fixed_length and "rejected" not in step.expect:
-        _fit(request, server, rng)
-    _complete(request, server)
-    return request
-
-
-class _Server:
-    """Limits and path that all requests to one endpoint share. `facts` are those `given` with the tokens that the endpoint
-    adds to a text, `adds` those that it adds to a request (None: unknown). `askable`: a body can ask for an exact length of
-    the answer. `sequence`: most tokens of prompt and answer together; `limit` is that of the prompt.
-    """
-
-    __slots__ = ("adds", "askable", "endpoint", "facts", "generates", "given", "limit", "path", "sequence")
-
-    def __init__(self, name: str, facts: Facts) -> None:
-        self.given = self.facts = facts
-        self.endpoint = endpoints.ENDPOINTS[name]
-        self.generates = self.endpoint.generates
-        self.path = endpoints.path_at(name, facts.dialect)
-        self.adds: int | None = 0
-        if name != endpoints.DEFAULT:
-            adds, text = facts.endpoints.get(name), facts.text
-            self.adds = None if adds is None else adds[0]
-            if text is not None and adds is not None:
-                self.facts = replace(facts, text=replace(text, overhead=adds[1]))
-        dialect = DIALECTS.get(facts.dialect)
-        self.askable = dialect is not None and self.endpoint.can_ask_exact(dialect.exact_output)
-        sequence = min(facts.max_model_len or _NO_LIMIT, facts.capacity_tokens or _NO_LIMIT)
-        if facts.input_limit is not None and dialect is not None and not dialect.context_fits:
-            # One bound holds for prompt and answer together (LMDeploy's `max_session_len`); answers are cut silently.
-            sequence = min(sequence, facts.input_limit + dialect.answer_beyond_prompt)
-        self.sequence = sequence
-        self.limit = min(sequence - self.generates, _NO_LIMIT if facts.input_limit is None else facts.input_limit)
-
-
-_servers: dict[tuple[int, str], _Server] = {}
-"""Keyed by identity, as hashing facts would cost more than a request; each keeps its facts, so that no id is used again."""
-
-
-def _server_at(name: str, facts: Facts) -> _Server:
-    found = _servers.get((id(facts), name))
-    if found is None:
-        if len(_servers) >= _MOST_SERVERS:
-            _servers.clear()
-        found = _servers[id(facts), name] = _Server(name, facts)
-    return found
-
-
-def _fit(request: Request, server: _Server, rng: Rng) -> None:
-    """Cut the output, then the text, to fit the context and the KV cache."""
-    if request.text_tokens is None:
-        return
-    facts, limit, sequence, generates = server.facts, server.limit, server.sequence, server.generates
-    prompt_tokens = request.text_tokens + request.image_tokens
-    if prompt_tokens <= limit and prompt_tokens + request.output_tokens <= sequence:
-        return
-    overhead = facts.text.overhead if facts.text else 0
-    shortest = overhead + request.history_tokens + request.image_tokens + SHORTEST_TEXT_TOKENS
-    if prompt_tokens > limit >= shortest:
-        allowed = limit - request.image_tokens
-        request.notes.append(f"{allowed} tokens of text instead of {request.text_tokens}: the server's limit")
-        write_prompt(request, facts, allowed, rng)
-        prompt_tokens = allowed + request.image_tokens
-    if generates and prompt_tokens + request.output_tokens > sequence > prompt_tokens:
-        remaining = sequence - prompt_tokens
-        request.notes.append(f"{remaining} tokens of output instead of {request.output_tokens}: the server's limit")
-        request.output = replace(request.output, **{"exact" if request.output.exact else "max": remaining})
-
-
-def _complete(request: Request, server: _Server) -> None:
-    """Write the body, state what the server should count, and free what only the body needed."""
-    request.body = server.endpoint.body(request, server.facts)
-    if server.generates:
-        answers = request.extra.get("n", 1)
-        request.max_tokens, request.answers = request.output_tokens, answers if isinstance(answers, int) else 1
-        if request.output.exact is not None:
-            exact = request.output.exact * request.answers
-            request.exact, request.most = (exact, None) if server.askable else (None, exact)
-    elif request.answers is None:
-        request.answers = 1
-    known = request.image_tokens_known and request.length_known and server.adds is not None
-    if known and request.text_tokens is not None:
-        request.tokens = request.text_tokens + request.image_tokens + (server.adds or 0)
-    if not request.secret_sent and not request.history:
-        request.owner = None
-    request.nonce = request.nonce.strip()
-    request.text = None
-    if request.parts or request.history or request.more_texts:
-        request.parts, request.history, request.more_texts, request.audio_files = [], [], [], []
+PAYLOADS: Mapping[str, type[Payload]] = {
+    "text": text.Options,
+    "quote": quote.Options,
+    "images": images.Options,
+    "video": video.Options,
+    "audio": audio.Options,
+    "hostile_images": hostile_images.Options,
+    "conversation": conversation.Options,
+    "near_limit": near_limit.Options,
+    "positions": positions.Options,
+    "image_positions": image_positions.Options,
+    "sampling": sampling.Options,
+    "structured": structured.Options,
+    "tools": tools.Options,
+    "batch": batch.Options,
+    "requests": requests_file.Options,
+    "recorded": recorded.Options,
+}

@@ -19,8 +19,8 @@ from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads import reuse
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 2
 RATE = 16_000
 _BURST = 1024
 _TONES = 8
@@ -37,6 +37,7 @@ class Options(reuse.NearlyReused):
     requests earlier, to the byte; a near duplicate differs in one sample. The endpoint `transcriptions` takes one file.
     """
 
+    ORDER: ClassVar[int] = 2
     noun: ClassVar[str] = "audio file"
     seconds: Annotated[IntRange, at_least(1, f"an audio file has 1 to {_LONGEST_S} seconds here", most=_LONGEST_S)] = (
         Range(2, 2)
@@ -49,23 +50,22 @@ class Options(reuse.NearlyReused):
         near = f", {self.near_duplicates * 100:g}% nearly equal to an earlier one" if self.near_duplicates else ""
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
-    def per_request(self) -> dict[str, float]:
-        return {"audio_files": self.count.mean, "audio_s": self.count.mean * self.seconds.mean}
+    def per_request(self) -> RequestContent:
+        return RequestContent(audio_files=self.count.mean, audio_s=self.count.mean * self.seconds.mean)
 
-
-def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
-    base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)
-    for slot in range(options.count_of(base, request.step.ordinal)):
-        first = options.first_use(base, request.step.ordinal, slot)
-        low, high = options.seconds.low, options.seconds.high
-        seconds = low + draws.hash64(base, 9, *first[:2]) % (high - low + 1)
-        file = wav(seconds, reuse.identity(base, first), first.variation)
-        request.audio += 1
-        request.audio_files.append(file)
-        request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
-        if options.new < 1:
-            reuse.note_name(request, base, first)
-        request.length_known = False
+    def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG002 - files are named by run, not drawn
+        base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic, 13)
+        for slot in range(self.count_of(base, request.step.ordinal)):
+            first = self.first_use(base, request.step.ordinal, slot)
+            low, high = self.seconds.low, self.seconds.high
+            seconds = low + draws.hash64(base, 9, *first[:2]) % (high - low + 1)
+            file = wav(seconds, reuse.identity(base, first), first.variation)
+            request.audio += 1
+            request.audio_files.append(file)
+            request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
+            if self.new < 1:
+                reuse.note_name(request, base, first)
+            request.length_known = False
 
 
 def wav(seconds: int, identity: bytes, variation: int) -> bytes:

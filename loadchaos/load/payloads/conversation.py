@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -19,11 +19,12 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads import live, secret_word
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent, SessionContent
 
-ORDER = 12
 _CACHED_MESSAGES = 512
 _MOST_TURNS = 1000
 
@@ -33,7 +34,7 @@ _MADE_UP_ONLY = ("parallel", "previous_response")
 _LIVE_PAYLOADS = ("conversation", "tools", "sampling", "structured")
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Number of `turns` and `tokens` of the last prompt of a conversation.
 
     `tokens` includes the template and all earlier turns. `parallel` conversations go on at a time: request n of this
@@ -48,7 +49,9 @@ class Options(ProfilePart):
     `tool_rounds` of these the model has to answer without a tool.
     """
 
+    ORDER: ClassVar[int] = 12
     ignores: ClassVar[frozenset[str] | None] = frozenset({"text", "near_limit"})
+    writes_turns: ClassVar[bool] = True
     turns: Annotated[IntRange, at_least(1, f"1 to {_MOST_TURNS:,} turns were expected", most=_MOST_TURNS)] = Range(8, 8)
     tokens: Annotated[IntRange, at_least(1, "a conversation has at least 1 token")] = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
@@ -94,7 +97,7 @@ class Options(ProfilePart):
         return self.tokens.high if "tokens" in self.model_fields_set else None
 
     def refusals(
-        self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
+        self, payloads: Collection[str], behaviours: Collection[str], endpoint: str
     ) -> Iterator[tuple[tuple[str, ...], str]]:
         if not self.is_live:
             return
@@ -132,15 +135,18 @@ class Options(ProfilePart):
             return "; ".join(self._describe_session())
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 
-    def per_request(self) -> dict[str, float]:
-        if self.is_live:
-            return {}  # how long the answers are is not known
-        last, turns = self.tokens.mean, self.turns.low
-        return {"tokens": last * (turns + 1) / (2 * turns)}
+    @property
+    def longest_text(self) -> int:
+        return self.tokens.high
 
-    def per_session(self, payloads: Iterable[str]) -> dict[str, float]:
-        """Average content of a session for `explain`; empty without live answers."""
-        return live.per_session(self, self.tool_rounds if "tools" in payloads else 0) if self.is_live else {}
+    def per_request(self) -> RequestContent:
+        if self.is_live:
+            return RequestContent()  # how long the answers are is not known
+        last, turns = self.tokens.mean, self.turns.low
+        return RequestContent(tokens=last * (turns + 1) / (2 * turns))
+
+    def per_session(self, payloads: Collection[str]) -> SessionContent | None:
+        return live.per_session(self, self.tool_rounds if "tools" in payloads else 0) if self.is_live else None
 
     def _describe_session(self) -> Iterator[str]:
         yield f"sessions of {self.turns} questions of {self.question} tokens, each with the server's own answers before it"
@@ -155,31 +161,30 @@ class Options(ProfilePart):
         if self.most_tokens is not None:
             yield f"prompts of at most {self.most_tokens} tokens"
 
-
-def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
-    if options.is_live:
-        live.add(request, facts)
-        return
-    step = request.step
-    number, turn_number = options.place(step.ordinal)
-    seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
-    overhead = facts.text.overhead if facts.text else 0
-    each = facts.text.turn_overhead if facts.text else None
-    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), request, facts)
-    sizes = _sizes(last - overhead - (options.turns.low - 1) * (each or 0), options.turns.low)
-    request.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
-    request.secret = secret_word.encode(request.owner, step.run_seed)
-    request.history = [
-        _message(facts.text, seed, i, size, request.secret) for i, size in enumerate(sizes[: 2 * turn_number])
-    ]
-    request.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
-    request.text_style = None
-    own = draws.Rng(draws.hash64(seed, 2 * turn_number))
-    write_prompt(request, facts, overhead + request.history_tokens + sizes[2 * turn_number], own)
-    if options.previous_response:
-        _name_responses(request, turn_number)
-    elif turn_number and each is None:
-        request.length_known = False  # what the template puts between turns is not known here
+    def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG002 - drawn by conversation, not by step
+        if self.is_live:
+            live.add(request, facts)
+            return
+        step = request.step
+        number, turn_number = self.place(step.ordinal)
+        seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
+        overhead = facts.text.overhead if facts.text else 0
+        each = facts.text.turn_overhead if facts.text else None
+        last = _limit_tokens(draws.Rng(seed).between(self.tokens.low, self.tokens.high), request, facts)
+        sizes = _sizes(last - overhead - (self.turns.low - 1) * (each or 0), self.turns.low)
+        request.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
+        request.secret = secret_word.encode(request.owner, step.run_seed)
+        request.history = [
+            _message(facts.text, seed, i, size, request.secret) for i, size in enumerate(sizes[: 2 * turn_number])
+        ]
+        request.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
+        request.text_style, request.script = None, "latin"
+        own = draws.Rng(draws.hash64(seed, 2 * turn_number))
+        write_prompt(request, facts, overhead + request.history_tokens + sizes[2 * turn_number], own)
+        if self.previous_response:
+            _name_responses(request, turn_number)
+        elif turn_number and each is None:
+            request.length_known = False  # what the template puts between turns is not known here
 
 
 def _name_responses(request: Request, turn: int) -> None:
@@ -195,7 +200,7 @@ def _name_responses(request: Request, turn: int) -> None:
 
 
 def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
-    available = wanted if facts.prompt_room is None else facts.prompt_room - request.image_tokens
+    available = sequence_limits(facts).prompt - request.image_tokens
     if available < wanted:
         request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)

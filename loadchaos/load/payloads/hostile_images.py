@@ -19,10 +19,10 @@ from loadchaos.core.errors import did_you_mean, why_unread
 from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 0
 _MAX_NAMED = 5
 _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
     "image": ("ok",),
@@ -31,12 +31,14 @@ _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
 }
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Your own `folder` instead of the shipped corpus; `only` selects files.
 
     Without a manifest, files without an image's suffix are not sent unless `only` names them.
     """
 
+    ORDER: ClassVar[int] = 0
+    file_option: ClassVar[str] = "folder"
     can_kill: ClassVar[bool] = True
 
     folder: str | None = None
@@ -76,23 +78,22 @@ class Options(ProfilePart):
         note = f" ({skipped})" if (skipped := self._skipped()) else ""
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
-    def per_request(self) -> dict[str, float]:
-        return {"images": 1.0, "uncounted_images": 1.0}
+    def per_request(self) -> RequestContent:
+        return RequestContent(images=1.0, uncounted_images=1.0)
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
-    """Put the image in front of the text. Its manifest decides the expected outcome."""
-    if facts.images is False:
-        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
-        return
-    selected = options.selected()
-    entry = selected[request.step.ordinal % len(selected)]
-    request.parts.append(_part(_folder(options.folder), entry))
-    request.images += 1
-    request.image_file = entry.file
-    request.image_tokens_known, request.image_names = False, None
-    if tuple(request.step.expect) == ("ok",):
-        request.expect = list(_EXPECTED_OUTCOMES[entry.right])
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:  # noqa: ARG002 - in turn, not drawn
+        """Put the image in front of the text. Its manifest decides the expected outcome."""
+        if facts.images is False:
+            request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+            return
+        selected = self.selected()
+        entry = selected[request.step.ordinal % len(selected)]
+        request.parts.append(_part(_folder(self.folder), entry))
+        request.images += 1
+        request.image_file = entry.file
+        request.image_tokens_known, request.image_names = False, None
+        if tuple(request.step.expect) == ("ok",):
+            request.expect = list(_EXPECTED_OUTCOMES[entry.right])
 
 
 def _folder(given: str | None) -> Path:

@@ -18,18 +18,19 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
+from loadchaos.core.model import SENT_AS_TEXT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import ImageSize
 from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, images
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.live import message
-from loadchaos.load.payloads.positions import Positions, longest_sequence
-from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.payloads.positions import NO_POSITION, Positions
+from loadchaos.load.payloads.text import corpus_for, write_prompt, write_short
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 20
 _USUAL_STEPS = (2048, 8192)
 """Tokens of a step of vLLM's server: its default, and that on GPUs with 70 GiB or more."""
 _STEPS_EACH = 2
@@ -45,25 +46,31 @@ _WRITING = frozenset(
 """Payloads that would write the same parts of the prompt."""
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Tokens at which an image begins, in turn, and the size of the image.
 
     Without `at` they are the ends of the first two steps of prefill. The server tells the size of a step, or 2,048 and 8,192
     are taken. Positions that do not fit the server are left out.
     """
 
+    ORDER: ClassVar[int] = 20
     ignores: ClassVar[frozenset[str] | None] = _WRITING
+    writes_turns: ClassVar[bool] = True
     at: Positions = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)
+
+    @property
+    def most_images(self) -> int:
+        return 1
 
     def sizes(self) -> Sequence[Size]:
         return (self.size,)
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         """Average content of a request for `explain`. Without `at`, with the usual size of a step."""
         at = self.at or (_USUAL_STEPS[0],)
         cost = image_tokens.predict("", self.size.width, self.size.height)
-        return {"tokens": sum(at) / len(at), "images": 1.0, "image_tokens": float(cost)}
+        return RequestContent(tokens=sum(at) / len(at), images=1.0, image_tokens=float(cost))
 
     def describe(self) -> str:
         where = " or ".join(f"{p:,}" for p in self.at) or "at the end of the first or second step of prefill"
@@ -77,29 +84,27 @@ class Options(ProfilePart):
         overhead = 0 if text is None else text.overhead + _turn_overhead(text)
         steps = (facts.step_tokens,) if facts.step_tokens else _USUAL_STEPS
         wanted = self.at or tuple(step * n for n in range(1, _STEPS_EACH + 1) for step in steps)
-        longest = longest_sequence(facts)
+        limits = sequence_limits(facts)
         cost, _ = image_tokens.token_cost(facts, self.size.width, self.size.height)
-        needed = cost + overhead + _QUESTION_TOKENS + output
-        return [p for p in wanted if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and p + needed <= longest]
+        most = min(limits.surely_fits - output, limits.prompt) - (cost + overhead + _QUESTION_TOKENS)
+        return [p for p in wanted if overhead + _ANSWER_TOKENS + _BEFORE_IMAGE < p <= most]
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Write an earlier turn so long that the image begins at one position."""
-    request.fixed_length = True
-    fitting = options.fitting(facts, request.output_tokens)
-    if facts.images is False:
-        write_prompt(request, facts, _SHORT_TOKENS, rng)
-        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
-        return
-    if not fitting or facts.text is None:
-        write_prompt(request, facts, _SHORT_TOKENS, rng)
-        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
-        return
-    tries = template_tokens(facts.text.overhead)
-    position = fitting[request.step.ordinal // len(tries) % len(fitting)]
-    _write_turn(request, facts.text, position - tries[request.step.ordinal % len(tries)], rng)
-    write_prompt(request, facts, facts.text.overhead + request.history_tokens + _QUESTION_TOKENS, rng)
-    images.add(request, _one_image(options.size), facts, rng)
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Write an earlier turn so long that the image begins at one position."""
+        request.fixed_length = True
+        fitting = self.fitting(facts, request.output_tokens)
+        if facts.images is False:
+            write_prompt(request, facts, _SHORT_TOKENS, rng)
+            request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+            return
+        if not fitting or facts.text is None:
+            write_short(request, facts, rng, NO_POSITION)
+            return
+        tries = template_tokens(facts.text.overhead)
+        position = fitting[request.step.ordinal // len(tries) % len(fitting)]
+        _write_turn(request, facts.text, position - tries[request.step.ordinal % len(tries)], rng)
+        write_prompt(request, facts, facts.text.overhead + request.history_tokens + _QUESTION_TOKENS, rng)
+        _one_image(self.size).add(request, facts, rng)
 
 
 def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> None:

@@ -17,9 +17,10 @@ from loadchaos.core.units import Size
 from loadchaos.load.payloads import image_tokens, reuse
 from loadchaos.load.payloads.image_formats import FORMATS, Format
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
 _PART_BEGINS: dict[str, bytes] = {name: _PART_BEGIN % f.media_type for name, f in FORMATS.items()}
 _PART_END = b'"}},'
@@ -58,6 +59,7 @@ class Options(reuse.NearlyReused):
     misses the cache.
     """
 
+    ORDER: ClassVar[int] = 0
     noun: ClassVar[str] = "image"
     size: ImageSize = Size(1024, 1024)
     aspect: Aspects = ()
@@ -78,6 +80,10 @@ class Options(reuse.NearlyReused):
             raise ValueError(f"a JPEG has at most {most} pixels a side here (got {self.sizes()[0]})")
         return self
 
+    @property
+    def most_images(self) -> int:
+        return self.count.high
+
     def sizes(self) -> Sequence[Size]:
         return _sizes(self.size, self.aspect)
 
@@ -96,9 +102,39 @@ class Options(reuse.NearlyReused):
         repeated = f"{others} repeated from {distance} requests earlier"
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
-        return {"images": self.count.mean, "image_tokens": self.count.mean * sum(costs) / len(costs)}
+        return RequestContent(images=self.count.mean, image_tokens=self.count.mean * sum(costs) / len(costs))
+
+    def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG002 - images are named by run, not drawn
+        """Put the images before the text, at most as many as the server takes."""
+        if facts.images is False:
+            request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+            return
+        ordinal = request.step.ordinal
+        base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic)
+        wanted = self.count_of(base, ordinal)
+        count = wanted if facts.max_images is None else min(wanted, facts.max_images)
+        if count < wanted:
+            request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
+        sizes = _sizes(self.size, self.aspect)
+        makers = [_SizedImage(self.format, size, facts) for size in sizes]
+        fitting = _most_fitting(makers, facts)
+        if "rejected" not in request.step.expect and fitting is not None and fitting < count:
+            request.notes.append(f"{fitting} images instead of {count}: the server's limit")
+            count = fitting
+        all_new, part_begin = self.new >= 1, _PART_BEGINS[self.format]
+        for slot in range(count):
+            image = reuse.FirstUse(ordinal, slot) if all_new else self.first_use(base, ordinal, slot)
+            maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, *image[:2]) % len(makers)]
+            name = (ordinal, slot) if self.uuid == "fresh" else image
+            end = _PART_END if self.uuid is None else b'"},"uuid":"lc-%016x-%s"},' % (base, _joined(name))
+            request.parts += (part_begin, *maker.base64(reuse.identity(base, image), image.variation), end)
+            if not all_new:
+                reuse.note_name(request, base, name)
+            request.image_tokens += maker.tokens
+            request.image_tokens_known = request.image_tokens_known and maker.measured
+        request.images += count
 
 
 @functools.lru_cache(maxsize=64)
@@ -108,37 +144,6 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     area = size.width * size.height
     widths = [max(1, round(math.sqrt(area * w / h))) for w, h in aspects]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
-
-
-def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
-    """Put the images before the text, at most as many as the server takes."""
-    if facts.images is False:
-        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
-        return
-    ordinal = request.step.ordinal
-    base = reuse.base_of(request.step.run_seed, request.step.phase, request.step.traffic)
-    wanted = options.count_of(base, ordinal)
-    count = wanted if facts.max_images is None else min(wanted, facts.max_images)
-    if count < wanted:
-        request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
-    sizes = _sizes(options.size, options.aspect)
-    makers = [_SizedImage(options.format, size, facts) for size in sizes]
-    fitting = _most_fitting(makers, facts)
-    if "rejected" not in request.step.expect and fitting is not None and fitting < count:
-        request.notes.append(f"{fitting} images instead of {count}: the server's limit")
-        count = fitting
-    all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
-    for slot in range(count):
-        image = reuse.FirstUse(ordinal, slot) if all_new else options.first_use(base, ordinal, slot)
-        maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, *image[:2]) % len(makers)]
-        name = (ordinal, slot) if options.uuid == "fresh" else image
-        end = _PART_END if options.uuid is None else b'"},"uuid":"lc-%016x-%s"},' % (base, _joined(name))
-        request.parts += (part_begin, *maker.base64(reuse.identity(base, image), image.variation), end)
-        if not all_new:
-            reuse.note_name(request, base, name)
-        request.image_tokens += maker.tokens
-        request.image_tokens_known = request.image_tokens_known and maker.measured
-    request.images += count
 
 
 class _SizedImage:
@@ -152,8 +157,8 @@ class _SizedImage:
 
 
 def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
-    """Most images of the largest size beside a short text. None where a length is unknown."""
-    if facts.prompt_room is None or not all(maker.measured for maker in makers):
+    """Most images of the largest size beside a short text. None where the tokens of a size are unknown."""
+    if not all(maker.measured for maker in makers):
         return None
     return room_for_images(facts, max(maker.tokens for maker in makers))
 
@@ -161,7 +166,7 @@ def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
 def room_for_images(facts: Facts, tokens_each: int) -> int:
     """Number of images that fit the server's context beside a short text."""
     beside = SHORTEST_TEXT_TOKENS + (facts.text.overhead if facts.text else 0)
-    return max(0, ((facts.prompt_room or 0) - beside) // max(1, tokens_each))
+    return max(0, (sequence_limits(facts).prompt - beside) // max(1, tokens_each))
 
 
 def _joined(name: tuple[int, ...]) -> bytes:

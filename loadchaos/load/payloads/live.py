@@ -14,17 +14,18 @@ import orjson
 from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.ledger.rows import CallText
+from loadchaos.core.ledger.rows import AnswerRow, CallText
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.core.unit_fields import DurationS
 from loadchaos.core.units import Range, describe_duration
 from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.profile.base import ProfilePart
-from loadchaos.server.dialects import DIALECTS
+from loadchaos.profile.request_options import SessionContent
 
 if TYPE_CHECKING:
     from loadchaos.load.payloads.conversation import Options as LiveOptions
@@ -36,7 +37,6 @@ _TEMPLATE_TOKENS = 16
 _TOOL_ORDER_TOKENS = 256
 """Tokens of the order to call tools that a template writes beside their definitions, estimated from above."""
 _TOKENS_PER_JSON_BYTE = 0.5
-_NO_LIMIT = 1 << 62
 _MERGED_TOKENS = 2
 """Tokens of a message that may merge with its template."""
 
@@ -114,9 +114,8 @@ class SentBack(NamedTuple):
         return [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> SentBack:
-        calls = [ToolCall(str(c["name"]), str(c["arguments"]), str(c["id"])) for c in row.get("calls") or ()]
-        return cls(str(row.get("text") or ""), tuple(calls))
+    def from_row(cls, row: AnswerRow) -> SentBack:
+        return cls(row["text"], tuple(ToolCall(c["name"], c["arguments"], c["id"]) for c in row["calls"]))
 
 
 @dataclass(frozen=True)
@@ -245,15 +244,9 @@ class Session:
         return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
-        facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
         output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
-        limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
-        if facts.input_limit is not None:
-            whole = dialect is not None and not dialect.context_fits
-            limits.append(facts.input_limit - (output if whole else 0))
-        if self.options.most_tokens is not None:
-            limits.append(self.options.most_tokens)
-        return min(limits, default=_NO_LIMIT)
+        most = sequence_limits(self.facts).prompt_beside(output)
+        return most if self.options.most_tokens is None else min(most, self.options.most_tokens)
 
     def _draw(self, kind: int, number: int, bounds: Range, branch: int = 0) -> int:
         return draws.Rng(draws.hash64(self.step.seed, kind, branch, number)).between(bounds.low, bounds.high)
@@ -276,19 +269,14 @@ def add(request: Request, facts: Facts) -> None:
     request.length_known = request.text_tokens is not None
 
 
-def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
-    """Average content of a session with `rounds` of tool calls a question. `requests` in all, `in_a_row` on the longest
-    path, and seconds to think on it.
-    """
+def per_session(options: LiveOptions, rounds: int) -> SessionContent:
+    """Average content of a session with `rounds` of tool calls a question; `in_a_row` and `think_s` on its longest path."""
     branches, lengths = options.branches, range(options.turns.low, options.turns.high + 1)
     turns = sum(lengths) / len(lengths)
     extra = 0 if branches is None else sum((branches.count - 1) * max(0, n - branches.after) for n in lengths)
     mean_s = 0.0 if options.think is None else min(options.think.mean, options.think.most or options.think.mean)
-    return {
-        "requests": (turns + extra / len(lengths)) * (1 + rounds),
-        "in_a_row": turns * (1 + rounds),
-        "think_s": (turns - 1) * mean_s,
-    }
+    requests = (turns + extra / len(lengths)) * (1 + rounds)
+    return SessionContent(requests, turns * (1 + rounds), (turns - 1) * mean_s)
 
 
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
@@ -306,10 +294,6 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
             branch, number, history = place.branch, 0, replace(history, branch=place.branch)
         number += 1
     return session.step_of(history)
-
-
-def is_session(payload: Mapping[str, object]) -> bool:
-    return bool(getattr(payload.get("conversation"), "is_live", False))
 
 
 def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:

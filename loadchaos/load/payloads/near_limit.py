@@ -11,19 +11,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
+from loadchaos.core.model import Facts, Outcome, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
-from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.payloads.base import Payload
+from loadchaos.load.payloads.text import write_prompt, write_short
+from loadchaos.load.sequence_limits import refusal_limits
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
-ORDER = 20
 Reach = Literal["one", "edge", "over"]
 _REACH_TEXTS: Mapping[Reach, str] = {"one": "of 1 token", "edge": "up to the limit", "over": "beyond the limit"}
-_UNKNOWN_LIMIT_TOKENS = 64
 _OVERSHOOT_TOKENS = 64
 """Tokens by which prompt and output exceed the context on `over` rungs."""
 
@@ -38,7 +39,7 @@ class Rung(ProfilePart):
     output: Reach
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Rungs of the ladder: the `band` below the limit, then `plus` above it.
 
     The band goes in steps of `step` and always includes its last value. Each length is sent with each of `output`. `limit`,
@@ -46,6 +47,7 @@ class Options(ProfilePart):
     less than its context). Without it, the limit is searched before the load, with at most 40 one-token answers.
     """
 
+    ORDER: ClassVar[int] = 20
     can_kill: ClassVar[bool] = True
 
     band: IntRange = Range(-1100, -1)
@@ -63,7 +65,11 @@ class Options(ProfilePart):
             raise ValueError(f"plus counts from the limit up (got {min(self.plus)})")
         return self
 
-    def variants(self) -> Sequence[Options]:
+    @property
+    def searches_limit(self) -> bool:
+        return self.limit is None
+
+    def in_turn(self) -> Sequence[Options]:
         return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
 
     def rungs(self) -> list[Rung]:
@@ -74,9 +80,9 @@ class Options(ProfilePart):
         below = [Rung(margin=m, output=o) for m in margins for o in self.output]
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         """Average content for `explain`; without `limit`, the context's length is known only when the server is."""
-        return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
+        return RequestContent(tokens=float(self.limit)) if self.limit else RequestContent(whole_contexts=1.0)
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
         return [_max_output(rung) for rung in self.rungs()]
@@ -88,22 +94,22 @@ class Options(ProfilePart):
             f"{self.step}{above}; answers {', '.join(_REACH_TEXTS[reach] for reach in self.output)}"
         )
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Set text, output and expected outcome of one rung. If the limit is unknown, a short prompt is sent instead."""
-    rung = options.rung or options.rungs()[request.step.ordinal % len(options.rungs())]
-    limit = _limit(facts, options.limit)
-    request.fixed_length = True
-    if limit is None or facts.text is None or limit + rung.margin - request.image_tokens <= facts.text.overhead:
-        write_prompt(request, facts, _UNKNOWN_LIMIT_TOKENS, rng)
-        request.output = Output(max=1)
-        request.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
-        return
-    write_prompt(request, facts, limit + rung.margin - request.image_tokens, rng)
-    request.edge = rung.margin
-    request.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
-    if tuple(request.step.expect) == ("ok",):
-        request.expect = list(expected_outcomes(rung, facts))
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Set text, output and expected outcome of one rung. If the limit is unknown, a short prompt is sent instead."""
+        rung = self.rung or self.rungs()[request.step.ordinal % len(self.rungs())]
+        limits = refusal_limits(facts, self.limit)
+        tokens = 0 if limits is None else limits.prompt + 1 + rung.margin
+        request.fixed_length = True
+        if limits is None or facts.text is None or tokens - request.image_tokens <= facts.text.overhead:
+            request.output = Output(max=1)
+            why = "the server's limit or token count is unknown, or the limit is too small"
+            write_short(request, facts, rng, why)
+            return
+        write_prompt(request, facts, tokens - request.image_tokens, rng)
+        request.edge = rung.margin
+        request.output = _output(rung.output, max(1, limits.whole - tokens))
+        if tuple(request.step.expect) == ("ok",):
+            request.expect = list(expected_outcomes(rung, facts))
 
 
 def _output(reach: Reach, remaining: int) -> Output:
@@ -116,26 +122,6 @@ def _max_output(rung: Rung) -> int:
     if rung.output == "one" or rung.margin >= 0:
         return 1
     return -rung.margin + (_OVERSHOOT_TOKENS if rung.output == "over" else 0)
-
-
-def _limit(facts: Facts, from_profile: int | None) -> int | None:
-    """Return the shortest prompt that is too long. It is the context, or one more than the longest prompt. The profile's
-    limit is used where the server does not report one: no context, or one its KV cache may not hold.
-    """
-    dialect = DIALECTS.get(facts.dialect)
-    context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
-    longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else from_profile
-    return min((n for n in (facts.max_model_len, longest) if n is not None), default=None)
-
-
-def _sequence_limit(facts: Facts, limit: int) -> int:
-    """Return the limit of prompt and answer together: the context. Where LMDeploy's KV cache holds less, one bound holds
-    for both: `max_session_len` of its pytorch engine, to which it cuts `max_new_tokens` silently.
-    """
-    dialect = DIALECTS.get(facts.dialect)
-    if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
-        return limit - 1 + dialect.answer_beyond_prompt
-    return facts.max_model_len or limit
 
 
 def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:

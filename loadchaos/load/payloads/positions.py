@@ -7,20 +7,21 @@ Longer prompts pass the earlier positions in prefill.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from loadchaos.core.model import SENT_SHORT, Facts, Output
+from loadchaos.core.model import Facts, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
-from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.payloads.base import Payload
+from loadchaos.load.payloads.text import write_prompt, write_short
+from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 20
-_SHORT_TOKENS = 64
+NO_POSITION = "no position fits the server, or its context or token count is unknown"
 
 
 def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
@@ -33,25 +34,20 @@ Positions = Annotated[tuple[int, ...], AfterValidator(_positive)]
 SideTokens = Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")]
 
 
-def longest_sequence(facts: Facts) -> int:
-    """Tokens of the longest sequence that the server takes; -1: unknown."""
-    limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
-    return min((n for n in limits if n is not None), default=-1)
-
-
-class Options(ProfilePart):
+class Options(Payload):
     """Positions to cross, in turn.
 
     Those that do not fit the server are left out.
     A prompt ends `before` tokens before its position, and the answer goes on for `past` tokens.
     """
 
+    ORDER: ClassVar[int] = 20
     at: Positions = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
     before: SideTokens = Range(1, 24)
     past: SideTokens = Range(8, 40)
 
-    def per_request(self) -> dict[str, float]:
-        return {"tokens": sum(self.at) / len(self.at)}
+    def per_request(self) -> RequestContent:
+        return RequestContent(tokens=sum(self.at) / len(self.at))
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own
         return [float(self.before.high + self.past.high)]
@@ -62,20 +58,19 @@ class Options(ProfilePart):
 
     def fitting(self, facts: Facts) -> Sequence[int]:
         """Positions that a sequence can cross on this server."""
-        longest = longest_sequence(facts)
+        limits = sequence_limits(facts)
+        most = min(limits.surely_fits - self.past.high, limits.prompt + self.before.low)
         least = (facts.text.overhead if facts.text is not None else 0) + self.before.high + 1
-        return [p for p in self.at if p > least and p + self.past.high <= longest]
+        return [p for p in self.at if least < p <= most]
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    fitting = options.fitting(facts)
-    request.fixed_length = True
-    if not fitting or facts.text is None:
-        write_prompt(request, facts, _SHORT_TOKENS, rng)
-        request.output = Output(max=1)
-        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
-        return
-    before = rng.between(options.before.low, options.before.high)
-    past = rng.between(options.past.low, options.past.high)
-    write_prompt(request, facts, fitting[request.step.ordinal % len(fitting)] - before, rng)
-    request.output = Output(exact=before + past)
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        fitting = self.fitting(facts)
+        request.fixed_length = True
+        if not fitting or facts.text is None:
+            write_short(request, facts, rng, NO_POSITION)
+            request.output = Output(max=1)
+            return
+        before = rng.between(self.before.low, self.before.high)
+        past = rng.between(self.past.low, self.past.high)
+        write_prompt(request, facts, fitting[request.step.ordinal % len(fitting)] - before, rng)
+        request.output = Output(exact=before + past)

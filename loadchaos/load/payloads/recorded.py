@@ -11,18 +11,19 @@ from pydantic import model_validator
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_recording
 from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
-ORDER = 0
 
-
-class Options(ProfilePart):
+class Options(Payload):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
 
+    ORDER: ClassVar[int] = 0
+    file_option: ClassVar[str] = "trace"
     ignores: ClassVar[frozenset[str] | None] = None
     trace: str
 
@@ -38,34 +39,31 @@ class Options(ProfilePart):
                 raise ValueError(f"{self.trace}: the body of request {send.id} is missing: {recorded.body_file(send)}")
         return self
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         sends = request_trace.read(Path(self.trace)).sends
         images = sum(s.images for s in sends) / len(sends)
-        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+        return RequestContent(bodies=1.0, images=images, uncounted_images=images)
 
     def describe(self) -> str:
         return f"the recorded bodies of {Path(self.trace).name}"
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
-    """Set the whole request; nothing of it is fitted to the server."""
-    recorded = request_trace.read(Path(options.trace))
-    send = recorded.sends[request.step.ordinal % len(recorded.sends)]
-    file = recorded.body_file(send)
-    try:
-        body = file.read_bytes()
-    except OSError as e:
-        raise LedgerError(
-            f"{file}: the recorded body cannot be read: {e.strerror}; write the trace again with `loadchaos replay --export`"
-        ) from e
-    request.path, request.body, request.stream = (
-        send.path,
-        with_model(body, recorded.header.model, facts.model),
-        send.stream,
-    )
-    request.images, request.max_tokens = send.images, send.max_tokens
-    request.image_names = None if send.images else []
-    request.contract = contract_of_recording(file, guides_tools=DIALECTS.get(facts.dialect, UNKNOWN).guides_tools)
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:  # noqa: ARG002 - the interface
+        """Set the whole request; nothing of it is fitted to the server."""
+        recorded = request_trace.read(Path(self.trace))
+        send = recorded.sends[request.step.ordinal % len(recorded.sends)]
+        file = recorded.body_file(send)
+        try:
+            body = file.read_bytes()
+        except OSError as e:
+            raise LedgerError(
+                f"{file}: the recorded body cannot be read: {e.strerror}; write the trace again with "
+                "`loadchaos replay --export`"
+            ) from e
+        request.path, request.stream = send.path, send.stream
+        request.body = with_model(body, recorded.header.model, facts.model)
+        request.images, request.max_tokens = send.images, send.max_tokens
+        request.image_names = None if send.images else []
+        request.contract = contract_of_recording(file, guides_tools=DIALECTS.get(facts.dialect, UNKNOWN).guides_tools)
 
 
 def with_model(body: bytes, recorded: str, served: str) -> bytes:

@@ -24,26 +24,26 @@ from pydantic import model_validator
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.json_lines import json_lines, read_text
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bard": "assistant", "bing": "assistant", "system": "system",
 }  # fmt: skip
-Body = dict[str, Any]
+Body = dict[str, object]
 """A body of a request, or a part of one, as the file has it."""
 _PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Requests of `file`: one per line (.jsonl) or all in one value (.json).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
@@ -51,6 +51,8 @@ class Options(ProfilePart):
     sends the file's model.
     """
 
+    ORDER: ClassVar[int] = 0
+    file_option: ClassVar[str] = "file"
     ignores: ClassVar[frozenset[str] | None] = None
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
@@ -71,15 +73,34 @@ class Options(ProfilePart):
             for g in found
         ]
 
-    def per_request(self) -> dict[str, float]:
+    def per_request(self) -> RequestContent:
         found = read(self.file, self.turns)
         images = sum(g.images for g in found) / len(found)
-        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+        return RequestContent(bodies=1.0, images=images, uncounted_images=images)
 
     def describe(self) -> str:
         return (
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
         )
+
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Set the whole request; nothing of it is fitted to the server."""
+        found = read(self.file, self.turns)
+        given = found[rng.bits() % len(found) if self.order == "sampled" else request.step.ordinal % len(found)]
+        request.stream = request.stream if given.stream is None else given.stream
+        model = given.model if self.keep_model and given.model is not None else facts.model
+        parts = [b'{"model":', orjson.dumps(model)]
+        request.max_tokens = given.max_tokens
+        if given.open_ended:
+            request.max_tokens = request.output_tokens
+            parts.append(b',"max_tokens":%d' % request.max_tokens)
+        if request.stream:
+            parts.append(b',"stream":true')
+            if not given.stream_options:
+                parts.append(b',"stream_options":{"include_usage":true}')
+        request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
+        request.images, request.image_names = given.images, None if given.images else []
+        request.contract, request.answers = given.contract, given.answers
 
 
 @dataclass(frozen=True)
@@ -99,26 +120,6 @@ class FileRequest:
     open_ended: bool
     answers: int = 1
     contract: AnswerContract | None = None
-
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Set the whole request; nothing of it is fitted to the server."""
-    found = read(options.file, options.turns)
-    given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
-    request.stream = request.stream if given.stream is None else given.stream
-    model = given.model if options.keep_model and given.model is not None else facts.model
-    parts = [b'{"model":', orjson.dumps(model)]
-    request.max_tokens = given.max_tokens
-    if given.open_ended:
-        request.max_tokens = request.output_tokens
-        parts.append(b',"max_tokens":%d' % request.max_tokens)
-    if request.stream:
-        parts.append(b',"stream":true')
-        if not given.stream_options:
-            parts.append(b',"stream_options":{"include_usage":true}')
-    request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
-    request.images, request.image_names = given.images, None if given.images else []
-    request.contract, request.answers = given.contract, given.answers
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
@@ -144,7 +145,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
     return tuple(found)
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
+def _records(path: Path) -> Iterator[tuple[str, object]]:
     """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = read_text(path)
     if path.suffix == ".json":
@@ -161,7 +162,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     yield from json_lines(path, text)
 
 
-def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
+def _bodies(record: object, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
     """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
@@ -170,15 +171,17 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bo
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
         yield None, record, True
     elif "conversations" in record:  # ShareGPT
-        messages = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])]
+        messages: list[Body] = [
+            {"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])
+        ]
         # An excerpt of a longer one may begin with an answer; templates need a question first.
         messages = list(itertools.dropwhile(lambda m: m["role"] == "assistant", messages))
         yield from _one_per_question(messages, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
-        for body in record["payloads"]:
+        for body in _items(record, "payloads"):
             yield None, body, True
     elif "turns" in record:  # AIPerf's multi_turn has no answers: placeholders stand between the questions
-        questions = [message for item in record["turns"] for message in _from_aiperf(item)["messages"]]
+        questions = [message for item in _items(record, "turns") for message in _items(_from_aiperf(item), "messages")]
         yield from _one_per_question(
             [m for question in questions for m in (question, _PLACEHOLDER_ANSWER)][:-1], all_turns
         )
@@ -190,11 +193,18 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, Body, bo
         )
 
 
-def _turn_list(turns: Any) -> list[Mapping[str, Any]]:
-    data = isinstance(turns, list) and all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in turns)
-    if not data:
+def _turn_list(turns: object) -> list[Mapping[str, object]]:
+    items: list[Any] = turns if isinstance(turns, list) else [None]
+    if not all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in items):
         raise ValueError('conversations: a list of {"from": ..., "value": ...} was expected')
-    return list(turns)
+    return items
+
+
+def _items(record: Mapping[str, object], key: str) -> list[Any]:
+    found = record[key]
+    if not isinstance(found, list):
+        raise ValueError(f"{key}: a list was expected (got {found!r:.40})")
+    return found
 
 
 def _role(name: object) -> str:
@@ -209,7 +219,7 @@ def _one_per_question(messages: list[Body], all_turns: bool) -> Iterator[tuple[s
         yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
 
 
-def _from_aiperf(record: Any) -> Body:
+def _from_aiperf(record: object) -> Body:
     if not isinstance(record, Mapping):
         raise ValueError(f"a turn with text or images was expected (got {record!r:.40})")
     texts, images = record.get("texts") or [record.get("text") or ""], record.get("images") or []
@@ -242,7 +252,7 @@ def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) ->
         path,
         None if model is None else str(model),
         orjson.dumps(body)[1:-1],
-        stream,
+        None if stream is None else bool(stream),
         "stream_options" in body,
         limit,
         images,
@@ -252,8 +262,8 @@ def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) ->
     )
 
 
-def _image_parts(body: Mapping[str, Any]) -> Iterator[Body]:
-    for message in body.get("messages") or ():
+def _image_parts(body: Mapping[str, object]) -> Iterator[Body]:
+    for message in _items(body, "messages") if body.get("messages") else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and part.get("type") == "image_url":

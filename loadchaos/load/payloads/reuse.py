@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from loadchaos.core import rng as draws
 from loadchaos.core.unit_fields import IntRange, Share
 from loadchaos.core.units import Range
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 
 
 class FirstUse(NamedTuple):
@@ -23,7 +23,7 @@ class FirstUse(NamedTuple):
     variation: int = 0
 
 
-class Reused(ProfilePart):
+class Reused(Payload):
     """Number of files of a request, and the share of them that is new."""
 
     noun: ClassVar[str]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, Share, at_least
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 
-ORDER = 30
 _AS_GIVEN = (
     "prompt_logprobs", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty",
 )  # fmt: skip
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Sampling parameters of a request.
 
     `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
@@ -31,6 +30,7 @@ class Options(ProfilePart):
     sent as they are.
     """
 
+    ORDER: ClassVar[int] = 30
     n: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
     logprobs: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
     prompt_logprobs: int | None = Field(default=None, ge=0)
@@ -71,28 +71,27 @@ class Options(ProfilePart):
         given = self.model_dump(mode="json", exclude_unset=True)
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Add the fields to the body; parameters that are not given are not sent."""
-    if options.n is not None:
-        request.extra["n"] = n = rng.between(options.n.low, options.n.high)
-        if n > 1:
-            request.extra["temperature"] = 1.0  # equal answers to one question are refused
-    if options.logprobs is not None:
-        request.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
-    request.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
-    if options.seeded is not None:
-        request.extra["seed"] = request.step.seed & 0x7FFFFFFF if options.seeded else None
-    if options.thinking is not None:
-        request.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
-    if options.reasoning_effort is not None:
-        request.extra["reasoning_effort"] = options.reasoning_effort
-    if options.thinking is not None or options.reasoning_effort is not None:
-        request.length_known = False  # a template says it in words of its own
-    if options.models:
-        request.model = _draw_model(options.models, rng.share())
-    if options.adapters is not None and facts.lora_adapters and rng.share() < options.adapters:
-        request.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Add the fields to the body; parameters that are not given are not sent."""
+        if self.n is not None:
+            request.extra["n"] = n = rng.between(self.n.low, self.n.high)
+            if n > 1:
+                request.extra["temperature"] = 1.0  # equal answers to one question are refused
+        if self.logprobs is not None:
+            request.extra |= {"logprobs": True, "top_logprobs": rng.between(self.logprobs.low, self.logprobs.high)}
+        request.extra |= {name: value for name in _AS_GIVEN if (value := getattr(self, name)) is not None}
+        if self.seeded is not None:
+            request.extra["seed"] = request.step.seed & 0x7FFFFFFF if self.seeded else None
+        if self.thinking is not None:
+            request.extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        if self.reasoning_effort is not None:
+            request.extra["reasoning_effort"] = self.reasoning_effort
+        if self.thinking is not None or self.reasoning_effort is not None:
+            request.length_known = False  # a template says it in words of its own
+        if self.models:
+            request.model = _draw_model(self.models, rng.share())
+        if self.adapters is not None and facts.lora_adapters and rng.share() < self.adapters:
+            request.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
 
 
 def _draw_model(models: dict[str, float], share: float) -> str:

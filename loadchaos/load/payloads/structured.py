@@ -9,19 +9,18 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import orjson
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.contract import AnswerContract, Schema, SchemaRule, compiled
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
-ORDER = 31
 Kind = Literal["small", "deep", "wide", "choice"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -35,7 +34,7 @@ def _check_schema(value: object) -> object:
     raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """`json_schema`: `small`, `deep`, `wide`, `choice`, or your own schema.
 
     `deep` nests objects, `wide` has many fields, `choice` is an enumeration. `variants` different schemas of the kind make
@@ -43,6 +42,7 @@ class Options(ProfilePart):
     some texts. Answers are checked against the rule, unless `strict` is false or their finish_reason is length.
     """
 
+    ORDER: ClassVar[int] = 31
     json_schema: Annotated[Kind | Schema, BeforeValidator(_check_schema)] = "small"
     regex: str | None = Field(default=None, min_length=1)
     choices: tuple[str, ...] = ()
@@ -72,28 +72,27 @@ class Options(ProfilePart):
         many = f" ({self.variants} different schemas)" if self.variants > 1 else ""
         return f"answers in a {kind} JSON schema{many}"
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Ask for an answer that follows the rule, and hold it to the rule."""
-    variant = rng.bits() % options.variants
-    if options.regex is not None or options.choices:
-        regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)
-        field = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version).regex_field
-        if field:
-            request.extra |= _regex_fields(field, regex)
-            request.contract = _regex_contract(regex, options.choices) if options.strict else None
-            return
-        # A server that takes no regex gets the schema of a JSON string.
-        text: Schema = {"type": "string", "pattern": f"^(?:{regex})$"}
-        schema: Schema = {"enum": list(options.choices)} if options.choices else text
-    else:
-        kind = options.json_schema
-        schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
-    request.extra["response_format"] = {
-        "type": "json_schema",
-        "json_schema": {"name": f"answer_{variant}", "schema": schema, "strict": options.strict},
-    }
-    request.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Ask for an answer that follows the rule, and hold it to the rule."""
+        variant = rng.bits() % self.variants
+        if self.regex is not None or self.choices:
+            regex = self.regex or "|".join(re.escape(choice) for choice in self.choices)
+            field = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version).regex_field
+            if field:
+                request.extra |= _regex_fields(field, regex)
+                request.contract = _regex_contract(regex, self.choices) if self.strict else None
+                return
+            # A server that takes no regex gets the schema of a JSON string.
+            text: Schema = {"type": "string", "pattern": f"^(?:{regex})$"}
+            schema: Schema = {"enum": list(self.choices)} if self.choices else text
+        else:
+            kind = self.json_schema
+            schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
+        request.extra["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": f"answer_{variant}", "schema": schema, "strict": self.strict},
+        }
+        request.contract = schema_contract(orjson.dumps(schema)) if self.strict else None
 
 
 def _regex_fields(field: str, regex: str) -> dict[str, object]:

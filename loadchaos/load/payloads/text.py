@@ -7,20 +7,22 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.model import SENT_SHORT, Facts, TextFacts
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.secret_word import Alphabet, alphabet
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.request_options import RequestContent
 
-ORDER = 10
 SHORTEST_TEXT_TOKENS = 16
+_SHORT_TOKENS = 64
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = [
@@ -55,7 +57,7 @@ class SharedPrefix(ProfilePart):
     groups: int = Field(default=1, gt=0)
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """Length and style of a prompt; prompts differ from their first word on.
 
     `tokens` counts template and text; images come on top. `script` writes in Chinese and Japanese, emoji or code, each word
@@ -63,6 +65,7 @@ class Options(ProfilePart):
     of these names, equal words for equal names.
     """
 
+    ORDER: ClassVar[int] = 10
     tokens: Annotated[IntRange, at_least(1, "a prompt has at least 1 token")] = Range(64, 64)
     shared_prefix: SharedPrefix | None = None
     script: Literal["latin", "cjk", "emoji", "code", "mixed"] = "latin"
@@ -84,6 +87,9 @@ class Options(ProfilePart):
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
+    def scripts(self) -> Sequence[str]:
+        return _SCRIPTS[1:] if self.script == "mixed" else () if self.script == "latin" else (self.script,)
+
     @property
     def prompts_differ(self) -> bool:
         return self.shared_prefix is None and not self.blocks
@@ -94,32 +100,24 @@ class Options(ProfilePart):
         script = "" if self.script == "latin" else f" ({self.script})"
         return f"{self.tokens} tokens of text{script}{shared}"
 
-    def per_request(self) -> dict[str, float]:
-        return {"tokens": self.tokens.mean}
+    @property
+    def longest_text(self) -> int:
+        return self.tokens.high
+
+    def per_request(self) -> RequestContent:
+        return RequestContent(tokens=self.tokens.mean)
+
+    def add(self, request: Request, facts: Facts, rng: draws.Rng) -> None:
+        wanted = rng.between(self.tokens.low, self.tokens.high)
+        script: str = self.script
+        if script == "mixed":
+            script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
+        if self.shared_prefix is not None or self.blocks or script != "latin":
+            request.text_style, request.script = self, script
+        request.wanted_tokens = wanted
+        write_prompt(request, facts, wanted, rng)
 
 
-def add(request: Request, options: Options, facts: Facts, rng: draws.Rng) -> None:
-    wanted = rng.between(options.tokens.low, options.tokens.high)
-    script: str = options.script
-    if script == "mixed":
-        script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
-    if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
-        request.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
-    request.wanted_tokens = wanted
-    write_prompt(request, facts, wanted, rng)
-
-
-@dataclass(frozen=True)
-class TextStyle:
-    """Style of a prompt, apart from its length."""
-
-    shared: SharedPrefix | None = None
-    script: str = "latin"
-    blocks: tuple[int, ...] = ()
-    block_tokens: int = 512
-
-
-_PLAIN = TextStyle()
 QUOTE_ORDER = "Repeat these words, with single blanks between them and nothing else:"
 """Order of the payload `quote`; the words follow it, each with its leading blank."""
 _ORDER_RESERVE = 1.5
@@ -127,7 +125,7 @@ _ORDER_RESERVE = 1.5
 
 def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
     """Write a text that costs exactly `tokens` with the template, or as little more as words allow."""
-    style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
+    style, script = request.text_style, request.script
     known = facts.text or _GUESS
     template_tokens = known.overhead + request.history_tokens
     own_tokens = max(1, tokens - template_tokens)
@@ -135,11 +133,11 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
         request.notes.append(
             f"{own_tokens + template_tokens} prompt tokens instead of {tokens}: the chat template needs that many"
         )
-    if style.script != "latin" and style.script not in dict(known.scripts):
-        request.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
-    corpus = corpus_for(known, style.script)
+    if script != "latin" and script not in dict(known.scripts):
+        request.notes.append(f"Latin instead of {script}: the token count of its words is unknown on this server")
+    corpus = corpus_for(known, script)
     opening = ""
-    if facts.text is not None and style is not _PLAIN:
+    if facts.text is not None and style is not None:
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
         own_tokens -= sum(cost for _, cost in parts)
         opening = "".join([text for text, _ in parts])
@@ -158,16 +156,22 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
     request.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
 
 
+def write_short(request: Request, facts: Facts, rng: draws.Rng, why: str) -> None:
+    """Write a short prompt in place of one that cannot be made, and note why."""
+    write_prompt(request, facts, _SHORT_TOKENS, rng)
+    request.notes.append(f"{why}: {SENT_SHORT}")
+
+
 def _shared_opening(
-    corpus: _Corpus, known: TextFacts, style: TextStyle, available: int, rng: draws.Rng
+    corpus: _Corpus, known: TextFacts, style: Options, available: int, rng: draws.Rng
 ) -> list[tuple[str, int]]:
     """Make the parts that other prompts begin with, too: (text, tokens) each."""
     parts = []
-    if style.shared is not None:
-        group = rng.between(1, style.shared.groups)
-        tokens = min(style.shared.tokens - known.overhead, available)
+    if style.shared_prefix is not None:
+        group = rng.between(1, style.shared_prefix.groups)
+        tokens = min(style.shared_prefix.tokens - known.overhead, available)
         if tokens > 0:
-            parts.append((corpus.text_of(tokens, draws.Rng(draws.hash64(style.shared.tokens, group))), tokens))
+            parts.append((corpus.text_of(tokens, draws.Rng(draws.hash64(style.shared_prefix.tokens, group))), tokens))
     size = style.block_tokens
     return parts + [
         (corpus.text_of(size, draws.Rng(draws.hash64(77, name))), size) for name in style.blocks[: available // size]

@@ -6,7 +6,7 @@ The chat template writes them into the prompt, so its length is not known before
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import orjson
 from pydantic import model_validator
@@ -15,12 +15,11 @@ from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
+from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.contract import AnswerContract, Schema, SchemaRule
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
-ORDER = 32
 _MARKS = ("</tool_call>", "<tool_call>", "</parameter>", "[TOOL_CALLS]")
 """Marks by which tool parsers find a call in the text of an answer: hermes and qwen, XML formats, Mistral.
 
@@ -28,7 +27,7 @@ A parser that searches the whole text ends a call at such a mark inside an argum
 """
 
 
-class Options(ProfilePart):
+class Options(Payload):
     """`count` tools.
 
     `choice` as in OpenAI's API, `named` requires the first one. All but `none` need a server with a tool parser
@@ -36,6 +35,7 @@ class Options(ProfilePart):
     each call has to be a text with a mark of tool parsers, such as `</tool_call>`.
     """
 
+    ORDER: ClassVar[int] = 32
     count: Annotated[IntRange, at_least(1, "at least one tool was expected")] = Range(1, 3)
     choice: Literal["auto", "required", "none", "named"] = "auto"
     marks: bool = False
@@ -50,21 +50,18 @@ class Options(ProfilePart):
         marks = ", with marks of tool parsers in their arguments" if self.marks else ""
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 
-
-def add(request: Request, options: Options, facts: Facts, rng: Rng) -> None:
-    """Add the tools; the prompt's length becomes unknown."""
-    choice = "none" if request.calls_over else options.choice
-    # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
-    # the tool is strict.
-    guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
-    tools = [
-        _tool(i, strict=guided, marks=options.marks) for i in range(rng.between(options.count.low, options.count.high))
-    ]
-    named: Schema = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-    request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
-    request.length_known = False
-    if guided:
-        request.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
+    def add(self, request: Request, facts: Facts, rng: Rng) -> None:
+        """Add the tools; the prompt's length becomes unknown."""
+        choice = "none" if request.calls_over else self.choice
+        # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
+        # the tool is strict.
+        guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
+        tools = [_tool(i, strict=guided, marks=self.marks) for i in range(rng.between(self.count.low, self.count.high))]
+        named: Schema = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
+        request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
+        request.length_known = False
+        if guided:
+            request.contract = _contract(1 if choice == "named" else len(tools), marks=self.marks)
 
 
 @functools.lru_cache(maxsize=128)

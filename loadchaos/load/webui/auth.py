@@ -39,7 +39,7 @@ class LocustWebUi(Protocol):
     host: str
     port: int
     web_login: bool
-    template_args: dict[str, Any]
+    template_args: dict[str, object]
     auth_args: Any
 
     @property

@@ -17,7 +17,7 @@ from flask import Flask, Response, abort, g, jsonify, request, send_from_directo
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import CommandDetail, CommandEvent, CommandRow, SessionRow
+from loadchaos.core.ledger.rows import CommandDetail, CommandEvent, CommandRow, SessionDetail, SessionRow, as_typed
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth
 
@@ -48,13 +48,13 @@ class RunView:
         self._session_commands = Writer(folder / "commands.jsonl", "web")
         self._commands: Writer | None = None
         self._command_count = 0
-        self.web: dict[str, Any] = {}
+        self.web: SessionDetail = {}
         self.phase = "idle"
         self.run: RunFolder | None = None
         self.runs: dict[str, Path] = {}
         self.searches: dict[str, Path] = {}
         self._newest_search: tuple[str, str] | None = None  # its name and its answer
-        self.result: dict[str, Any] = {}
+        self.result: SessionDetail = {}
         self.read()
 
     def follow(self) -> None:
@@ -64,35 +64,31 @@ class RunView:
 
     def read(self) -> None:
         for row in self._session.rows():
-            handler = getattr(self, f"_on_{row.get('what')}", None)
-            if handler is not None:
-                handler(row)
+            if (typed := as_typed(row))["row"] == "session":
+                self._follow(typed)
 
-    def _on_web(self, row: SessionRow) -> None:
-        self.web = dict(row)
-
-    def _on_search(self, row: SessionRow) -> None:
-        folder = Path(row["folder"])
-        self.searches[folder.name], self._newest_search = folder, (folder.name, row["about"])
-
-    def _on_run(self, row: SessionRow) -> None:
-        self.run, self.phase, self.result = RunFolder(Path(row["folder"])), "preparing", {}
-        self.runs[self.run.path.name] = self.run.path
-        self._commands = Writer(self.run.commands, "web")
-
-    def _on_load(self, _: SessionRow) -> None:
-        self.phase = "load"
-
-    def _on_load_over(self, _: SessionRow) -> None:
-        self.phase = "judging"
-        self._stop_locust()
-
-    def _on_over(self, row: SessionRow) -> None:
-        self.phase, self.result = "idle", dict(row)
-        if self._commands is not None:
-            self._commands.close()
-            self._commands = None
-        self._stop_locust()
+    def _follow(self, row: SessionRow) -> None:
+        what = row["what"]
+        if what == "web":
+            self.web = row
+        elif what == "search":
+            folder = Path(row["folder"])
+            self.searches[folder.name], self._newest_search = folder, (folder.name, row["about"])
+        elif what == "run":
+            self.run, self.phase, self.result = RunFolder(Path(row["folder"])), "preparing", {}
+            self.runs[self.run.path.name] = self.run.path
+            self._commands = Writer(self.run.commands, "web")
+        elif what == "load":
+            self.phase = "load"
+        elif what == "load_over":
+            self.phase = "judging"
+            self._stop_locust()
+        elif what == "over":
+            self.phase, self.result = "idle", row
+            if self._commands is not None:
+                self._commands.close()
+                self._commands = None
+            self._stop_locust()
 
     def _stop_locust(self) -> None:
         """Stop Locust if it runs. Two stops at a time can leave it in its cleanup for ever."""
@@ -120,9 +116,8 @@ class RunView:
         if self.phase in _STOPPABLE_PHASES:
             self.send_command("stop")
 
-    def failures(self) -> list[dict[str, Any]]:
-        found = self._read("failures.json")
-        return json.loads(found) if found else []
+    def failures(self) -> object:
+        return json.loads(self._read("failures.json") or "[]")
 
     def panel(self, name: str) -> str:
         """A page of the follower or the session; empty where there is none."""
@@ -138,7 +133,7 @@ class RunView:
         except FileNotFoundError:
             return ""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         name = self.run.path.name if self.run is not None else ""
         links = []
         if self.run is not None:

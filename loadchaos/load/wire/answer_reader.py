@@ -7,7 +7,7 @@ stream repeats the one before it with another text: such events are recognised b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -28,9 +28,9 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.request import AnswerRules
 from loadchaos.load.wire.sse import (
     MAX_EVENT_BYTES,
     THOUGHT_KEYS,
@@ -346,7 +346,7 @@ class AnswerReader:
 
     def _on_error(self, error: ErrorObject) -> None:
         after_token = self.has_text or self.done_seen
-        outcome = error_event_outcome(error, after_token=after_token, rules=self.rules)
+        outcome = error_event_outcome(error, after_token=after_token, rules=self.rules.server)
         self.spoil(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
 
     def _after_done(self, data: object) -> None:
@@ -448,7 +448,7 @@ class AnswerReader:
             return
         message = message if isinstance(message, dict) else {"content": choice.get("text")}
         if text := message.get("content") or message.get("refusal"):
-            self._content.setdefault(index, []).append(text)
+            self._content.setdefault(index, []).extend(_answer_texts(text))
         for n, call in enumerate(message.get("tool_calls") or ()):
             self._read_call(index, n, call)
 
@@ -525,7 +525,7 @@ class AnswerReader:
                 part = {"text": part}
             if not isinstance(part, dict):
                 raise WrongShapeError("a part of the content is no object")
-            thought = "think" in str(part.get("type", "")) or "reason" in str(part.get("type", ""))
+            thought = _is_thought(part)
             for key in _PART_KEYS:
                 value = part.get(key)
                 if value and isinstance(value, str):
@@ -645,9 +645,9 @@ def final_event(answer: AnswerReader) -> OutcomeEvent:
         if answer.is_empty and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
         return OutcomeEvent("truncated", f"the answer ended without {answer.FINISH}")
-    if answer.is_stream and (rules.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
+    if answer.is_stream and (rules.server.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
         return OutcomeEvent("truncated", f"the stream ended without its {answer.DONE}")
-    if not answer.has_text and not answer.completion_tokens and not rules.allow_empty:
+    if not answer.has_text and not answer.completion_tokens:
         return OutcomeEvent("empty", "finished without a token")
     if rules.foreign_nonce is not None:
         foreign = rules.foreign_nonce(answer.text)
@@ -707,6 +707,23 @@ def _all_objects(choices: list[Any]) -> bool:
         if not isinstance(choice, dict):
             return False
     return True
+
+
+def _answer_texts(content: object) -> Iterator[str]:
+    """Texts of a content, in parts or not, without thought."""
+    if isinstance(content, str):
+        yield content
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict) and not _is_thought(part):
+            for key in _PART_KEYS:
+                yield from _answer_texts(part.get(key))
+
+
+def _is_thought(part: JsonObject) -> bool:
+    kind = str(part.get("type", ""))
+    return "think" in kind or "reason" in kind
 
 
 def _has_token(message: Any) -> bool:

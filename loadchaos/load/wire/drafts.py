@@ -30,7 +30,7 @@ KEYS = frozenset(place[0] for place in _PLACES)
 """Keys of an answer or an event that may have them."""
 
 
-def draft_count(data: Mapping[str, Any]) -> DraftCount | None:
+def draft_count(data: Mapping[str, object]) -> DraftCount | None:
     """Read the draft count of an answer or its last event; None: not told."""
     for key, inner, drafted, accepted in _PLACES:
         found: Any = data.get(key)

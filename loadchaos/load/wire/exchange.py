@@ -19,9 +19,10 @@ from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.request import AnswerRules, Request
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 
 _JOIN_BYTES = 64 * 1024
@@ -439,7 +440,7 @@ class Exchange:
         parser, answer = self._parser, self.answer
         head = ResponseHead(parser.status or 0, parser.reason, parser.headers) if parser.has_head else None
         ended = ExchangeEnd(self._end or "hung_up", self._why, self.last_byte_ns or now_ns)
-        decided = decide(ended, head, answer, self._error_body, self.request.rules)
+        decided = decide(ended, head, answer, self._error_body, self.request.rules.server)
         if answer is not None and not answer.is_stream and answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
         return decided

@@ -1,87 +1,20 @@
-"""A request, from the step that it is made of until its answer is read; its head, its rules, its limits."""
+"""A request, from the step that it is made of until its answer is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Outcome, Output, Step
-from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.core.slotted import slotted_dataclass
-from loadchaos.core.version import __version__
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.profile.client_limits import ClientLimits
+from loadchaos.load.wire.timeouts import DEFAULT_TIMEOUTS, WireTimeouts
 
 if TYPE_CHECKING:
+    from loadchaos.load.payloads.text import Options as TextOptions
     from loadchaos.load.wire.answer_reader import AnswerReader
 
 DEFAULT_MAX_TOKENS = 128
-DEFAULT_HEADERS: Mapping[str, str] = {
-    "User-Agent": f"loadchaos/{__version__}",
-    "Accept": "text/event-stream, application/json",
-}
-"""Headers of all requests; X-Request-Id is added for each one (worker/worker_plan.py)."""
-_DEFAULT_LIMITS = ClientLimits()
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 1e9)
-
-
-@dataclass(frozen=True)
-class WireTimeouts:
-    """Longest silences allowed, in ns: until the first body byte, between bytes, and for the whole request. A request is
-    sent again only if its connection had been idle for longer than `retry_idle_ns`.
-    """
-
-    first_byte_ns: int = _ns(_DEFAULT_LIMITS.first_byte)
-    between_bytes_ns: int = _ns(_DEFAULT_LIMITS.between_bytes)
-    total_ns: int = _ns(_DEFAULT_LIMITS.total)
-    retry_idle_ns: int = _ns(_DEFAULT_LIMITS.retry_idle)
-
-    @classmethod
-    def of(cls, limits: ClientLimits) -> WireTimeouts:
-        seconds = (limits.first_byte, limits.between_bytes, limits.total, limits.retry_idle)
-        return cls(*(_ns(s) for s in seconds))
-
-
-@slotted_dataclass(frozen=True)
-class AnswerRules(OutcomeRules):
-    """Rules of a server's answers, and of the answer to one request. `allow_empty`: an answer without a token is correct.
-    `foreign_nonce` finds a word of another request in the answer's text. `answers` is the number of choices that were
-    requested, `most_tokens` that of tokens that each may have (None: unknown).
-    """
-
-    allow_empty: bool = False
-    foreign_nonce: Callable[[str], str | None] | None = None
-    contract: AnswerContract | None = None
-    answers: int | None = None
-    most_tokens: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        rules: OutcomeRules,
-        foreign_nonce: Callable[[str], str | None] | None = None,
-        contract: AnswerContract | None = None,
-        answers: int | None = None,
-        most_tokens: int | None = None,
-    ) -> AnswerRules:
-        """Add the checks of one request to a server's rules. By position: each request makes one (bench/cost, small)."""
-        return cls(
-            rules.validation,
-            rules.shed,
-            rules.engine_dead,
-            rules.plain_validation,
-            rules.sends_done,
-            False,
-            foreign_nonce,
-            contract,
-            answers,
-            most_tokens,
-        )
 
 
 @dataclass(slots=True)
@@ -97,7 +30,7 @@ class Request:
         quotes: how often the answer has to repeat the secret word; 0: not at all.
         parts: content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: tokens of template and text; None where the server's count is unknown.
-        text_style: a text.TextStyle.
+        text_style: prefix and blocks of its text, which is in `script`; None: plain words.
         wanted_tokens: tokens of the text as the profile has them, template included; None: no payload wrote one.
         more_texts: further texts of a request of several.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
@@ -136,7 +69,8 @@ class Request:
     contract: AnswerContract | None = None
     text: str | None = None
     text_tokens: int | None = None
-    text_style: object = None
+    text_style: TextOptions | None = None
+    script: str = "latin"
     wanted_tokens: int | None = None
     more_texts: list[str] = field(default_factory=list)
     nonce: str = ""
@@ -164,7 +98,7 @@ class Request:
     id: str = ""
     head: bytes = b""
     fresh: bool = False
-    limits: WireTimeouts = WireTimeouts()
+    limits: WireTimeouts = DEFAULT_TIMEOUTS
     rules: AnswerRules = field(init=False, repr=False, compare=False)
     reader: type[AnswerReader] = field(init=False, repr=False, compare=False)
 
@@ -176,31 +110,3 @@ class Request:
     def fitted(self) -> str:
         """Text that names what was reduced to fit the server; empty: nothing."""
         return "; ".join(self.notes) if self.notes else ""
-
-
-def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Resolve `env:VAR` in the headers of a plan. Raises OptionError for a variable that is not set."""
-    found: dict[str, str] = {}
-    if api_key_env and env.get(api_key_env):
-        found["Authorization"] = f"Bearer {env[api_key_env]}"
-    for name, value in headers.items():
-        variable = value.removeprefix("env:") if value.startswith("env:") else None
-        if variable is not None and variable not in env:
-            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
-        found[name] = env[variable] if variable is not None else value
-    return found
-
-
-def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:
-    """Build the head of a POST up to its Content-Length. Raises ValueError for a header that would break out of its line."""
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}"]
-    for name, value in headers.items():
-        if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
-            raise ValueError(f"header {name!r} cannot be sent")
-        lines.append(f"{name}: {value}")
-    return "\r\n".join([*lines, ""]).encode("utf-8")
-
-
-def content_length(body: bytes) -> bytes:
-    """Build the Content-Length line and the empty line that end a head."""
-    return b"Content-Length: %d\r\n\r\n" % len(body)

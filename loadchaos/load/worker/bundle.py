@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LedgerError, next_step
+from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
 
 FILES = "files"
@@ -70,7 +71,7 @@ def _path_entries(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str
     """Yield every (mapping, key) of a plan whose value is a path."""
     if (plan.get("tls") or {}).get("ca"):
         yield plan["tls"], "ca"
-    for holder, loc in file_names(plan["profile"]):
+    for holder, loc in file_names(plan["profile"], PAYLOADS):
         if loc[0] != "target" and holder[loc[-1]]:  # files that only discovery needs
             yield holder, str(loc[-1])
 

@@ -25,7 +25,7 @@ from loadchaos.core.ledger.rows import ClockRow, EndRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.model import Step
 from loadchaos.core.open_files import allow_many_open_files
-from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import SWEEP_S, Exchange
@@ -385,30 +385,26 @@ class Dispatcher:
             return self._run_request(request, due_ns, slot)
         return SessionRun(self.plan, self.control, self._hands, request).run(due_ns, slot)
 
+    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        return self._run_turn(request, due_ns, slot, None)[0]
+
     def _run_turn(
         self, request: Request, due_ns: int, slot: Slot, least: int | None
     ) -> tuple[EndRow, AnswerReader | None]:
-        """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
+        """Send one request, with those that its behaviour pipelines behind it. A prompt of fewer tokens than `least`, of a
+        session, is recorded as a mismatch.
+        """
+        behaviour: Behaviour = request.step.behaviour_options
         exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        row = BEHAVIOURS[request.step.behaviour].act(exchange)
+        followers = self._begin_followers(exchange) if behaviour.follower_count(request.step.seed) else ()
+        row = behaviour.act(exchange)
         if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
             row["planned_tokens"], row["length_mismatch"] = least, True
         self._end(exchange, row)
+        for follower in followers:
+            self._end(follower, behaviour.act_pipelined(follower, exchange))
         return row, exchange.answer
-
-    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
-        behaviour = request.step.behaviour
-        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
-        self._recorder.begin(exchange)
-        pipelining = PIPELINING.get(behaviour)
-        followers = [] if pipelining is None else self._begin_followers(exchange)
-        row = BEHAVIOURS[behaviour].act(exchange)
-        self._end(exchange, row)
-        if pipelining is not None:
-            for follower in followers:
-                self._end(follower, pipelining.act_pipelined(follower, exchange))
-        return row
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
         before, found = first, []

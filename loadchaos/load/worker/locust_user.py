@@ -31,10 +31,11 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
-from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress
-from loadchaos.load.wire.request import Request, headers_from_plan
+from loadchaos.load.wire.headers import headers_from_plan
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
@@ -169,10 +170,11 @@ class ProfileUser(User):
     ) -> tuple[EndRow, AnswerReader | None]:
         shared = self._shared
         assert shared is not None, "it was discovered"
+        behaviour: Behaviour = request.step.behaviour_options
         exchange = Exchange(request, slot, shared.progress, due_ns)
         shared.exchanges.add(exchange)
         try:
-            row = BEHAVIOURS[request.step.behaviour].act(exchange)
+            row = behaviour.act(exchange)
         finally:
             shared.exchanges.discard(exchange)
         shared.plan.redact(row)

@@ -19,23 +19,18 @@ from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.traceparent import traceparent
-from loadchaos.load import payloads, registry
-from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
+from loadchaos.load import registry, request_builder
+from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import live
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
-from loadchaos.load.wire.request import (
-    DEFAULT_HEADERS,
-    AnswerRules,
-    Request,
-    WireTimeouts,
-    content_length,
-    headers_from_plan,
-    request_head,
-)
+from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.load.worker import bundle
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
@@ -65,7 +60,7 @@ class WorkerPhase:
 
 
 def with_behaviour_options(step: Step) -> Step:
-    options = BEHAVIOURS[step.behaviour].Options.model_validate(step.behaviour_options)
+    options = BEHAVIOURS[step.behaviour].model_validate(step.behaviour_options)
     return replace(step, behaviour_options=options)
 
 
@@ -108,7 +103,7 @@ class WorkerPlan:
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
         self._traced = self.profile.traceparent
-        self.sessions = frozenset(t.name for t in self.profile.traffic if live.is_session(t.payload_options))
+        self.sessions = frozenset(t.name for t in self.profile.traffic if t.session is not None)
         self._headers = {**DEFAULT_HEADERS, **header_dict}
 
     @classmethod
@@ -148,7 +143,7 @@ class WorkerPlan:
 
     def build_request(self, step: Step, part: str = "") -> Request:
         """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""
-        request = payloads.build(step, self.facts)
+        request = request_builder.build(step, self.facts)
         request.id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
         if self._traced:
@@ -157,15 +152,15 @@ class WorkerPlan:
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
-        request.rules = AnswerRules.of(self._rules, check, request.contract, request.answers, most_tokens)
+        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request
 
     def pipelined(self, first: Request) -> list[Request]:
-        count = PIPELINING[first.step.behaviour].follower_count(first.step.behaviour_options, first.step.seed)
+        behaviour: Behaviour = first.step.behaviour_options
         head, found = self._head(first.path, first.endpoint), []
-        for n in range(1, count + 1):
+        for n in range(1, behaviour.follower_count(first.step.seed) + 1):
             request = copy.copy(first)
             request.id = f"{first.id}.{n}"
             request.head = _with_id(head, request)

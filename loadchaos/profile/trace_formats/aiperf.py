@@ -6,14 +6,13 @@ are left out. https://github.com/ai-dynamo/aiperf (docs: working with profile ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
 
 _NS_PER_MS = 1e6
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+def _arrivals(row: Mapping[str, object]) -> Iterable[Arrival]:
     metadata, metrics = row["metadata"], row["metrics"]
     if not isinstance(metadata, Mapping) or not isinstance(metrics, Mapping):
         raise ValueError("metadata and metrics: objects were expected")
@@ -26,7 +25,7 @@ def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
     return answered(start / _NS_PER_MS, *tokens)
 
 
-def _value(metrics: Mapping[str, Any], name: str) -> int:
+def _value(metrics: Mapping[str, object], name: str) -> int:
     found = metrics.get(name)
     return whole(found.get("value") if isinstance(found, Mapping) else found, f"metrics.{name}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class TraceFormat:
 
     about: str
     fields: frozenset[str]
-    arrivals: Callable[[Mapping[str, Any]], Iterable[Arrival]]
+    arrivals: Callable[[Mapping[str, object]], Iterable[Arrival]]
     is_csv: bool = False
     own_unit: bool = True
 
@@ -45,3 +44,18 @@ def whole(value: object, name: str) -> int:
 def answered(at_ms: float, input_tokens: int, output_tokens: int) -> list[Arrival]:
     """The arrival of a request; none of one that failed (no tokens)."""
     return [Arrival(at_ms, input_tokens, output_tokens, ())] if input_tokens and output_tokens else []
+
+
+def csv_format(about: str, time: str, at_ms: Callable[[str], float], sent: str, came: str) -> TraceFormat:
+    """Format of a CSV file with a column for each of time, prompt tokens and answer tokens. `at_ms` reads a time and
+    raises ValueError that says what was expected.
+    """
+
+    def arrivals(row: Mapping[str, object]) -> list[Arrival]:
+        try:
+            at = at_ms(str(row[time]).strip())
+        except ValueError as e:
+            raise ValueError(f"{time}: {e} (got {row[time]!r})") from None
+        return answered(at, whole(row[sent], sent), whole(row[came], came))
+
+    return TraceFormat(about, frozenset({time, sent, came}), arrivals, is_csv=True)

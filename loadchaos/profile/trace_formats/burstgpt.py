@@ -6,23 +6,18 @@ https://github.com/HPMLL/BurstGPT
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
-from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
+from loadchaos.profile.trace_formats.base import csv_format
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+def _at_ms(text: str) -> float:
     try:
-        at_s = float(row["Timestamp"])
-        if not math.isfinite(at_s) or at_s < 0:
-            raise ValueError
-    except (TypeError, ValueError):
-        raise ValueError(f"Timestamp: at least 0 seconds were expected (got {row['Timestamp']!r})") from None
-    sent, came = (whole(row[name], name) for name in ("Request tokens", "Response tokens"))
-    return answered(at_s * 1000, sent, came)
+        at_s = float(text)
+    except ValueError:
+        at_s = math.nan
+    if not 0 <= at_s < math.inf:
+        raise ValueError("at least 0 seconds were expected")
+    return at_s * 1000
 
 
-FORMAT = TraceFormat(
-    "BurstGPT (CSV)", frozenset({"Timestamp", "Request tokens", "Response tokens"}), _arrivals, is_csv=True
-)
+FORMAT = csv_format("BurstGPT (CSV)", "Timestamp", _at_ms, "Request tokens", "Response tokens")

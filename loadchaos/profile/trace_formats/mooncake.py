@@ -8,12 +8,11 @@ as `mooncake_trace`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
+def _arrivals(row: Mapping[str, object]) -> Iterator[Arrival]:
     at = row.get("timestamp")
     if isinstance(at, bool) or not isinstance(at, int | float) or not -1e18 < at < 1e18:
         raise ValueError(f"timestamp: a number was expected (got {at!r})")
@@ -23,7 +22,7 @@ def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
     yield Arrival(float(at), _tokens(row, "input_length"), _tokens(row, "output_length"), tuple(blocks))
 
 
-def _tokens(row: Mapping[str, Any], name: str) -> int:
+def _tokens(row: Mapping[str, object], name: str) -> int:
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}: a number of tokens of at least 1 was expected (got {value!r})")

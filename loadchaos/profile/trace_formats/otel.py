@@ -9,7 +9,6 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
 
@@ -23,19 +22,19 @@ _NO_REQUEST = {
 """Values of `gen_ai.operation.name` of spans that send no chat or completion."""
 
 
-def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
+def _arrivals(row: Mapping[str, object]) -> Iterator[Arrival]:
     for resource in _list(row, "resourceSpans"):
         for scope in _list(resource, "scopeSpans"):
             for span in _list(scope, "spans"):
                 yield from _request(span)
 
 
-def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
-    found = {str(a.get("key")): a.get("value") for a in _list(span, "attributes")}
-    operation = found.get("gen_ai.operation.name")
-    if isinstance(operation, Mapping) and operation.get("stringValue") in _NO_REQUEST:
+def _request(span: Mapping[str, object]) -> Iterator[Arrival]:
+    given = ((str(a.get("key")), a.get("value")) for a in _list(span, "attributes"))
+    found = {key: value for key, value in given if isinstance(value, Mapping)}
+    if found.get("gen_ai.operation.name", {}).get("stringValue") in _NO_REQUEST:
         return
-    sent, came = (next((n for n in names if isinstance(found.get(n), Mapping)), None) for names in (_INPUT, _OUTPUT))
+    sent, came = (next((n for n in names if n in found), None) for names in (_INPUT, _OUTPUT))
     if sent is None or came is None:
         return  # a span without usage
     start = str(span.get("startTimeUnixNano"))
@@ -46,7 +45,7 @@ def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
     yield from answered(int(start) / _NS_PER_MS, *tokens)
 
 
-def _list(holder: Mapping[str, Any], key: str) -> list[Any]:
+def _list(holder: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
     found = holder.get(key) or []
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
         raise ValueError(f"{key}: a list of objects was expected")

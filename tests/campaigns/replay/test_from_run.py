@@ -18,7 +18,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json
-from loadchaos.load import payloads
+from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
@@ -54,7 +54,7 @@ class Recorded:
 
     def request(self, index: int, begin_ms: float, end_ms: float | None, **end: Any) -> Request:
         step = self.steps[index]
-        request = payloads.build(step, FACTS)
+        request = request_builder.build(step, FACTS)
         at_ns = self.zero_ns + int(begin_ms * MS)
         row = {
             "row": "begin", "id": f"lc-7-{index}", "step": index, "phase": step.phase, "round": step.round,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import Range
-from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.behaviours.abort import Options as AbortOptions
 from loadchaos.load.behaviours.plain import Options as PlainOptions
 from loadchaos.load.wire.exchange import Exchange
@@ -82,10 +82,10 @@ def server() -> Iterator[Stepping]:
     it.close()
 
 
-def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[EndRow, Exchange]:
+def act(options: Behaviour, server: Stepping, seed: int = 1) -> tuple[EndRow, Exchange]:
     slot = Slot(Origin(server.url), _stepped(server))
     call = exchange(slot, options=options, seed=seed)
-    reply = BEHAVIOURS[behaviour].act(call)
+    reply = options.act(call)
     slot.close()
     return reply, call
 
@@ -102,13 +102,13 @@ def _stepped(server: Stepping) -> Collect:
 
 
 def test_plain_reads_to_the_end(server: Stepping) -> None:
-    reply, _ = act("plain", PlainOptions(), server)
+    reply, _ = act(PlainOptions(), server)
     assert (reply["outcome"], reply["chunks"]) == ("ok", 10)
 
 
 @pytest.mark.parametrize("k", [1, 3, 9])
 def test_abort_hangs_up_at_its_token(server: Stepping, k: int) -> None:
-    reply, _ = act("abort", AbortOptions(at_token=Range(k, k)), server)
+    reply, _ = act(AbortOptions(at_token=Range(k, k)), server)
     assert reply["outcome"] == "aborted"
     assert k <= reply["chunks"] <= server.sent + 1  # the server counts after sending
     assert reply["error"] is None
@@ -116,25 +116,25 @@ def test_abort_hangs_up_at_its_token(server: Stepping, k: int) -> None:
 
 
 def test_abort_draws_its_token_from_the_seed(server: Stepping) -> None:
-    reply, call = act("abort", AbortOptions(at_token=Range(2, 8)), server, seed=5)
+    reply, call = act(AbortOptions(at_token=Range(2, 8)), server, seed=5)
     assert reply["outcome"] == "aborted"
     assert call.step.seed == 5
 
 
 def test_abort_keeps_the_outcome_of_an_answer_that_ends_before_the_token(server: Stepping) -> None:
-    reply, _ = act("abort", AbortOptions(at_token=Range(50, 50)), server)
+    reply, _ = act(AbortOptions(at_token=Range(50, 50)), server)
     assert reply["outcome"] == "ok"
 
 
 def test_abort_keeps_an_error_that_came_before_the_hang_up(server: Stepping) -> None:
     server.first = frame({"error": {"message": "boom", "code": 500}})
-    reply, _ = act("abort", AbortOptions(at_token=Range(2, 2)), server)
+    reply, _ = act(AbortOptions(at_token=Range(2, 2)), server)
     assert (reply["outcome"], reply["error"]) == ("stream_error", "boom")
     assert reply["detail"]["hung_up"] is True
 
 
 def test_abort_before_first_byte_reads_nothing_and_closes(server: Stepping) -> None:
-    reply, _ = act("abort", AbortOptions(before="first_byte"), server)
+    reply, _ = act(AbortOptions(before="first_byte"), server)
     assert (reply["outcome"], reply["first_byte_ns"], reply["bytes_in"]) == ("aborted", None, 0)
     server.go.release()
     server.go.release()
@@ -143,9 +143,10 @@ def test_abort_before_first_byte_reads_nothing_and_closes(server: Stepping) -> N
 
 def test_abort_after_a_time_is_done_by_the_sweeper(server: Stepping) -> None:
     slot = Slot(Origin(server.url))
-    call = exchange(slot, options=AbortOptions.model_validate({"after": "50ms"}))
+    client = AbortOptions.model_validate({"after": "50ms"})
+    call = exchange(slot, options=client)
     with swept(call):
-        reply = BEHAVIOURS["abort"].act(call)
+        reply = client.act(call)
     assert reply["outcome"] == "aborted"
 
 
@@ -163,9 +164,3 @@ def test_abort_after_a_time_is_done_by_the_sweeper(server: Stepping) -> None:
 def test_abort_options_reject_contradictions(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         AbortOptions.model_validate(given)
-
-
-def test_behaviours_table_entries_have_options_and_act() -> None:
-    for name, behaviour in BEHAVIOURS.items():
-        assert issubclass(behaviour.Options, BaseModel), name
-        assert callable(behaviour.act), name

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
@@ -111,9 +111,8 @@ def ask(
     **options: Any,
 ) -> EndRow:
     mine = slot or Slot(Origin(server.url))
-    client = BEHAVIOURS[behaviour]
-    model: BaseModel = client.Options.model_validate(options)
-    wire = wire_request(mine.target, BODY, limits=limits, options=model, seed=seed, fresh=client.FRESH)
+    client = BEHAVIOURS[behaviour].model_validate(options)
+    wire = wire_request(mine.target, BODY, limits=limits, options=client, seed=seed, fresh=client.FRESH)
     try:
         with swept(Exchange(wire, mine, Progress())) as call:
             return client.act(call)
@@ -242,9 +241,8 @@ def test_half_open_may_leave_with_a_reset(server: Recorder) -> None:
 
 def test_half_open_wakes_up_when_the_load_stops(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
-    client = BEHAVIOURS["half_open"]
-    options = client.Options.model_validate({"hold": "60s"})
-    wire = wire_request(slot.target, BODY, path="/x", options=options, fresh=True)
+    client = BEHAVIOURS["half_open"].model_validate({"hold": "60s"})
+    wire = wire_request(slot.target, BODY, path="/x", options=client, fresh=True)
     call = Exchange(wire, slot, Progress())
     stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
     stopper.start()
@@ -271,4 +269,4 @@ def test_abort_before_end_of_an_unstreamed_answer_is_ok(server: Recorder) -> Non
 
 def test_pipeline_of_depth_one_is_rejected() -> None:
     with pytest.raises(ValidationError, match="2 requests deep"):
-        BEHAVIOURS["pipeline"].Options.model_validate({"depth": 1})
+        BEHAVIOURS["pipeline"].model_validate({"depth": 1})

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.behaviours import pipeline
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.pipelined import PipelinedExchange
-from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request
 
@@ -52,7 +52,8 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
-    replies = [BEHAVIOURS["pipeline"].act(first), *(pipeline.act_pipelined(c, first) for c in (second, third))]
+    client = pipeline.Options()
+    replies = [client.act(first), *(client.act_pipelined(c, first) for c in (second, third))]
     done.set()
     for it in (sweeper, thread):
         it.join(10)

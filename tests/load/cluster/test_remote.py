@@ -326,7 +326,8 @@ def test_unsent_share_counts_own_steps_that_were_due(
     begins = PhaseBegins()
     begins.feed(b'{"row":"phase","phase":0,"round":0,"what":"begin","at_ns":1000}\n')
     if stop_after_s is not None:
-        begins.feed_commands([{"what": "stop", "at_ns": int(stop_after_s * 1e9) + 500}])
+        at_ns = int(stop_after_s * 1e9) + 500
+        begins.feed_commands([{"row": "control", "what": "stop", "at_ns": at_ns, "why": ""}])
     assert sum(unsent_share(tmp_path / "plan.json", 0, rows, begins).values()) == unsent
 
 

@@ -7,8 +7,8 @@ import pytest
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.endpoints import ENDPOINTS, endpoint_of_path
-from loadchaos.load.payloads import build
 from loadchaos.load.registry import full_registry
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping, load
 from loadchaos.profile.steps import steps

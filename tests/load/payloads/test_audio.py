@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from loadchaos.core.model import Facts
-from loadchaos.load.payloads import build
 from loadchaos.load.payloads.audio import wav
 from loadchaos.load.registry import full_registry
+from loadchaos.load.request_builder import build
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import steps
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from loadchaos.core.model import REPLACED, Facts, Output, Step
-from loadchaos.load.payloads import build, images, near_limit, positions, text
+from loadchaos.load.payloads import images, near_limit, positions, text
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.load.payloads.png import template
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]
@@ -229,7 +230,7 @@ def test_image_tokens_qwen_matches_the_published_table(width: int, height: int, 
 
 def test_near_limit_rungs_have_length_output_and_expectation(facts: Facts, step: Steps, counted: Count) -> None:
     ladder = near_limit.Options()
-    for n, variant in enumerate(ladder.variants()):
+    for n, variant in enumerate(ladder.in_turn()):
         rung = variant.rung
         assert rung is not None
         request = build(step({"near_limit": variant}, n), facts)
@@ -267,14 +268,14 @@ def test_positions_without_a_position_that_fits_send_a_short_prompt(facts: Facts
 
 def test_near_limit_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: Steps) -> None:
     old = replace(facts, dialect="lmdeploy", version="0.10.0")
-    above = near_limit.Options().variants()[-1]
+    above = near_limit.Options().in_turn()[-1]
     assert "empty" in build(step({"near_limit": above}), old).expect
 
 
 def test_near_limit_uses_the_smaller_limit_or_the_profiles(facts: Facts, step: Steps) -> None:
-    first = near_limit.Options().variants()[0]
+    first = near_limit.Options().in_turn()[0]
     assert build(step({"near_limit": first}), replace(facts, input_limit=1999)).tokens == 900
-    given = near_limit.Options(limit=1344).variants()[0]
+    given = near_limit.Options(limit=1344).in_turn()[0]
     assert build(step({"near_limit": given}), replace(facts, max_model_len=None)).tokens == 244
     assert build(step({"near_limit": given}), facts).tokens == 2996
     without_blocks = replace(facts, dialect="lmdeploy", version="0.6.0")

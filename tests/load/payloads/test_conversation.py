@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from loadchaos.core import typed_json
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import Range
-from loadchaos.load.payloads import build, conversation, sampling, structured, text, tools
+from loadchaos.load.payloads import conversation, sampling, structured, text, tools
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]
@@ -79,7 +80,7 @@ def test_conversation_length_is_unknown_without_a_known_template(facts: Facts, s
 
 def test_conversation_cost_is_in_explain() -> None:
     options = conversation.Options(turns=4, tokens=Range(400, 400))
-    assert options.per_request() == {"tokens": 250}
+    assert options.per_request().tokens == 250
     assert "4 turns that grow to 400 tokens" in options.describe()
 
 

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from loadchaos.cli.main import main
 from loadchaos.core import resources
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.payloads import build, hostile_images, image_corpus, text
+from loadchaos.load.payloads import hostile_images, image_corpus, text
+from loadchaos.load.request_builder import build
 
 Steps = Callable[..., Step]
 FOLDER = resources.folder("images")

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from loadchaos.core.model import Facts, Step, TextFacts
-from loadchaos.load.payloads import build
 from loadchaos.load.payloads.image_positions import Options, template_tokens
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 from tests.load.payloads.conftest import WORDS
 

@@ -11,8 +11,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.payloads import build, images, jpeg, text
+from loadchaos.load.payloads import images, jpeg, text
 from loadchaos.load.payloads.image_tokens import gemma3, internvl, llama4, llava, predict, token_cost
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]

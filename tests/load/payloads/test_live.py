@@ -13,9 +13,10 @@ from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.core.rng import Rng
 from loadchaos.core.session_ids import place_of, suffix
-from loadchaos.load.payloads import build, conversation, live, tools
+from loadchaos.load.payloads import conversation, live, tools
 from loadchaos.load.payloads.live import History, SentBack, Session, Think
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from loadchaos.cli.main import main
 from loadchaos.core.model import Facts, Output, Step
-from loadchaos.load.payloads import build, hostile_images, images_by_path, requests_file
+from loadchaos.load.payloads import hostile_images, images_by_path, requests_file
+from loadchaos.load.request_builder import build
 
 Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
@@ -188,7 +189,7 @@ def asks_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 @pytest.mark.parametrize("name", ["in.png", "sub/in.png", "./sub/../in.png"])
 def test_requests_file_sends_images_of_its_folder(name: str, asks_outside: Callable[[str], str]) -> None:
-    assert requests_file.Options(file=asks_outside(name)).per_request()["images"] == 1
+    assert requests_file.Options(file=asks_outside(name)).per_request().images == 1
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_requests_file_sends_images_of_an_allowed_folder(
     monkeypatch.setenv(images_by_path.ALLOW_PATH, "")
     images_by_path.allow((str(tmp_path / "other"),))
     for name in ("{other}/out.png", "link.png", "in.png"):
-        assert requests_file.Options(file=asks_outside(name)).per_request()["images"] == 1
+        assert requests_file.Options(file=asks_outside(name)).per_request().images == 1
     with pytest.raises(ValidationError, match="is no image"):
         requests_file.Options(file=asks_outside("../other/key"))
     with pytest.raises(ValidationError, match="leads out of"):

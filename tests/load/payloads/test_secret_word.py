@@ -7,9 +7,10 @@ import orjson
 import pytest
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.payloads import build, conversation, quote, secret_word, text
+from loadchaos.load.payloads import conversation, quote, secret_word, text
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
+from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]

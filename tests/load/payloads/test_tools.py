@@ -17,7 +17,7 @@ def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool
     options = tools.Options.model_validate({"count": 4, "choice": choice, "marks": marks})
     asked = step({"tools": options})
     made = Request(step=asked, output=Output(max=8), expect=["ok"], stream=True, path="")
-    tools.add(made, options, facts, Rng(1))
+    options.add(made, facts, Rng(1))
     return made
 
 

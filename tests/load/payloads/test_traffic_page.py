@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.payloads import PAYLOADS
+from loadchaos.profile.base import ProfilePart
 
 LIVE_ONLY = ("question", "think", "system", "branches", "tool_rounds", "tool_result")
 PAGE = (Path(__file__).parents[3] / "docs" / "traffic.md").read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ def values(row: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
-def test_traffic_page_values_are_valid(name: str, entry: Any, tmp_path: Path) -> None:
+def test_traffic_page_values_are_valid(name: str, entry: type[ProfilePart], tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"prompt": "hello"}')
     needs: dict[str, dict[str, Any]] = {
         "abort": {"at_token": 1},
@@ -41,13 +42,12 @@ def test_traffic_page_values_are_valid(name: str, entry: Any, tmp_path: Path) ->
         others = {} if option in ("before", "after") else needs.get(name, {})
         if name == "conversation" and option in LIVE_ONLY:
             others = {"answers": "live"}
-        entry.Options.model_validate({**others, option: YAML(typ="safe", pure=True).load(text)})
+        entry.model_validate({**others, option: YAML(typ="safe", pure=True).load(text)})
 
 
 @pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
-def test_traffic_page_lists_every_entry_with_its_options(name: str, entry: object) -> None:
+def test_traffic_page_lists_every_entry_with_its_options(name: str, entry: type[ProfilePart]) -> None:
     row = row_of(name)
-    fields = entry.Options.model_fields  # type: ignore[attr-defined]  # payloads and behaviours share this by two protocols
-    for option, field in fields.items():
+    for option, field in entry.model_fields.items():
         if not field.exclude:
             assert (field.alias or option) in row, option

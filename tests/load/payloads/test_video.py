@@ -11,12 +11,13 @@ from PIL import Image
 from pydantic import ValidationError
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.payloads import PAYLOADS, avi, build, jpeg, video
+from loadchaos.load.payloads import PAYLOADS, avi, jpeg, video
+from loadchaos.load.request_builder import build
 from loadchaos.simulator.media import videos
 from loadchaos.simulator.media.processor import ImageError, Processor
 
 Steps = Callable[..., Step]
-TEXT = PAYLOADS["text"].Options.model_validate({"tokens": 40})
+TEXT = PAYLOADS["text"].model_validate({"tokens": 40})
 
 
 def options(**given: Any) -> video.Options:

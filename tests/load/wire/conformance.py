@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.core.outcome_rules import OutcomeRules
+from loadchaos.load.behaviours import plain
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
@@ -26,8 +28,11 @@ SHED = (re.compile(r"engine is currently busy"),)
 DEAD = (re.compile(r"EngineCore encountered an issue"),)
 
 
-def rules(**changes: Any) -> AnswerRules:
-    return AnswerRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
+SERVER = OutcomeRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD)
+
+
+def rules(server: OutcomeRules = SERVER, **changes: Any) -> AnswerRules:
+    return AnswerRules(server, **changes)
 
 
 class Seen(EndRow):
@@ -43,17 +48,15 @@ def ask(
     judged_by: AnswerRules | None = None,
     limits: WireTimeouts | None = None,
     slot: Slot | None = None,
-    behaviour: str = "plain",
-    options: Any = None,
     keep: bool = False,
     reader: type[AnswerReader] = AnswerReader,
 ) -> Seen:
     slot = slot or Slot(Origin(url))
     judged_by = judged_by or rules()
-    what = wire_request(slot.target, stream=stream, rules=judged_by, limits=limits, options=options, reader=reader)
+    what = wire_request(slot.target, stream=stream, rules=judged_by, limits=limits, reader=reader)
     try:
         with swept(Exchange(what, slot, Progress())) as call:
-            row = BEHAVIOURS[behaviour].act(call)
+            row = plain.Options().act(call)
             return cast("Seen", {**row, "text": "" if call.answer is None else call.answer.text})
     finally:
         if not keep:

@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.outcome_rules import (
+    OutcomeRules,
     error_event_outcome,
     error_object,
     error_response_event,
@@ -16,10 +18,13 @@ from loadchaos.core.outcome_rules import (
 )
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader, final_event
-from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.server.dialects.sglang import SGLANG
 
-RULES = AnswerRules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
+SERVER = OutcomeRules(
+    validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
+)
+RULES = AnswerRules(SERVER)
 WORDS = st.sampled_from(["", "stop", "error", "abort", "busy", "too long"])
 KEYS = st.sampled_from([
     "choices", "delta", "content", "finish_reason", "index", "error", "message", "code", "usage", "text", "tool_calls",
@@ -63,9 +68,9 @@ def test_completion_has_one_outcome_for_any_body_in_any_packets(
 @given(value=JSON, status=st.integers(300, 599), after=st.booleans())
 def test_error_object_of_any_json_is_an_error_or_none(value: Any, status: int, after: bool) -> None:
     error = error_object(value)
-    assert error_response_outcome(status, {}, error, "", RULES) in OUTCOMES
+    assert error_response_outcome(status, {}, error, "", SERVER) in OUTCOMES
     if error is not None:
-        assert error_event_outcome(error, after_token=after, rules=RULES) in OUTCOMES
+        assert error_event_outcome(error, after_token=after, rules=SERVER) in OUTCOMES
 
 
 @pytest.mark.parametrize(
@@ -172,7 +177,7 @@ def test_completion_bounds_a_body_that_is_one_json_value(monkeypatch: pytest.Mon
 )
 def test_error_response_of_a_dead_engine_is_an_http_error(status: int, headers: dict[str, str], text: str) -> None:
     """Whatever else it looks like: shed, or a refusal."""
-    rules = replace(RULES, plain_validation=frozenset({400, 422}))
+    rules = replace(SERVER, plain_validation=frozenset({400, 422}))
     body = orjson.dumps({"error": {"message": text, "code": status}})
     assert error_response_event(status, "X", headers, body, rules).outcome == "http_error"
     healthy = orjson.dumps({"error": {"message": text.replace("dead", "fine"), "code": status}})
@@ -182,7 +187,7 @@ def test_error_response_of_a_dead_engine_is_an_http_error(status: int, headers: 
 @pytest.mark.parametrize(("status", "expected"), [(400, "rejected"), (413, "rejected"), (500, "http_error")])
 def test_error_response_with_text_of_a_refusal_is_one_below_500_only(status: int, expected: str) -> None:
     body = orjson.dumps({"error": {"message": "the prompt is too long", "code": status}})
-    assert error_response_event(status, "X", {}, body, RULES).outcome == expected
+    assert error_response_event(status, "X", {}, body, SERVER).outcome == expected
 
 
 @pytest.mark.parametrize(("code", "found"), [(400, "rejected"), (500, "stream_error")])
@@ -213,3 +218,12 @@ def test_completion_text_after_done_may_have_an_id_of_any_type() -> None:
     answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
     answer.feed(0, b'data: [DONE]\n\ndata: {"id":{},"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
     assert [event.outcome for event in answer.outcome_events][-1] == "wrong_output"
+
+
+def test_answer_whose_tokens_have_no_text_says_so() -> None:
+    answer = AnswerReader(RULES, asked_stream=False, declared_stream=False)
+    choice = {"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}
+    answer.feed(1, json.dumps({"id": "a", "choices": [choice], "usage": {"completion_tokens": 3}}).encode())
+    answer.close(2, complete=True)
+    assert final_event(answer).outcome == "ok"
+    assert answer.anomalies("application/json") == {"no_text": True}

@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.drafts import DraftCount
-from loadchaos.load.wire.request import AnswerRules
 
 VLLM = {"metrics": {"speculative_decoding": {"num_draft_tokens": 30, "num_accepted_draft_tokens": 21}}}
 LLAMA_CPP = {"timings": {"predicted_n": 30, "draft_n": 12, "draft_n_accepted": 0}}

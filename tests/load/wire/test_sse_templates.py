@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadchaos.load.wire.answer_reader import AnswerReader, final_event
-from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.sse import EventTemplate
 
 TEXT = st.sampled_from([

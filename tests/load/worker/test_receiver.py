@@ -13,8 +13,8 @@ import pytest
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
+from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
@@ -63,7 +63,7 @@ def asking(
         call = Exchange(wire_request(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
         sweeper = _gevent.spawn(_sweep, call)
         try:
-            return plain.act(call)
+            return plain.Options().act(call)
         finally:
             sweeper.kill()
 
@@ -90,7 +90,9 @@ def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Recei
         slot = Slot(Origin(server.url("good")), arrivals.collect)
 
         def ask() -> EndRow:
-            return plain.act(Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress()))
+            return plain.Options().act(
+                Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
+            )
 
         assert [r["outcome"] for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
         assert (slot.opened, server.connections) == (1, 1)
@@ -135,7 +137,9 @@ def tls_slot(
         slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
         yield (
             slot,
-            lambda: plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress())),
+            lambda: plain.Options().act(
+                Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress())
+            ),
         )
         thread.join(10)
     slot.close()
@@ -187,7 +191,7 @@ def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -
         slot = Slot(Origin(server.url("good")), arrivals.collect)
         call = Mistaken(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
         with pytest.raises(ZeroDivisionError):
-            greenlets([lambda: plain.act(call)])
+            greenlets([lambda: plain.Options().act(call)])
         slot.close()
         call.hang_up()
 

@@ -16,17 +16,19 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts
 from loadchaos.core.session_ids import place_of
-from loadchaos.load import payloads, rebuild
+from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.request import AnswerRules, Request
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from loadchaos.run import rebuild
 from tests.http_server import Asked, Handler, serving
 from tests.load.wire.requests import end_row
 from tests.load.worker.conftest import Child
@@ -134,7 +136,7 @@ def test_session_sends_answers_back_loops_over_tools_and_branches(child: Child, 
     for name, row in sent.items():
         step = rebuild.sent_step(steps[row["step"]], facts, name, answers)
         assert step is not None
-        assert json.loads(payloads.build(step, facts).body) == server.bodies[name]
+        assert json.loads(request_builder.build(step, facts).body) == server.bodies[name]
 
 
 def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(child: Child, scripted: Any) -> None:

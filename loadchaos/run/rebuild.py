@@ -1,21 +1,21 @@
 """Rebuild request bodies from the plan, for incidents and reports.
 
-Bodies are not stored during the load: `payloads.build` is pure, so plan, facts and a step's number give the same bytes.
-Those of a session also need the answers before them, which the ledger has (`answer` rows).
-They are checked against length and CRC of the begin row. This module is separate because it needs the plan and the
-payloads, which neither the follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to
-`runner.finalize`.
+Bodies are not stored during the load: `request_builder.build` is pure, so plan, facts and a step's number give the same
+bytes. Those of a session also need the answers before them, which the ledger has (`answer` rows). They are checked against
+length and CRC of the begin row. This module is separate because it needs the plan and the payloads, which neither the
+follower nor the judge may import; `run`, `loadchaos judge` and `report` pass `store` to finalize.py.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
@@ -25,7 +25,7 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.whole_file import write_whole
-from loadchaos.load import payloads, registry
+from loadchaos.load import registry, request_builder
 from loadchaos.load.payloads.live import SentBack, step_of_request
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping
@@ -43,7 +43,7 @@ class StoredBody:
 
     id: str
     step: int
-    traffic: str | None
+    traffic: str
     in_flight: bool
     len: int | None = None
     hash: str | None = None
@@ -53,22 +53,19 @@ class StoredBody:
 
 
 def store(
-    folder: RunFolder, incidents: Sequence[Mapping[str, Any]], *, budget_s: float | None = None
-) -> dict[int, list[dict[str, Any]]]:
+    folder: RunFolder, incidents: Sequence[IncidentRecord], *, budget_s: float | None = None
+) -> dict[int, list[StoredBody]]:
     """Store the bodies of each incident's requests under incidents/bodies/. Deaths come before failures, and requests in
-    flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the fields of a `StoredBody` for
-    each request, by the incident's number. Raises OSError where a body cannot be written, ValueError or KeyError where the
+    flight before others, until 64 MB are full or `budget_s` seconds have passed. Returns the requests of each
+    incident by its number. Raises OSError where a body cannot be written, ValueError or KeyError where the
     plan cannot be read.
     """
-    listed = {int(i["n"]): _requests(i) for i in incidents}
+    listed = {i.n: _requests(i) for i in incidents}
     rows = _begin_rows(folder, {r.id for requests in listed.values() for r in requests})
     order: list[tuple[bool, bool, int, str]] = []
     for i in incidents:
-        failed = {str(r["id"]) for r in i.get("examples") or ()}
-        order += [
-            (i.get("kind") == "failure", not r.in_flight and r.id not in failed, -r.step, r.id)
-            for r in listed[int(i["n"])]
-        ]
+        failed = {r.id for r in i.examples}
+        order += [(i.kind == "failure", not r.in_flight and r.id not in failed, -r.step, r.id) for r in listed[i.n]]
     order.sort(key=lambda item: item[:3])
     bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s, answers_of(folder, rows))
     bodies.keep({name: rows[name] for *_, name in order if name in rows})
@@ -77,16 +74,15 @@ def store(
         file, r.path = bodies.kept.get(str(r.hash), (None, None))
         r.body = file and f"{FOLDER}/{file}"
         r.why = None if file else bodies.reasons.get(str(r.hash), "it was not rebuilt")
-    return {n: [asdict(r) for r in requests] for n, requests in listed.items()}
+    return listed
 
 
-def _requests(incident: Mapping[str, Any]) -> list[StoredBody]:
+def _requests(incident: IncidentRecord) -> list[StoredBody]:
     """List each request of an incident once: failed, in flight, then others."""
-    flying = {r["id"] for r in incident.get("in_flight") or ()}
+    flying = {r.id for r in incident.in_flight}
     found: dict[str, StoredBody] = {}
-    for r in (r for name in ("examples", "in_flight", "admitted") for r in incident.get(name) or ()):
-        one = StoredBody(str(r["id"]), int(r.get("step") or 0), r.get("traffic"), r["id"] in flying)
-        found.setdefault(one.id, one)
+    for r in (*incident.examples, *incident.in_flight, *incident.admitted):
+        found.setdefault(r.id, StoredBody(r.id, r.step, r.traffic, r.id in flying))
     return list(found.values())
 
 
@@ -103,7 +99,7 @@ class _BodyStore:
     def __init__(self, folder: RunFolder, until_s: float | None, answers: Mapping[str, SentBack]) -> None:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
-        self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
+        self._plan: Mapping[str, Any] = orjson.loads(folder.plan.read_bytes())
         self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
         self._until_s = until_s
         self._redactor = Redactor()
@@ -122,7 +118,7 @@ class _BodyStore:
             elif (step := sent_step(planned, self._facts, row["id"], self._answers)) is None:
                 self.reasons[name] = "an answer that it repeats is not in the ledger"
             else:
-                self._write(name, row, payloads.build(step, self._facts))
+                self._write(name, row, request_builder.build(step, self._facts))
 
     def _choose(self, begin_rows: Mapping[str, BeginRow]) -> dict[str, BeginRow]:
         """Choose bodies that fit the limit, by hash, in order. A small one may fit where a large one did not."""
@@ -166,8 +162,8 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
         for row in Tail(path).rows():
-            if row["row"] == "answer" and place_of(str(row.get("id"))).first in sessions:
-                found[str(row["id"])] = SentBack.from_json(row)
+            if row["row"] == "answer" and place_of(row["id"]).first in sessions:
+                found[row["id"]] = SentBack.from_row(row)
     return found
 
 
