@@ -8,6 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 HEADER = "Traceback (most recent call last)"
+EXCEPTION_NAME = (
+    r"(?:[A-Za-z_]\w*\.)*"
+    r"(?:[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning|ExceptionGroup)|Exception)"
+)
+"""Name of a Python exception with its module, as a traceback ends with it, for use in a regular expression."""
 _FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")

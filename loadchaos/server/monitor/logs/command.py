@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
+from loadchaos.core.units import iso_utc
 from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 _CHUNK_BYTES = 1 << 16
@@ -135,17 +135,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _rfc3339(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
-
-
 def docker(name: str) -> CommandSource:
     def argv(since: float | None) -> Sequence[str]:
         return [
             "docker",
             "logs",
             "--follow",
-            *(["--tail", "0"] if since is None else ["--since", _rfc3339(since)]),
+            *(["--tail", "0"] if since is None else ["--since", iso_utc(since)]),
             name,
         ]
 
@@ -157,7 +153,7 @@ def kubernetes(where: str) -> CommandSource:
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
 
     def argv(since: float | None) -> Sequence[str]:
-        return [*base, "--follow", *(["--tail=0"] if since is None else [f"--since-time={_rfc3339(since)}"])]
+        return [*base, "--follow", *(["--tail=0"] if since is None else [f"--since-time={iso_utc(since)}"])]
 
     return CommandSource(argv, base, [*base, "--previous", f"--tail={_MOST_PAST_LINES}"])
 
