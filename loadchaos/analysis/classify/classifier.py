@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
+from loadchaos.analysis.classify.match import Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -29,7 +29,7 @@ from loadchaos.analysis.classify.prefixes import (
     strip_prefixes,
     without_margin,
 )
-from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback, guilty_frame
+from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
     UNEXPLAINED_END,
@@ -226,8 +226,8 @@ class Classifier:
             return []
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
         shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
-        hit = Hit(values, shown, text.writer, position.at_ns, still.since_s)
-        match = match_of(signature, hit, self._signatures.known)
+        line_at = text._replace(clock_s=still.since_s)
+        match = match_of(signature, values, line_at, shown, None, self._signatures, at_ns=position.at_ns)
         if still.match is None:
             still.match = match
             return [match]
@@ -402,6 +402,7 @@ class Classifier:
             frame = trace.frames[-1]  # an assertion without a message is known by its code
             trace.message = frame.code
             line = line._replace(text=f"{line.text} <- {frame} | {frame.code}")
+        trace.blame(self._signatures.skip, self._signatures.engine)
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
@@ -513,24 +514,19 @@ class Classifier:
         position: _Position,
         trace: Trace | None,
     ) -> Match:
-        frames = trace.frames if trace is not None else []
         hits = [hit, *(p.search(position.text_before) for p in signature.before)]
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
-        hit_in = Hit(
-            groups={**position.state.facts, **groups} if with_facts else groups,
-            evidence=evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
-            process=line.writer,
+        match = match_of(
+            signature,
+            {**position.state.facts, **groups} if with_facts else groups,
+            line,
+            evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
+            trace,
+            self._signatures,
             at_ns=position.at_ns,
-            clock_s=line.clock_s,
             transport_s=position.transport_s,
-            frames=frames,
-            blamed=guilty_frame(frames, self._signatures.skip),
-            exception=(trace.exception, trace.message) if trace is not None else ("", ""),
-            chain=trace.chain if trace is not None else 0,
-            engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
         )
-        match = match_of(signature, hit_in, self._signatures.known)
         if trace is not None and trace.warned and trace.may_be_uncaught:
             position.state.warned.append(match)
             position.state.warned_line = position.line_no
