@@ -227,7 +227,8 @@ class Classifier:
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
         shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
         line_at = text._replace(clock_s=still.since_s)
-        match = match_of(signature, values, line_at, shown, None, self._signatures, at_ns=position.at_ns)
+        match = match_of(signature, values, line_at, shown, None, self._signatures)
+        match.at_ns = position.at_ns
         if still.match is None:
             still.match = match
             return [match]
@@ -524,9 +525,8 @@ class Classifier:
             evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
             trace,
             self._signatures,
-            at_ns=position.at_ns,
-            transport_s=position.transport_s,
         )
+        match.at_ns, match.transport_s = position.at_ns, position.transport_s
         if trace is not None and trace.warned and trace.may_be_uncaught:
             position.state.warned.append(match)
             position.state.warned_line = position.line_no

@@ -39,12 +39,12 @@ class Match:
     known: tuple[KnownIssue, ...]
     evidence: Evidence
     process: str | None
-    at_ns: int | None
     clock_s: float | None
-    transport_s: float | None
     frames: tuple[str, ...]
     chain: int
     engine_side: bool
+    at_ns: int | None = None
+    transport_s: float | None = None
     why: str = ""
     facts: Mapping[str, float | str] = field(default_factory=dict)
     repeats: int = 0
@@ -75,9 +75,6 @@ def match_of(
     shown: Evidence,
     trace: Trace | None,
     signatures: Signatures,
-    *,
-    at_ns: int | None,
-    transport_s: float | None = None,
 ) -> Match:
     """Make a match with its title, remedy and known issues filled in. `groups` are those of the pattern, with the facts
     of the log where the signature uses them; the frames of `trace` choose the variant.
@@ -111,9 +108,7 @@ def match_of(
         known=signatures.issues(issues),
         evidence=shown,
         process=line.writer or None,
-        at_ns=at_ns,
         clock_s=line.clock_s,
-        transport_s=transport_s,
         frames=tuple(str(f) for f in frames),
         chain=trace.chain if trace is not None else 0,
         engine_side=trace is not None and trace.engine_side,
