@@ -215,13 +215,15 @@ class AttackInjector:
         if (why := self._refusal(replica.admin_url)) is not None:
             self._skip(planned, n, replica, why)
             return
-        result = ActResult(ok=None, text="the run stopped before the server answered")
+        result, took_ns = ActResult(ok=None, text="the run stopped before the server answered"), None
         planned.row_fields[replica.name] = attack.row_fields(replica)
         self._row(planned, n, "begin", replica, ActResult(ok=None))
         try:
             if attack.holds:
                 planned.holding[replica.name] = (replica, n)
+            begin_ns = time.monotonic_ns()
             result = await attack.begin(replica)
+            took_ns = time.monotonic_ns() - begin_ns
             if attack.holds and result.ok is not False:
                 self._triggers.fire(("during", attack.name), replica.name)
                 await asyncio.sleep(planned.times.hold)
@@ -233,13 +235,13 @@ class AttackInjector:
         except Exception as e:  # noqa: BLE001 - a bug of ours must not end the attack unnoticed; the row reports it
             result = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
-            self._row(planned, n, "end", replica, result)
+            self._row(planned, n, "end", replica, result, took_ns)
             if result.ok:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, planned: _Planned, name: str, limit_s: float | None = None) -> None:
         """Undo an act, within `limit_s` where that is given. A failed undo is recorded, and tried again at the end."""
-        attack, (replica, n) = planned.attack, planned.holding[name]
+        attack, (replica, n), begin_ns = planned.attack, planned.holding[name], time.monotonic_ns()
         try:
             async with asyncio.timeout(limit_s):
                 result = await attack.undo(replica)
@@ -249,12 +251,20 @@ class AttackInjector:
             planned.holding.pop(name, None)
             if attack.undone_by is not None:
                 self._triggers.fire(("after", attack.undone_by), name)
-        self._row(planned, n, "undo", replica, result)
+        self._row(planned, n, "undo", replica, result, time.monotonic_ns() - begin_ns)
 
     def _skip(self, planned: _Planned, n: int, replica: AttackedReplica, why: str | None = None) -> None:
         self._row(planned, n, "skipped", replica, ActResult(None, text=self._paused_because if why is None else why))
 
-    def _row(self, planned: _Planned, n: int, what: AttackEvent, replica: AttackedReplica, result: ActResult) -> None:
+    def _row(
+        self,
+        planned: _Planned,
+        n: int,
+        what: AttackEvent,
+        replica: AttackedReplica,
+        result: ActResult,
+        took_ns: int | None = None,
+    ) -> None:
         attack = planned.attack
         self._emit(
             {
@@ -269,7 +279,7 @@ class AttackInjector:
                 "status": result.status,
                 "text": result.text,
                 "effects": list(attack.effects),
-                "took_ns": result.took_ns,
+                "took_ns": took_ns,
                 **planned.row_fields.get(replica.name, {}),
             }
         )
