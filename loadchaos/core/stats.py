@@ -43,11 +43,11 @@ def _last_below(n: int, p: float, level: float) -> int:
     return n
 
 
-def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | None:
-    """Compute the upper bound of a rate after 0 events in n exposures. Exact and one-sided: 1 - (1 - confidence) ** (1
-    / n). None without exposures.
+def upper_bound_at_zero(exposures: int) -> float | None:
+    """Compute the upper bound of a rate after 0 events in n exposures, with 95 % confidence. Exact and one-sided: 1 -
+    0.05 ** (1 / n). None without exposures.
     """
-    return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
+    return 1 - 0.05 ** (1 / exposures) if exposures > 0 else None
 
 
 def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:

@@ -156,9 +156,9 @@ class _Position:
 class Classifier:
     """Matches the lines of any number of logs. Its state is bounded, and no text makes it raise."""
 
-    def __init__(self, signatures: Signatures | None = None, *, live: bool = False) -> None:
-        """Match against `signatures`; live: the phase is known elsewhere."""
-        self._signatures = signatures or load()
+    def __init__(self, *, live: bool = False) -> None:
+        """Match all signatures; live: the phase is known elsewhere."""
+        self._signatures = load()
         self._live = live
         self.last_words = LastWords()
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
@@ -562,12 +562,12 @@ def _is_counted(match: Match) -> bool:
     return match.values.get("exception") not in PASSING_ON if match.unknown else match.severity not in DEADLY
 
 
-def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
+def classify_text(text: str, *, source: str = "") -> list[Failure]:
     """Failures of a whole log or an HTTP body by root cause. Echoes only where no cause was found. A body (one line, or
     JSON, or a page) also gets client errors such as a prompt over the context; in a log those are left out unless the
     server made a 500 of them.
     """
-    classifier = Classifier(signatures)
+    classifier = Classifier()
     matches: list[Match] = []
     lines = text.splitlines()
     is_page = PAGE.match(text) is not None or _is_one_json(text)
