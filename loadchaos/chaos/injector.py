@@ -15,13 +15,14 @@ from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedRepli
 from loadchaos.chaos.conditions import Condition, ServerFigures, parse_conditions
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.registry import make_attack
-from loadchaos.chaos.timetable import Timetable, parse_timetable
+from loadchaos.chaos.timetable import Timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core.attack_names import AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.typed_json import from_json
 from loadchaos.server.dialects import Dialect
 
 _UNDO_S = 5.0
@@ -90,7 +91,7 @@ class AttackInjector:
         self._paused_because = ""
 
     def _plan(self, spec: Mapping[str, object]) -> None:
-        times = parse_timetable(spec)
+        times = from_json(Timetable, spec)
         kind, attack = make_attack(spec, times.params, self._context)
         if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
             names = ", ".join(r.name for r in self._replicas)

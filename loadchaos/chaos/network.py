@@ -28,28 +28,6 @@ _MEASURED = 9
 _NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and the server")
 
 
-async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """Measure the delay that a proxy adds to a request for `path` of the server at `target`. Returns the difference of
-    the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
-    none was answered.
-    """
-    parts = urlsplit(target)
-    proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
-    direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-    durations: dict[str, list[float]] = {direct: [], proxied: []}
-    async with httpx.AsyncClient(
-        trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
-    ) as client:
-        with contextlib.suppress(*bounded_http.FAILURES):
-            for url in [direct, proxied] * (_MEASURED + 1):
-                begin = time.monotonic()
-                sni = {"sni_hostname": parts.hostname}
-                await bounded_http.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
-                durations[url].append(time.monotonic() - begin)
-    past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
-    return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
-
-
 class LocalProxy:
     """Our own proxy (proxy.py) as a child process, a TrafficProxy. A run opens it before the load and closes it at the
     end. Clients connect to `address` instead of the server's, and still name the server in Host and in TLS.
@@ -84,7 +62,25 @@ class LocalProxy:
         self.address = ("127.0.0.1", answer.port)
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        return await added_delay_s(self._target, self.address, path, tls)
+        """Measure the delay that the proxy adds to a request for `path` of the server. Returns the difference of the
+        medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
+        none was answered.
+        """
+        parts = urlsplit(self._target)
+        proxied = urlunsplit((parts.scheme, host_port(*self.address), path, "", ""))
+        direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+        durations: dict[str, list[float]] = {direct: [], proxied: []}
+        async with httpx.AsyncClient(
+            trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
+        ) as client:
+            with contextlib.suppress(*bounded_http.FAILURES):
+                for url in [direct, proxied] * (_MEASURED + 1):
+                    begin = time.monotonic()
+                    sni = {"sni_hostname": parts.hostname}
+                    await bounded_http.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
+                    durations[url].append(time.monotonic() - begin)
+        past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
+        return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
         answer = await self._obey({"what": "add", "toxic": asdict(toxic)})

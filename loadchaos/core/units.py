@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import overload
@@ -16,6 +18,12 @@ def seconds_of(ns: float | None, digits: int | None = None) -> float | None:
     if ns is None:
         return None
     return ns / NS_PER_S if digits is None else significant(ns / NS_PER_S, digits)
+
+
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+"""Comparisons of a figure with a limit, as a profile writes them."""
 
 
 def iso_utc(unix_s: float | None = None, timespec: str = "milliseconds") -> str:

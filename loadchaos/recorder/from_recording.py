@@ -16,6 +16,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
+from loadchaos.load.endpoints import known_endpoint_of_path
 from loadchaos.profile.request_trace import (
     BODIES,
     VERSION,
@@ -28,21 +29,8 @@ from loadchaos.profile.request_trace import (
 from loadchaos.recorder.ring import FROZEN, RING, segments_of
 from loadchaos.recorder.synthetic import body_of
 
-_REPLAYED = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/rerank",
-    "/v1/score",
-    "/score",
-    "/pooling",
-    "/classify",
-    "/generate",
-)
+_ALSO_REPLAYED = ("/pooling", "/classify", "/generate")
+"""Paths whose requests are sent again beside those of endpoints."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions")
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
@@ -108,7 +96,9 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     usable = [
         (r, r.content)
         for r in requests
-        if r.path in _REPLAYED and isinstance(r.content, dict) and r.end.outcome != "connect_error"
+        if (known_endpoint_of_path(r.path) or r.path in _ALSO_REPLAYED)
+        and isinstance(r.content, dict)
+        and r.end.outcome != "connect_error"
     ]
     if not usable:
         raise OptionError(
