@@ -221,8 +221,7 @@ class Classifier:
         text = strip_prefixes(expand(line)[-1])
         clock_s = text.clock_s if text.clock_s is not None else position.transport_s
         still = position.state.stills.on_line(text.text, text.writer, position.line_no, clock_s)
-        signature = self._signatures.get(STANDSTILL)
-        if still is None or signature is None:
+        if still is None or (signature := self._signatures.get(STANDSTILL)) is None:
             return []
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
         shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
