@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 HEADER = "Traceback (most recent call last)"
 EXCEPTION_NAME = (
     r"(?:[A-Za-z_]\w*\.)*"
-    r"(?:[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning|ExceptionGroup)|Exception)"
+    r"(?:[A-Z]\w*(?:Error|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)|(?:[A-Z]\w*)?Exception(?:Group)?)"
 )
 """Name of a Python exception with its module, as a traceback ends with it, for use in a regular expression."""
 _FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
