@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Any
 
 from loadchaos.analysis.log_templates import masked
 from loadchaos.core.ledger.row_fold import RowFold
@@ -129,8 +128,8 @@ class WorkloadCoverage(RowFold):
         return events
 
 
-def _with_derived(values: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+def _with_derived(values: Mapping[str, float]) -> dict[str, float]:
+    found = {name: float(value) for name, value in values.items()}
     for name, (whole, part) in _DERIVED.items():
         if whole in found and part in found:
             found[name] = found[whole] - found[part]

@@ -62,7 +62,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
     SupervisorRow,
 )
-from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms, severity_rank
+from loadchaos.core.model import KERNEL_LOG, Decision, ExposureGoal, Facts, Row, Terms, severity_rank
 from loadchaos.core.units import NS_PER_S
 
 _POLL_NS = NS_PER_S // 4
@@ -339,7 +339,7 @@ class Judge(RowFold):
 
     def _worth(self, decision: Decision, figures: ExpectationInputs, terms: Terms) -> str:
         """Strength of the evidence, by the exposure that the profile counts, else by requests."""
-        exposure = str((terms.exposure or {}).get("count") or "requests")
+        exposure = (terms.exposure or ExposureGoal()).count
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
         return rules.worth(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
-from loadchaos.core.model import EXPOSURES, Facts
+from loadchaos.core.model import EXPOSURES, ExposureGoal, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
 _STILL_DRAFTING_NS = 5 * NS_PER_S
@@ -130,10 +129,10 @@ class Mechanisms(RowFold):
             ok, actual = bool(value), f"the server reports {value}" if value is not None else "not measured"
         return Check(f"requires {name}", "active", actual, "pass" if ok else "unknown")
 
-    def exposed(self, wanted: Mapping[str, Any] | None) -> Check | None:
-        if not wanted:
+    def exposed(self, wanted: ExposureGoal | None) -> Check | None:
+        if wanted is None:
             return None
-        name, least = str(wanted.get("count", "requests")), int(wanted.get("at_least") or 0)
+        name, least = wanted.count, wanted.at_least
         if name not in self.exposures:
             return Check("exposure", f"{name} >= {least}", "unknown exposure", "unknown")
         n = self.exposures[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,10 +132,6 @@ def _require_same(file: Path, before: object, present: Mapping[str, str]) -> Non
 
 def _difference(one: str, other: str) -> str:
     return " ".join(part for part in one.split(" ") if part not in other.split(" "))
-
-
-def now_text(timespec: str = "seconds") -> str:
-    return datetime.now(UTC).isoformat(timespec=timespec)
 
 
 def verdict_of(code: int) -> SuiteVerdict:

@@ -5,7 +5,6 @@ server (reset caches, pause, sleep, abort requests, load an adapter) are the tab
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,8 +103,7 @@ class AdminAttack(Attack):
     ) -> ActResult:
         result = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
         if result.status == 404 and operation.gate and _NO_SUCH_PATH in result.text:
-            text = f"{result.text} ({operation.gate})"
-            return ActResult(ok=False, status=404, text=text, took_ns=result.took_ns)
+            return ActResult(ok=False, status=404, text=f"{result.text} ({operation.gate})")
         return result
 
     async def _send(
@@ -117,7 +115,6 @@ class AdminAttack(Attack):
         params: Mapping[str, str] | None = None,
         body: Mapping[str, object] | None = None,
     ) -> ActResult:
-        begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path
         try:
             response = await bounded_http.request(
@@ -127,11 +124,9 @@ class AdminAttack(Attack):
             why = f"no answer within {limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             text = self._context.redactor.text(f"{type(e).__name__}: {why}".rstrip(": "))
             # A refused connection did nothing; after a missing answer the server may or may not have acted.
-            return ActResult(
-                False if isinstance(e, httpx.ConnectError) else None, None, text, time.monotonic_ns() - begin
-            )
+            return ActResult(ok=False if isinstance(e, httpx.ConnectError) else None, text=text)
         text = self._context.redactor.text(response.text)[:_TEXT_CHARS]
-        return ActResult(_succeeded(response), response.status, text, time.monotonic_ns() - begin)
+        return ActResult(_succeeded(response), response.status, text)
 
 
 def _succeeded(response: HttpAnswer) -> bool:

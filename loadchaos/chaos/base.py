@@ -42,7 +42,6 @@ class ActResult:
     ok: bool | None
     status: int | None = None
     text: str = ""
-    took_ns: int | None = None
 
 
 NOTHING_TO_UNDO = ActResult(ok=True, text="nothing to undo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -11,16 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import COMPARISONS, NS_PER_S
 from loadchaos.server.dialects import Dialect
 
 WORKER_FIGURES = ("in_flight", "images_in_prefill", "aborts_per_s")
 """Figures in our workers' heartbeats, every 250 ms: requests in flight; those with images and no byte of the answer yet;
 requests aborted by the client or the server within the last second. All other names are those of metrics.jsonl."""
 _ABORT_WINDOW_NS = NS_PER_S
-_OPS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
 _CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)?)\s*(%?)\s*")
 Condition = tuple[str, Callable[[float, float], bool], float]
 
@@ -37,7 +33,7 @@ def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Conditio
             raise OptionError(f'when: {name} needs a comparison such as ">= 8" (got {text!r})')
         if name not in known:
             raise OptionError(f"when: {dialect.title} has no figure {name}; it has: {', '.join(sorted(known))}")
-        found.append((name, _OPS[match[1]], float(match[2]) / (100 if match[3] else 1)))
+        found.append((name, COMPARISONS[match[1]], float(match[2]) / (100 if match[3] else 1)))
     return found
 
 

@@ -5,7 +5,6 @@ Its trigger file arms them; removing the file disarms them.
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ class EngineAttack(Attack):
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
-        begin = time.monotonic_ns()
         undo = guard('rm -f -- "$1"', str(trigger))
         try:
             with trigger.open("x") as f:  # never replaces an order of somebody else
@@ -54,7 +52,7 @@ class EngineAttack(Attack):
             undo.communicate()
             return ActResult(ok=False, text=f"{trigger}: {e.strerror}")
         self._armed[replica.name] = (trigger, undo)
-        return ActResult(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=f"armed by {trigger}: {self._order}")
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         trigger, undo = self._armed.pop(replica.name, (None, None))

@@ -13,7 +13,7 @@ from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedRepli
 from loadchaos.chaos.conditions import Condition, ServerFigures, parse_conditions
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.registry import make_attack
-from loadchaos.chaos.timetable import Timetable, parse_timetable
+from loadchaos.chaos.timetable import Timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core import bounded_http
 from loadchaos.core.attack_names import AttackKind
@@ -21,6 +21,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.typed_json import from_json
 from loadchaos.server.dialects import Dialect
 
 _UNDO_S = 5.0
@@ -85,7 +86,7 @@ class AttackInjector:
         self._paused_because = ""
 
     def _plan(self, spec: Mapping[str, object]) -> None:
-        times = parse_timetable(spec)
+        times = from_json(Timetable, spec)
         kind, attack = make_attack(spec, times.params, self._context)
         if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
             names = ", ".join(r.name for r in self._replicas)
@@ -210,13 +211,15 @@ class AttackInjector:
         if (why := self._refusal(replica.admin_url)) is not None:
             self._skip(planned, n, replica, why)
             return
-        result = ActResult(ok=None, text="the run stopped before the server answered")
+        result, took_ns = ActResult(ok=None, text="the run stopped before the server answered"), None
         planned.row_fields[replica.name] = attack.row_fields(replica)
         self._row(planned, n, "begin", replica, ActResult(ok=None))
         try:
             if attack.holds:
                 planned.holding[replica.name] = (replica, n)
+            begin_ns = time.monotonic_ns()
             result = await attack.begin(replica)
+            took_ns = time.monotonic_ns() - begin_ns
             if attack.holds and result.ok is not False:
                 self._triggers.fire(("during", attack.name), replica.name)
                 await asyncio.sleep(planned.times.hold)
@@ -228,13 +231,13 @@ class AttackInjector:
         except Exception as e:  # noqa: BLE001 - a bug of ours must not end the attack unnoticed; the row reports it
             result = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
-            self._row(planned, n, "end", replica, result)
+            self._row(planned, n, "end", replica, result, took_ns)
             if result.ok:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, planned: _Planned, name: str, limit_s: float | None = None) -> None:
         """Undo an act, within `limit_s` where that is given. A failed undo is recorded, and tried again at the end."""
-        attack, (replica, n) = planned.attack, planned.holding[name]
+        attack, (replica, n), begin_ns = planned.attack, planned.holding[name], time.monotonic_ns()
         try:
             async with asyncio.timeout(limit_s):
                 result = await attack.undo(replica)
@@ -244,12 +247,20 @@ class AttackInjector:
             planned.holding.pop(name, None)
             if attack.undone_by is not None:
                 self._triggers.fire(("after", attack.undone_by), name)
-        self._row(planned, n, "undo", replica, result)
+        self._row(planned, n, "undo", replica, result, time.monotonic_ns() - begin_ns)
 
     def _skip(self, planned: _Planned, n: int, replica: AttackedReplica, why: str | None = None) -> None:
         self._row(planned, n, "skipped", replica, ActResult(None, text=self._paused_because if why is None else why))
 
-    def _row(self, planned: _Planned, n: int, what: AttackEvent, replica: AttackedReplica, result: ActResult) -> None:
+    def _row(
+        self,
+        planned: _Planned,
+        n: int,
+        what: AttackEvent,
+        replica: AttackedReplica,
+        result: ActResult,
+        took_ns: int | None = None,
+    ) -> None:
         attack = planned.attack
         self._emit(
             {
@@ -264,7 +275,7 @@ class AttackInjector:
                 "status": result.status,
                 "text": result.text,
                 "effects": list(attack.effects),
-                "took_ns": result.took_ns,
+                "took_ns": took_ns,
                 **planned.row_fields.get(replica.name, {}),
             }
         )

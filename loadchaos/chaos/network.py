@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
-from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
+from loadchaos.chaos.toxics import TOXICS, ProxyAnswer, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
 from loadchaos.core.urls import host_and_port, host_port
@@ -24,26 +24,6 @@ _START_S = 10.0
 _ORDER_S = 5.0
 _MEASURED = 9
 _NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and the server")
-
-
-async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """Measure the delay that a proxy adds to a request for `path` of the server at `target`. Returns the difference of
-    the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
-    none was answered.
-    """
-    parts = urlsplit(target)
-    proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
-    direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-    durations: dict[str, list[float]] = {direct: [], proxied: []}
-    async with bounded_http.client({"Host": parts.netloc.rpartition("@")[2]}, tls) as client:
-        with contextlib.suppress(*bounded_http.FAILURES):
-            for url in [direct, proxied] * (_MEASURED + 1):
-                begin = time.monotonic()
-                sni = {"sni_hostname": parts.hostname}
-                await bounded_http.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
-                durations[url].append(time.monotonic() - begin)
-    past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
-    return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
 
 
 class LocalProxy:
@@ -77,14 +57,30 @@ class LocalProxy:
             raise TargetError(
                 "the network proxy did not start: check that this machine has free processes and ports"
             ) from None
-        self.address = ("127.0.0.1", int(answer["port"]))
+        self.address = ("127.0.0.1", answer.port)
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        return await added_delay_s(self._target, self.address, path, tls)
+        """Measure the delay that the proxy adds to a request for `path` of the server. Returns the difference of the
+        medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in time; None where
+        none was answered.
+        """
+        parts = urlsplit(self._target)
+        proxied = urlunsplit((parts.scheme, host_port(*self.address), path, "", ""))
+        direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+        durations: dict[str, list[float]] = {direct: [], proxied: []}
+        async with bounded_http.client({"Host": parts.netloc.rpartition("@")[2]}, tls) as client:
+            with contextlib.suppress(*bounded_http.FAILURES):
+                for url in [direct, proxied] * (_MEASURED + 1):
+                    begin = time.monotonic()
+                    sni = {"sni_hostname": parts.hostname}
+                    await bounded_http.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
+                    durations[url].append(time.monotonic() - begin)
+        past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
+        return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
         answer = await self._obey({"what": "add", "toxic": asdict(toxic)})
-        return answer["hit"], answer["total"]
+        return answer.hit, answer.total
 
     async def remove(self, toxic: Toxic) -> None:
         await self._obey({"what": "remove", "name": toxic.name})
@@ -95,7 +91,7 @@ class LocalProxy:
         self._child.kill()
         await self._child.wait()
 
-    async def _obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    async def _obey(self, order: Mapping[str, object]) -> ProxyAnswer:
         """Send an order to the child. Raises OSError when the child is gone or could not do it."""
         async with self._order:
             if self._child is None or self._child.stdin is None:
@@ -107,15 +103,14 @@ class LocalProxy:
                     answer = await self._answer()
             except ValueError:
                 raise ConnectionError("the network proxy is gone") from None
-        if answer["what"] != "done":
-            raise OSError(answer.get("why"))
+        if answer.what != "done":
+            raise OSError(answer.why)
         return answer
 
-    async def _answer(self) -> dict[str, Any]:
+    async def _answer(self) -> ProxyAnswer:
         assert self._child is not None
         assert self._child.stdout is not None
-        answer: dict[str, Any] = json.loads(await self._child.stdout.readline())
-        return answer
+        return ProxyAnswer(**json.loads(await self._child.stdout.readline()))
 
 
 def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> NetworkAttack:
@@ -133,12 +128,11 @@ class NetworkAttack(Attack):
     async def begin(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:
             return _NO_PROXY
-        begin = time.monotonic_ns()
         try:
             hits = await replica.proxy.add(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
-        return ActResult(ok=True, text=self._describe(hits), took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=self._describe(hits))
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

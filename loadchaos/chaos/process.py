@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +59,6 @@ class ProcessAttack(Attack):
         target = self._aimed.get(replica.name)
         if target is None:
             return ActResult(ok=False, text=self._missing(replica))
-        begin = time.monotonic_ns()
         named = f"{self._role} (pid {target.process.pid})"
         try:
             if self.holds:
@@ -73,8 +71,7 @@ class ProcessAttack(Attack):
         except (psutil.Error, OSError) as e:
             self._release(replica)
             return ActResult(ok=False, text=f"{named}: {e}")
-        text = f"{self._signal.number.name} to {named}"
-        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=f"{self._signal.number.name} to {named}")
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         process = self._release(replica)

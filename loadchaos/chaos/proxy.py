@@ -14,8 +14,9 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from loadchaos.chaos.toxics import TOXICS, Chunking, Toxic, ToxicType
+from loadchaos.chaos.toxics import TOXICS, Chunking, ProxyAnswer, Toxic, ToxicType
 
 _READ_BYTES = 16384
 _QUEUE = 64  # pieces that may wait in a delay, before the sender is made to wait
@@ -204,7 +205,7 @@ class Proxy:
 async def _obey(host: str, port: int) -> None:
     proxy = Proxy(host, port)
     await proxy.open()
-    _answer({"what": "listening", "port": proxy.listening})
+    _answer(ProxyAnswer(what="listening", port=proxy.listening))
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
@@ -217,13 +218,13 @@ async def _obey(host: str, port: int) -> None:
             else:
                 await proxy.remove(order["name"])
         except OSError as e:  # its port was taken while it was down
-            _answer({"what": "failed", "why": str(e)})
+            _answer(ProxyAnswer(what="failed", why=str(e)))
             continue
-        _answer({"what": "done", "hit": hit, "total": total})
+        _answer(ProxyAnswer(what="done", hit=hit, total=total))
 
 
-def _answer(answer: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _answer(answer: ProxyAnswer) -> None:
+    sys.stdout.write(json.dumps(asdict(answer)) + "\n")
     sys.stdout.flush()
 
 

@@ -6,20 +6,20 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-DEFAULT_JITTER = 0.1
+from loadchaos.core.typed_json import key
+
 _MAX_DEFAULT_HOLD_S = 5.0
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Time and place of an attack, from its entry in the profile.
+    """Time and place of an attack, from its entry in the profile: `from_json` reads one, where None means the default.
 
     Args:
         every_s: interval between acts.
         after_s: time of the first act; by default one interval. Without `every_s` and `at_s`, the only act.
-        at_s: times of single acts.
+        at_s: time of a single act.
         during_s: window outside of which no act begins.
         trigger: an act of another attack to follow, instead of a time: ("after", "wake_up"), ("during", "sleep").
         jitter: share of the interval by which each act is moved at random, either way.
@@ -32,14 +32,14 @@ class Timetable:
 
     every_s: float | None = None
     after_s: float | None = None
-    at_s: tuple[float, ...] = ()
+    at_s: float | None = None
     during_s: tuple[float, float] | None = None
     trigger: tuple[str, str] | None = None
-    jitter: float = DEFAULT_JITTER
-    hold_s: float | None = None
+    jitter: float = 0.1
+    hold_s: float | None = field(default=None, metadata=key("for_s"))
     times: int | None = None
     on: str = "each"
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
     when: Mapping[str, str] = field(default_factory=dict)
 
     def moments(self, rng: random.Random) -> Iterator[float]:
@@ -53,8 +53,8 @@ class Timetable:
                 yield moment
 
     def _unlimited(self, rng: random.Random) -> Iterator[float]:
-        if self.at_s:
-            yield from sorted(self.at_s)
+        if self.at_s is not None:
+            yield self.at_s
         elif self.every_s is None:
             yield self.after_s or (self.during_s[0] if self.during_s else 0.0)
         else:
@@ -70,24 +70,3 @@ class Timetable:
         if self.hold_s is not None:
             return self.hold_s
         return min(self.every_s / 2, _MAX_DEFAULT_HOLD_S) if self.every_s else _MAX_DEFAULT_HOLD_S
-
-
-def parse_timetable(spec: Mapping[str, Any]) -> Timetable:
-    """Read a timetable; None and missing values mean the default."""
-    at = spec.get("at_s")
-    moments = () if at is None else tuple(at) if isinstance(at, list | tuple) else (float(at),)
-    jitter = spec.get("jitter")
-    hold = spec.get("hold_s")
-    return Timetable(
-        every_s=spec.get("every_s"),
-        after_s=spec.get("after_s"),
-        at_s=moments,
-        during_s=spec.get("during_s"),
-        trigger=spec.get("trigger"),
-        jitter=DEFAULT_JITTER if jitter is None else float(jitter),
-        hold_s=spec.get("for_s") if hold is None else hold,
-        times=spec.get("times"),
-        on=spec.get("on") or "each",
-        params=dict(spec.get("params") or {}),
-        when=dict(spec.get("when") or {}),
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from loadchaos.core.errors import OptionError
 
@@ -31,6 +31,17 @@ class Toxic:
     share: float
     attributes: Mapping[str, float]
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyAnswer:
+    """Answer of the proxy's process: `listening` on its port, `done` with the open connections hit, or `failed`."""
+
+    what: Literal["listening", "done", "failed"]
+    port: int = 0
+    hit: int = 0
+    total: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,7 +203,7 @@ TOXICS: dict[str, type[ToxicType]] = {
 }
 
 
-def parse_toxic(name: str, kind: Any, params: Mapping[str, Any]) -> Toxic:
+def parse_toxic(name: str, kind: Any, params: Mapping[str, object]) -> Toxic:
     """Make a toxic from a profile's entry.
 
     Args:
@@ -212,11 +223,11 @@ def parse_toxic(name: str, kind: Any, params: Mapping[str, Any]) -> Toxic:
         if key not in values:
             raise OptionError(f"attack network {kind}: its params are {', '.join(values) or 'none'} (got {key})")
         try:
-            values[key] = float(value)
+            values[key] = float(str(value))
         except ValueError:
             raise OptionError(f"attack network {kind}: {key} is a number (got {value})") from None
         if values[key] < 0:
             raise OptionError(f"attack network {kind}: {key} is a number not below 0 (got {value})")
     stream = params.get("stream") or "downstream"
     share = params.get("share")
-    return Toxic(name, str(kind), str(stream), 1.0 if share is None else float(share), values)
+    return Toxic(name, str(kind), str(stream), 1.0 if share is None else float(str(share)), values)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.core.typed_json import IF_SET
 
 Row = Mapping[str, Any]
 """A ledger row whose kind is not known to the type checker; `core.ledger.rows` declares each kind."""
@@ -181,19 +182,36 @@ EXPOSURES = {
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """A failure that does not fail the run: its id, the reason, the last day (`2026-11-21`), and the maximum count."""
+
+    id: str
+    because: str
+    until: str | None = field(default=None, metadata=IF_SET)
+    at_most: int | None = field(default=None, metadata=IF_SET)
+
+
+@dataclass(frozen=True)
+class ExposureGoal:
+    """Exposures of this name that a run needs; `EXPOSURES` has the names."""
+
+    count: str = "requests"
+    at_least: int = 0
+
+
+@dataclass(frozen=True)
 class Terms:
-    """Terms of the verdict, so that `analysis` needs no profile. `accept` are failures with `id`, `because`, `until`
-    and `at_most`, `exposure` has `count` and `at_least`, `warm_up` has `phases` and `seconds` whose requests are left
-    out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
+    """Terms of the verdict, so that `analysis` needs no profile. `warm_up` has `phases` and `seconds` whose requests
+    are left out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
     `planned_s` None: the server decides the length of the load. `new_prompts` is traffic whose prompts share no more
     than the chat template.
     """
 
     profile: str
     expect: Sequence[str] = ()
-    accept: Sequence[Mapping[str, Any]] = ()
+    accept: Sequence[Acceptance] = ()
     requires: Sequence[str] = ()
-    exposure: Mapping[str, Any] | None = None
+    exposure: ExposureGoal | None = None
     planned_requests: int | None = None
     attacks: Sequence[str] = ()
     limits: Mapping[str, float] = field(default_factory=dict)

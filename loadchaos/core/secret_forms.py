@@ -80,30 +80,27 @@ _BEGINNINGS = [
 ]  # fmt: skip
 
 _PARTS = rb"(?:[a-z0-9]{1,20}-){0,3}"
-_AUTHORIZATION, _COOKIE = rb"(?:proxy-)?authorization", rb"(?:set-)?cookie"
-_X_KEY = rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password)"
-_OTHER_KEYS = (b"private-token", b"job-token", b"subscription-key")
-_OTHER_KEY = _PARTS + rb"(?:" + rb"|".join(_OTHER_KEYS) + rb")"
+_SERVICE_KEYS = (b"private-token", b"job-token", b"subscription-key")
+_VALUE = rb"[^\s'\",;]+"
+_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
+    (
+        [b"authorization"],
+        rb"(?:proxy-)?authorization",
+        _ASSIGNED + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?",
+        _VALUE,
+    ),
+    ([b"x-"], rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password)", _ASSIGNED, _VALUE),
+    (_SERVICE_KEYS, _PARTS + rb"(?:" + rb"|".join(_SERVICE_KEYS) + rb")", _ASSIGNED, _VALUE),
+    ([b"cookie"], rb"(?:set-)?cookie", rb"['\"]?[ \t]*:[ \t]*['\"]?", rb"[^\r\n'\"]+"),
+)
+"""Each secret header, as HTTP, as JSON, as Python prints it: words of `FORMS`, name, what comes before its value, value."""
 SECRET_HEADER = re.compile(
-    rb"(?i)(?:"
-    + rb"|".join((_AUTHORIZATION, _COOKIE, _X_KEY, _OTHER_KEY))
-    + rb"|.*"
-    + _NAME
-    + rb"|.*"
-    + _WIDER_NAME
-    + rb")\Z"
+    rb"(?i)(?:" + rb"|".join(name for _, name, _, _ in _HEADERS) + rb"|.*" + _NAME + rb"|.*" + _WIDER_NAME + rb")\Z"
 )
 """Names of headers that carry credentials; `redact.is_secret_header` asks."""
 
 FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
-    # Headers, as HTTP, as JSON, as Python prints them.
-    (
-        [b"authorization"],
-        re.compile(rb"(?i)(\b" + _AUTHORIZATION + _ASSIGNED + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"),
-    ),
-    ([b"x-"], re.compile(rb"(?i)(\b" + _X_KEY + _ASSIGNED + rb")[^\s'\",;]+")),
-    (_OTHER_KEYS, re.compile(rb"(?i)(\b" + _OTHER_KEY + _ASSIGNED + rb")[^\s'\",;]+")),
-    ([b"cookie"], re.compile(rb"(?i)(\b" + _COOKIE + rb"['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
+    *((words, re.compile(rb"(?i)(\b" + name + before + rb")" + value)) for words, name, before, value in _HEADERS),
     ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
     (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),

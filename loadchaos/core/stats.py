@@ -8,6 +8,8 @@ from collections.abc import Iterable
 _MOST_EXACT_VARIANCE = 10_000
 """A binomial with a larger variance is taken as normal: its ranks are then wrong by less than 1 in 1000."""
 
+_CONFIDENCE = 0.95
+
 
 def quantile(values: Iterable[float], q: float) -> float | None:
     """Compute the nearest-rank quantile of exact values; None without values."""
@@ -43,11 +45,11 @@ def _last_below(n: int, p: float, level: float) -> int:
     return n
 
 
-def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | None:
-    """Compute the upper bound of a rate after 0 events in n exposures. Exact and one-sided: 1 - (1 - confidence) ** (1
-    / n). None without exposures.
+def upper_bound_at_zero(exposures: int) -> float | None:
+    """Compute the upper bound of a rate after 0 events in n exposures, with 95 % confidence. Exact and one-sided. None
+    without exposures.
     """
-    return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
+    return 1 - (1 - _CONFIDENCE) ** (1 / exposures) if exposures > 0 else None
 
 
 def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:

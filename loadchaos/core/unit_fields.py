@@ -30,13 +30,11 @@ IntRange = Annotated[
 ]
 
 
-def at_least(low: int, rule: str, *, high: int | None = None, most: int | None = None) -> AfterValidator:
-    """Refuse a range that begins below `low` or ends below `high` or beyond `most`; `rule` says what was expected."""
+def at_least(low: int, rule: str, *, most: int | None = None) -> AfterValidator:
+    """Refuse a range that begins below `low` or ends beyond `most`; `rule` says what was expected."""
 
     def check(value: Range | None) -> Range | None:
-        if value is not None and (
-            value.low < low or (high is not None and value.high < high) or (most is not None and value.high > most)
-        ):
+        if value is not None and (value.low < low or (most is not None and value.high > most)):
             raise ValueError(f"{rule} (got {value})")
         return value
 

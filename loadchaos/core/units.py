@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import overload
 
 NS_PER_S = 1_000_000_000
@@ -15,6 +18,18 @@ def seconds_of(ns: float | None, digits: int | None = None) -> float | None:
     if ns is None:
         return None
     return ns / NS_PER_S if digits is None else significant(ns / NS_PER_S, digits)
+
+
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+"""Comparisons of a figure with a limit, as a profile writes them."""
+
+
+def iso_utc(unix_s: float | None = None, timespec: str = "milliseconds") -> str:
+    """Format a Unix time, else the present, in ISO 8601 UTC: `2026-11-21T15:08:32.243+00:00`."""
+    when = datetime.now(UTC) if unix_s is None else datetime.fromtimestamp(unix_s, UTC)
+    return when.isoformat(timespec=timespec)
 
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from loadchaos.core import expectation_names
-from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
+from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Acceptance, ExposureGoal, Terms
 from loadchaos.core.unit_fields import DurationS
 from loadchaos.core.units import share
 from loadchaos.profile import abort_rule, validate
@@ -171,9 +171,9 @@ class Profile(ProfilePart):
         return Terms(
             profile=self.name,
             expect=self.expect or DEFAULT_EXPECT,
-            accept=[a.model_dump(mode="json", exclude_none=True) for a in self.accept],
+            accept=[Acceptance(a.id, a.because, a.until.isoformat(), a.at_most) for a in self.accept],
             requires=self.requires,
-            exposure=self.exposure.model_dump() if self.exposure else None,
+            exposure=ExposureGoal(self.exposure.count, self.exposure.at_least) if self.exposure else None,
             planned_requests=planned_requests(self.load, seed),
             attacks=[a.operation for a in self.attacks],
             limits={

@@ -5,17 +5,16 @@ lost first, then rows; both are counted. A writer that has ended is started agai
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 import orjson
 
-from loadchaos.recorder.frames import FrameKind, frame
+from loadchaos.recorder.frames import FrameKind, RecordingSetup, frame
 from loadchaos.recorder.shape import known_path
 from loadchaos.recorder.tap import TappedExchange, end_row, secret_words
 
@@ -30,10 +29,9 @@ _RESTART_S = 1.0
 class RecordingChannel(asyncio.Protocol):
     """Sink of the taps. `on_end` sees every exchange at its end; `notice` gets messages of the writer."""
 
-    def __init__(self, setup: Mapping[str, object], notice: Callable[[dict[str, object]], None]) -> None:
+    def __init__(self, setup: RecordingSetup, notice: Callable[[dict[str, object]], None]) -> None:
         self._setup, self._notice = setup, notice
         self.on_end: Callable[[TappedExchange], None] = lambda _: None
-        self._key = os.urandom(32)
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._number = 0
@@ -80,7 +78,7 @@ class RecordingChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.WriteTransport", transport)
-        self._transport.write(frame(FrameKind.SETUP, 0, orjson.dumps({**self._setup, "key": self._key.hex()})))
+        self._transport.write(frame(FrameKind.SETUP, 0, orjson.dumps(self._setup)))
 
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -101,7 +99,7 @@ class RecordingChannel(asyncio.Protocol):
         if not exchange.recorded:
             return
         row: dict[str, object] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
-        if self._setup["bodies"]:
+        if self._setup.bodies:
             row["secrets"] = secret_words(exchange.secrets)
         self._open[exchange.id] = exchange
         self._send(FrameKind.BEGIN, exchange.id, orjson.dumps(row))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _HEAD = struct.Struct("<IBQ")
 
@@ -15,7 +16,7 @@ class FrameKind(enum.IntEnum):
     """Kinds of frames."""
 
     SETUP = 1
-    """JSON: key, folder, limits, mode."""
+    """JSON of `RecordingSetup`."""
     BEGIN = 2
     """JSON: time, path; values to hide."""
     BODY = 3
@@ -30,6 +31,19 @@ class FrameKind(enum.IntEnum):
     """JSON: reason."""
     GAP = 8
     """JSON: frames that were lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingSetup:
+    """Data of the frame SETUP: where and how much is kept, whether bodies are, and the key of the hashes in hex."""
+
+    folder: str
+    keep_s: float
+    max_bytes: int
+    bodies: bool
+    upstream: str
+    recording: str
+    key: str
 
 
 def frame(kind: FrameKind, number: int, data: bytes) -> bytes:

@@ -14,6 +14,9 @@ import orjson
 
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
+from loadchaos.core.model import Row
+from loadchaos.core.typed_json import from_json
+from loadchaos.load.endpoints import known_endpoint_of_path
 from loadchaos.profile.request_trace import (
     BODIES,
     VERSION,
@@ -26,43 +29,52 @@ from loadchaos.profile.request_trace import (
 from loadchaos.recorder.ring import FROZEN, RING, segments_of
 from loadchaos.recorder.synthetic import body_of
 
-_REPLAYED = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/rerank",
-    "/v1/score",
-    "/score",
-    "/pooling",
-    "/classify",
-    "/generate",
-)
+_ALSO_REPLAYED = ("/pooling", "/classify", "/generate")
+"""Paths whose requests are sent again beside those of endpoints."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions")
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
+@dataclass(frozen=True)
+class _Header:
+    """First row of a segment: id of its recording, the server, and one moment by both clocks."""
+
+    recording: str
+    upstream: str
+    at_ns: int
+    unix_ns: int
+
+    def name(self, number: object) -> str:
+        return f"r{self.recording[:4]}-{number}"
+
+    def unix(self, row: Row) -> int:
+        return self.unix_ns - self.at_ns + int(row["at_ns"])
+
+
+@dataclass(frozen=True)
+class _End:
+    """End row of a request."""
+
+    outcome: str | None = None
+    finish: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    tokens: int = 0
+
+
 @dataclass
 class RecordedRequest:
-    """Rows of one request; times in ns of the wall clock."""
+    """Rows of one request; times in ns of the wall clock. `content` is its body, or the shape of it."""
 
     id: str
     at_ns: int
     path: str
-    body: dict[str, object] = field(default_factory=dict)
-    end: dict[str, Any] = field(default_factory=dict)
+    content: object = None
+    whole: bool = False
+    end: _End = _End()
     end_ns: int | None = None
     tokens: int = 0
-
-    @property
-    def content(self) -> Any:
-        """The body, or its shape."""
-        return self.body.get("body", self.body.get("shape"))
 
 
 def recording_of(path: Path) -> Path | None:
@@ -79,12 +91,14 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     """Make the trace of a recording; its bodies are stored under `scratch`. Raises OptionError where no request can be
     sent again.
     """
-    server: dict[str, object] = {}
-    requests = sorted(_requests(path, server).values(), key=lambda r: r.at_ns)
+    found, url = _requests(path)
+    requests = sorted(found, key=lambda r: r.at_ns)
     usable = [
-        r
+        (r, r.content)
         for r in requests
-        if r.path in _REPLAYED and isinstance(r.content, dict) and r.end.get("outcome") != "connect_error"
+        if (known_endpoint_of_path(r.path) or r.path in _ALSO_REPLAYED)
+        and isinstance(r.content, dict)
+        and r.end.outcome != "connect_error"
     ]
     if not usable:
         raise OptionError(
@@ -94,10 +108,9 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     sends: list[TraceSend] = []
     aborts: list[TraceAbort] = []
     causes = _Conversations()
-    for request in usable:
-        content: dict[str, object] = request.content
-        at_s = (request.at_ns - usable[0].at_ns) / 1e9
-        outcome, streamed = request.end.get("outcome"), content.get("stream") is True
+    for request, content in usable:
+        at_s = (request.at_ns - usable[0][0].at_ns) / 1e9
+        outcome, streamed = request.end.outcome, content.get("stream") is True
         sends.append(
             TraceSend(
                 id=request.id,
@@ -122,40 +135,44 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
                     after_s=None if tokens else after_s,
                 )
             )
-    model = next((str(r.content["model"]) for r in usable if r.content.get("model")), "")
+    model = next((str(content["model"]) for _, content in usable if content.get("model")), "")
+    server = {} if url is None else {"url": url}
     header = TraceHeader(event="trace", version=VERSION, source=str(path), model=model, server=server)
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
 
 
-def _requests(path: Path, server: dict[str, object]) -> dict[str, RecordedRequest]:
+def _requests(path: Path) -> tuple[list[RecordedRequest], str | None]:
+    """Read the requests of a recording, and the URL of the server; None without a whole segment."""
     found: dict[str, RecordedRequest] = {}
+    url = None
     for segment in segments_of(path):
-        header: dict[str, Any] = {}
+        header: _Header | None = None
         for row in _rows(segment):
             kind = row.get("row")
             if kind == "recording":
-                header = row
-                server["url"] = str(row.get("upstream") or "")
+                header = from_json(_Header, row)
+                url = header.upstream
+            elif header is None:
                 continue
-            if not header:
-                continue
-            name = f"r{header['recording'][:4]}-{row.get('id')}"
-            zero_ns = int(header["unix_ns"]) - int(header["at_ns"])
-            if kind == "begin":
-                found[name] = RecordedRequest(name, zero_ns + int(row["at_ns"]), str(row["path"]))
-            elif kind == "body" and name in found and ("shape" in row or "body" in row):
-                found[name].body = row
-            elif kind == "end" and name in found:
-                found[name].end, found[name].end_ns = row, zero_ns + int(row["at_ns"])
-                found[name].tokens = int(row.get("tokens") or 0)
+            elif kind == "begin":
+                name = header.name(row["id"])
+                found[name] = RecordedRequest(name, header.unix(row), str(row["path"]))
             elif kind == "progress":
                 for number, tokens in row["tokens"].items():
-                    if (open_one := found.get(f"r{header['recording'][:4]}-{number}")) is not None:
+                    if (open_one := found.get(header.name(number))) is not None:
                         open_one.tokens = int(tokens)
-    return found
+            elif (request := found.get(header.name(row.get("id")))) is None:
+                continue
+            elif kind == "body":
+                request.whole = "body" in row
+                request.content = row.get("body", row.get("shape"))
+            elif kind == "end":
+                request.end, request.end_ns = from_json(_End, row), header.unix(row)
+                request.tokens = request.end.tokens
+    return list(found.values()), url
 
 
-def _rows(segment: Path) -> Iterator[dict[str, Any]]:
+def _rows(segment: Path) -> Iterator[Row]:
     try:
         with segment.open("rb") as lines:
             for line in lines:
@@ -171,14 +188,14 @@ def _rows(segment: Path) -> Iterator[dict[str, Any]]:
 
 def _body(request: RecordedRequest, content: dict[str, object]) -> bytes:
     """Body to send: the recorded one, or one of its shape. Its answer shall be as long as the recorded one."""
-    if "body" in request.body:
+    if request.whole:
         return orjson.dumps(content)
     settings: dict[str, object] = {}
     if request.path in _GENERATING and not _GUIDED & content.keys():
         settings["ignore_eos"] = True
-        end, usage = request.end, request.end.get("usage") or {}
-        length = usage.get("completion_tokens") or usage.get("output_tokens") or request.tokens
-        if end.get("outcome") == "ok" and end.get("finish") == "stop" and length:
+        end = request.end
+        length = end.usage.get("completion_tokens") or end.usage.get("output_tokens") or request.tokens
+        if end.outcome == "ok" and end.finish == "stop" and length:
             settings[next((k for k in _LIMITS if k in content), "max_tokens")] = length
     return body_of(content, settings)
 

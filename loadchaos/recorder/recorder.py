@@ -15,6 +15,7 @@ from pathlib import Path
 from loadchaos.core.errors import OptionError, next_step
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.recorder.channel import RecordingChannel
+from loadchaos.recorder.frames import RecordingSetup
 from loadchaos.recorder.freeze import FreezeWatch, says_dead
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.ring import RingLimits
@@ -50,11 +51,15 @@ class RecordingSession:
 
     def __init__(self, options: RecordOptions, tell: Callable[[str], None]) -> None:
         self._options, self._tell = options, tell
-        setup = {
-            "folder": str(options.out.absolute()), "keep_s": options.limits.keep_s,
-            "max_bytes": options.limits.max_bytes, "bodies": options.bodies, "upstream": options.upstream_url,
-            "recording": secrets.token_hex(4),
-        }  # fmt: skip
+        setup = RecordingSetup(
+            folder=str(options.out.absolute()),
+            keep_s=options.limits.keep_s,
+            max_bytes=options.limits.max_bytes,
+            bodies=options.bodies,
+            upstream=options.upstream_url,
+            recording=secrets.token_hex(4),
+            key=secrets.token_hex(32),
+        )
         self.channel = RecordingChannel(setup, lambda notice: tell(describe_notice(notice)))
         self.channel.on_end = self._on_end
         self.proxy = StreamingProxy(options.upstream, lambda: ConnectionTap(self.channel))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.core.whole_file import sync_path
+
 RING, FROZEN = "ring", "frozen"
 SEGMENTS = 8
 """Segments of a full ring: an eighth of its time or size is deleted at once."""
@@ -67,11 +69,7 @@ class SegmentRing:
         frozen = next(p for p in self._names(f"{FROZEN}-{stamp}-{word}") if not p.exists())
         self.path.rename(frozen)
         for segment in segments_of(frozen):
-            handle = os.open(segment, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_path(segment)
         return frozen
 
     def _names(self, name: str) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.redact import REDACTED, Redactor, secret_name
-from loadchaos.recorder.frames import FrameKind, FrameReader
+from loadchaos.recorder.frames import FrameKind, FrameReader, RecordingSetup
 from loadchaos.recorder.ring import RingLimits, SegmentRing
 from loadchaos.recorder.shape import BLOCK_CHARS, BodyShaper, UnreadableBodyError
 
@@ -31,7 +31,7 @@ class RecordingWriter:
 
     def __init__(self) -> None:
         self.notices: list[dict[str, object]] = []
-        self._setup: dict[str, Any] = {}
+        self._bodies_kept = False
         self._shaper = BodyShaper(b"")
         self._ring: SegmentRing | None = None
         self._rows: list[bytes] = []
@@ -45,15 +45,17 @@ class RecordingWriter:
             if number in self._bodies:
                 self._bodies[number].append(data)
             return
-        given: dict[str, Any] = orjson.loads(data)
+        given = orjson.loads(data)
         if kind is FrameKind.SETUP:
-            self._open(given)
+            self._open(RecordingSetup(**given))
         elif kind is FrameKind.BEGIN:
             self._bodies[number] = []
             self._secrets[number] = given.pop("secrets", [])
             self._row({"row": "begin", "id": number, **given})
         elif kind is FrameKind.BODY_END:
-            self._row({"row": "body", "id": number, "bytes": given["bytes"], **self._content(number, given)})
+            self._row(
+                {"row": "body", "id": number, "bytes": given["bytes"], **self._content(number, lost=given["lost"])}
+            )
         elif kind is FrameKind.FREEZE:
             self._freeze(str(given["reason"]), int(given["at_ns"]))
         else:
@@ -89,28 +91,23 @@ class RecordingWriter:
         if self._ring is not None:
             self._ring.close()
 
-    def _open(self, setup: dict[str, Any]) -> None:
-        self._shaper = BodyShaper(bytes.fromhex(setup.pop("key")))
-        limits = RingLimits(float(setup.pop("keep_s")), int(setup.pop("max_bytes")))
-        self._ring = SegmentRing(Path(setup.pop("folder")), limits, self._header)
-        self._setup = setup
-
-    def _header(self) -> bytes:
-        clocks = {"at_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
-        return _line({"row": "recording", "version": VERSION, "block_chars": BLOCK_CHARS, **clocks, **self._setup})
+    def _open(self, setup: RecordingSetup) -> None:
+        self._shaper = BodyShaper(bytes.fromhex(setup.key))
+        self._ring = SegmentRing(Path(setup.folder), RingLimits(setup.keep_s, setup.max_bytes), lambda: _header(setup))
+        self._bodies_kept = setup.bodies
 
     def _row(self, row: dict[str, object]) -> None:
         self._rows.append(_line(row))
 
-    def _content(self, number: int, given: dict[str, Any]) -> dict[str, Any]:
+    def _content(self, number: int, *, lost: bool) -> dict[str, object]:
         pieces, secrets = self._bodies.pop(number, None), self._secrets.pop(number, [])
-        if pieces is None or given.get("lost"):
+        if pieces is None or lost:
             return {"why": "it did not arrive whole, or was too large to be kept"}
         body = b"".join(pieces)
         if not body:
             return {}
         try:
-            if self._setup.get("bodies"):
+            if self._bodies_kept:
                 return {"body": _redacted(body, secrets)}
             return {"shape": self._shaper.shape(body)}
         except UnreadableBodyError:
@@ -126,6 +123,21 @@ class RecordingWriter:
         except OSError as e:
             why = e.strerror if e.errno else str(e)
             self.notices.append({"what": "not_frozen", "reason": reason, "why": why})
+
+
+def _header(setup: RecordingSetup) -> bytes:
+    return _line(
+        {
+            "row": "recording",
+            "version": VERSION,
+            "block_chars": BLOCK_CHARS,
+            "at_ns": time.monotonic_ns(),
+            "unix_ns": time.time_ns(),
+            "bodies": setup.bodies,
+            "upstream": setup.upstream,
+            "recording": setup.recording,
+        }
+    )
 
 
 def _line(row: dict[str, object]) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import from_json
 from tests.rows import MS, S, judged
 
 Row = dict[str, Any]
@@ -274,7 +275,7 @@ class History(World):
 
     def verdict(self, **terms: Any) -> Row:
         """The verdict; every one that any test makes must fit the schema."""
-        verdict = judged(Terms("test", **terms), self.rows)
+        verdict = judged(from_json(Terms, {"profile": "test", **terms}), self.rows)
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)
         return verdict

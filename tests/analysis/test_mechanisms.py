@@ -1,7 +1,7 @@
 import pytest
 
 from loadchaos.analysis.mechanisms import Mechanisms
-from loadchaos.core.model import Facts
+from loadchaos.core.model import ExposureGoal, Facts
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ def test_exposure_is_proved_from_its_number_on(n: int, at_least: int, verdict: s
     for i in range(n):
         mechanisms.on_end({"row": "end", "at_ns": i, "id": str(i), "outcome": "ok", "first_token_ns": i})  # type: ignore[typeddict-item]
     mechanisms.on_end({"row": "end", "at_ns": 99, "id": "x", "outcome": "reset"})  # type: ignore[typeddict-item]
-    check = mechanisms.exposed({"count": "requests", "at_least": at_least})
+    check = mechanisms.exposed(ExposureGoal("requests", at_least))
     assert check is not None
     assert (check.verdict, check.actual) == (verdict, str(n))
 
@@ -21,7 +21,7 @@ def test_exposure_counts_requests_that_we_aborted() -> None:
     mechanisms = Mechanisms()
     for i, outcome in enumerate(("aborted", "aborted", "reset")):
         mechanisms.on_end({"row": "end", "at_ns": i, "id": str(i), "outcome": outcome})  # type: ignore[typeddict-item]
-    check = mechanisms.exposed({"count": "aborted_requests", "at_least": 2})
+    check = mechanisms.exposed(ExposureGoal("aborted_requests", 2))
     assert check is not None
     assert (check.verdict, check.actual) == ("pass", "2")
 
@@ -75,7 +75,7 @@ def test_replicas_are_proved_by_two_that_were_healthy(healthy: list[str], verdic
 
 
 def test_exposure_of_an_unknown_name_is_unknown() -> None:
-    check = Mechanisms().exposed({"count": "wishes"})
+    check = Mechanisms().exposed(ExposureGoal("wishes"))
     assert check is not None
     assert check.verdict == "unknown"
 

@@ -122,7 +122,7 @@ async def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: 
 
 async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows: Rows) -> None:
     server.answers |= {"/pause": (200, b'{"status":"paused"}'), "/resume": (200, b'{"status":"resumed"}')}
-    async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "hold_s": 0.1}) as attacks:
+    async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "for_s": 0.1}) as attacks:
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
     assert [r["what"] for r in rows] == ["begin", "undo", "end"]
@@ -135,7 +135,7 @@ async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any,
 
 async def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Rows) -> None:
     server.answers |= {"/sleep": OK, "/wake_up": OK}
-    async with attacking(server, rows, {"admin": "sleep", "hold_s": 3600}) as attacks:
+    async with attacking(server, rows, {"admin": "sleep", "for_s": 3600}) as attacks:
         await attacks.start()
         await rows.until(lambda: "/sleep" in server.paths())
     assert server.paths() == ["/sleep", "/wake_up"]
@@ -146,7 +146,7 @@ async def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Rows
 async def test_injector_triggers_follow_another_act(server: Any, rows: Rows) -> None:
     server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
     specs = [
-        {"admin": "sleep", "hold_s": 1.0},
+        {"admin": "sleep", "for_s": 1.0},
         {"admin": "reset_mm_cache", "trigger": ("after", "wake_up")},
         {"admin": "reset_encoder_cache", "trigger": ("during", "sleep"), "times": 1},
     ]

@@ -93,7 +93,7 @@ async def test_attack_added_to_the_registry_is_run_and_undone(rows: Rows, monkey
 
     monkeypatch.setitem(ATTACKS, "flag", make)
 
-    attacks = injector([{"flag": "red", "params": {"size": 2}, "hold_s": 60.0}], AttackedReplica("a", ""), rows.append)
+    attacks = injector([{"flag": "red", "params": {"size": 2}, "for_s": 60.0}], AttackedReplica("a", ""), rows.append)
     await attacks.start()
     await rows.until(lambda: flag.raised)
     assert await attacks.stop() == []

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.chaos.conditions import ServerFigures, parse_conditions
-from loadchaos.chaos.timetable import Timetable, parse_timetable
+from loadchaos.chaos.timetable import Timetable
 from loadchaos.core.errors import OptionError
+from loadchaos.core.typed_json import from_json
 from loadchaos.server.dialects import DIALECTS
 
 VLLM = DIALECTS["vllm"]
@@ -33,7 +34,7 @@ def test_timetable_window_contains_all_acts() -> None:
 
 
 def test_timetable_at_is_kept_and_sorted() -> None:
-    assert first(Timetable(at_s=(9, 3)), 5) == [3, 9]
+    assert first(Timetable(at_s=9), 5) == [9]
 
 
 def test_timetable_without_times_acts_once_at_the_start() -> None:
@@ -50,10 +51,9 @@ def test_timetable_hold_is_half_the_interval_and_at_most_five_seconds() -> None:
     assert Timetable(every_s=60, hold_s=20).hold == 20
 
 
-def test_parse_timetable_accepts_missing_and_none_values() -> None:
-    assert parse_timetable({"admin": "x", "every_s": 2.0, "jitter": None, "on": None, "params": None}) == Timetable(
-        every_s=2.0
-    )
+def test_timetable_of_an_entry_takes_missing_and_none_values_for_the_default() -> None:
+    entry = {"admin": "x", "every_s": 2.0, "at_s": 0.0, "for_s": 3, "jitter": None, "on": None, "params": None}
+    assert from_json(Timetable, entry) == Timetable(every_s=2.0, at_s=0.0, hold_s=3)
 
 
 @given(seed=st.integers(0, 1000), jitter=st.floats(0, 1), every=st.floats(0.01, 100))

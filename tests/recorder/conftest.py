@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import secrets
 import socket
 import ssl
 import struct
@@ -16,6 +17,7 @@ import pytest
 import uvloop
 
 from loadchaos.recorder.channel import RecordingChannel
+from loadchaos.recorder.frames import RecordingSetup
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
 
@@ -225,17 +227,21 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
+def setup_of(folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder), "keep_s": 600.0, "max_bytes": 64 << 20, "bodies": False, "upstream": "http://x",
+        "recording": "abcd1234", "key": secrets.token_hex(32),
+    }  # fmt: skip
+
+
 class Recording:
     """A proxy that records into a folder, with its writer process."""
 
     def __init__(self, folder: Path, upstream_port: int, setup: Mapping[str, Any]) -> None:
         self.folder = folder
         self.notices: list[dict[str, Any]] = []
-        given = {
-            "folder": str(folder), "keep_s": 600.0, "max_bytes": 64 << 20, "bodies": False, "upstream": "http://x",
-            "recording": "abcd1234", **setup,
-        }  # fmt: skip
-        self.channel = RecordingChannel(given, self.notices.append)
+        self.setup = RecordingSetup(**{**setup_of(folder), **setup})
+        self.channel = RecordingChannel(self.setup, self.notices.append)
         self.proxy = RunningProxy(upstream_port, lambda: ConnectionTap(self.channel))
         self.call(self.channel.start())
         self._running = asyncio.run_coroutine_threadsafe(self.channel.run(), self.proxy.loop)

@@ -36,6 +36,7 @@ from tests.recorder.conftest import (
     read_request,
     read_until,
     serve_answers,
+    setup_of,
 )
 
 KEY = b"sk-live-4f9Qz7Lm2Xw8Vb3Nc6Rt"
@@ -60,7 +61,7 @@ def test_recording_has_no_word_header_or_answer(recording: StartRecording) -> No
     text = files_of(made.folder).decode()
     words = [*PROMPT.split(), KEY.decode(), "Bearer", "Humperdinck", "Tenant", "Host", '"two"']
     assert [w for w in words if w in text and w not in ("of", "the", "while")] == []
-    assert made.channel._key.hex() not in text
+    assert made.setup.key not in text
 
 
 def test_recording_has_times_tokens_and_usage(recording: StartRecording) -> None:
@@ -173,8 +174,7 @@ def test_full_disk_stops_the_recording_and_not_the_proxy(recording: StartRecordi
 def test_recording_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "RETRY_S", 0.0)
     writer = RecordingWriter()
-    setup = {"key": "00", "folder": str(tmp_path), "keep_s": 60, "max_bytes": 1 << 20, "recording": "ab"}
-    writer.feed(FrameKind.SETUP, 0, json.dumps(setup).encode())
+    writer.feed(FrameKind.SETUP, 0, json.dumps(setup_of(tmp_path)).encode())
     end = json.dumps({"at_ns": 1, "outcome": "ok"}).encode()
     real_write = os.write
 

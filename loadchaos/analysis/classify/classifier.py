@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
+from loadchaos.analysis.classify.match import Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -29,7 +29,7 @@ from loadchaos.analysis.classify.prefixes import (
     strip_prefixes,
     without_margin,
 )
-from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback, guilty_frame
+from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
     UNEXPLAINED_END,
@@ -156,9 +156,9 @@ class _Position:
 class Classifier:
     """Matches the lines of any number of logs. Its state is bounded, and no text makes it raise."""
 
-    def __init__(self, signatures: Signatures | None = None, *, live: bool = False) -> None:
-        """Match against `signatures`; live: the phase is known elsewhere."""
-        self._signatures = signatures or load()
+    def __init__(self, *, live: bool = False) -> None:
+        """Match all signatures; live: the phase is known elsewhere."""
+        self._signatures = load()
         self._live = live
         self.last_words = LastWords()
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
@@ -221,13 +221,13 @@ class Classifier:
         text = strip_prefixes(expand(line)[-1])
         clock_s = text.clock_s if text.clock_s is not None else position.transport_s
         still = position.state.stills.on_line(text.text, text.writer, position.line_no, clock_s)
-        signature = self._signatures.get(STANDSTILL)
-        if still is None or signature is None:
+        if still is None or (signature := self._signatures.get(STANDSTILL)) is None:
             return []
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
         shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
-        hit = Hit(values, shown, text.writer, position.at_ns, still.since_s)
-        match = match_of(signature, hit, self._signatures.known)
+        line_at = text._replace(clock_s=still.since_s)
+        match = match_of(signature, values, line_at, shown, None, self._signatures)
+        match.at_ns = position.at_ns
         if still.match is None:
             still.match = match
             return [match]
@@ -402,6 +402,7 @@ class Classifier:
             frame = trace.frames[-1]  # an assertion without a message is known by its code
             trace.message = frame.code
             line = line._replace(text=f"{line.text} <- {frame} | {frame.code}")
+        trace.blame(self._signatures.skip, self._signatures.engine)
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
@@ -513,24 +514,18 @@ class Classifier:
         position: _Position,
         trace: Trace | None,
     ) -> Match:
-        frames = trace.frames if trace is not None else []
         hits = [hit, *(p.search(position.text_before) for p in signature.before)]
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
-        hit_in = Hit(
-            groups={**position.state.facts, **groups} if with_facts else groups,
-            evidence=evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
-            process=line.writer,
-            at_ns=position.at_ns,
-            clock_s=line.clock_s,
-            transport_s=position.transport_s,
-            frames=frames,
-            blamed=guilty_frame(frames, self._signatures.skip),
-            exception=(trace.exception, trace.message) if trace is not None else ("", ""),
-            chain=trace.chain if trace is not None else 0,
-            engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
+        match = match_of(
+            signature,
+            {**position.state.facts, **groups} if with_facts else groups,
+            line,
+            evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
+            trace,
+            self._signatures,
         )
-        match = match_of(signature, hit_in, self._signatures.known)
+        match.at_ns, match.transport_s = position.at_ns, position.transport_s
         if trace is not None and trace.warned and trace.may_be_uncaught:
             position.state.warned.append(match)
             position.state.warned_line = position.line_no
@@ -566,12 +561,12 @@ def _is_counted(match: Match) -> bool:
     return match.values.get("exception") not in PASSING_ON if match.unknown else match.severity not in DEADLY
 
 
-def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
+def classify_text(text: str, *, source: str = "") -> list[Failure]:
     """Failures of a whole log or an HTTP body by root cause. Echoes only where no cause was found. A body (one line, or
     JSON, or a page) also gets client errors such as a prompt over the context; in a log those are left out unless the
     server made a 500 of them.
     """
-    classifier = Classifier(signatures)
+    classifier = Classifier()
     matches: list[Match] = []
     lines = text.splitlines()
     is_page = PAGE.match(text) is not None or _is_one_json(text)

@@ -15,7 +15,6 @@ from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.prefixes import format_clock
-from loadchaos.analysis.classify.signature_file import Signatures
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import DEADLY, Failure
@@ -132,11 +131,11 @@ class LogFailure:
 class Diagnosis:
     """Diagnosis of one log: `feed` its lines in order, then `finish`."""
 
-    def __init__(self, source: str = "", signatures: Signatures | None = None) -> None:
+    def __init__(self, source: str = "") -> None:
         self.lines = 0
         self.landmarks = Landmarks()
         self._source = source
-        self._classifier = Classifier(signatures)
+        self._classifier = Classifier()
         self._held: list[Match] = []
         self._context: list[Match] = []
         self._deaths: list[Failure] = []

@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, LogLine
+from loadchaos.analysis.classify.python_stack import EXCEPTION_NAME
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
 from loadchaos.core.units import NS_PER_S
@@ -42,9 +43,7 @@ _NATIVE = re.compile(
     r"|[Ii]llegal instruction|Bus error|unsupported toolchain|\bwhat\(\):|\bERR\d{5}\b|\bE[A-Z]\d{4}\b|libc\+\+abi"
     r"|but (?:your )?CPU does not support|\b(?:[Ff]atal|[Cc]ritical) error\b"
 )
-_EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)(?::\s|$)"
-)
+_EXCEPTION = re.compile(rf"{EXCEPTION_NAME}(?::\s|$)")
 _MARKED = re.compile(r"\[E\]|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b|\bE\d{4} \d\d:|\bERROR\b|\|CCL_ERROR\|")
 _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"

@@ -11,10 +11,11 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, islice, pairwise
 
 from loadchaos.analysis.classify.prefixes import ISO_STAMP, TEXT_KEYS, TIME_KEYS, record_texts
+from loadchaos.core.units import iso_utc
 
 LONGEST_CHARS = 256 << 20
 """A document that is longer is read line by line."""
@@ -60,7 +61,7 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
     if all(at is not None for at, _ in found):
         found.sort(key=lambda record: record[0] or 0)  # stable: records of one time keep their order
     for at, text in found:
-        stamp = "" if at is None else datetime.fromtimestamp(at / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ ")
+        stamp = "" if at is None else iso_utc(at / 1e9, "microseconds") + " "
         for line in text.splitlines():
             yield stamp + line
 

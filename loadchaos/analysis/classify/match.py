@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.python_stack import Frame
-from loadchaos.analysis.classify.signature_file import Signature, evaluate
+from loadchaos.analysis.classify.prefixes import LogLine
+from loadchaos.analysis.classify.python_stack import Frame, Trace
+from loadchaos.analysis.classify.signature_file import Signature, Signatures, Variant, evaluate
 from loadchaos.analysis.verdict.model import Evidence, KnownIssue
 from loadchaos.core.model import Severity
 
@@ -38,12 +39,12 @@ class Match:
     known: tuple[KnownIssue, ...]
     evidence: Evidence
     process: str | None
-    at_ns: int | None
     clock_s: float | None
-    transport_s: float | None
     frames: tuple[str, ...]
     chain: int
     engine_side: bool
+    at_ns: int | None = None
+    transport_s: float | None = None
     why: str = ""
     facts: Mapping[str, float | str] = field(default_factory=dict)
     repeats: int = 0
@@ -67,40 +68,33 @@ class Match:
         return self.evidence.line or 0
 
 
-@dataclass(slots=True)
-class Hit:
-    """Place and content of a hit: line, writer, time, traceback. `groups` are the named groups of the pattern, with the
-    facts of the log where the signature uses them.
+def match_of(
+    signature: Signature,
+    groups: Mapping[str, str],
+    line: LogLine,
+    shown: Evidence,
+    trace: Trace | None,
+    signatures: Signatures,
+) -> Match:
+    """Make a match with its title, remedy and known issues filled in. `groups` are those of the pattern, with the facts
+    of the log where the signature uses them; the frames of `trace` choose the variant.
     """
-
-    groups: Mapping[str, str]
-    evidence: Evidence
-    process: str
-    at_ns: int | None
-    clock_s: float | None
-    frames: Sequence[Frame] = ()
-    blamed: Frame | None = None
-    exception: tuple[str, str] = ("", "")
-    chain: int = 0
-    engine_side: bool = False
-    transport_s: float | None = None
-
-
-def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) -> Match:
-    """Make a match with its title, remedy and known issues filled in. Its frames choose the variant."""
-    where = [f"{f.path}:{f.function} {f.code}" for f in hit.frames]
-    variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
-    facts: dict[str, float | str] = {k: _number(v) for k, v in hit.groups.items()}
+    frames = trace.frames if trace is not None else []
+    variant = _variant(signature, frames) if signature.variants else None
+    facts: dict[str, float | str] = {k: _number(v) for k, v in groups.items()}
     for key, expression in signature.derive.items():
         try:
             facts[key] = evaluate(expression, {k: v for k, v in facts.items() if isinstance(v, (int, float))})
         except (KeyError, ValueError):  # the log has not enough facts for this figure
             continue
     values = {k: _shown(v) for k, v in facts.items()}
-    values["exception"], values["message"] = hit.exception[0] or "exception", normalise(hit.exception[1])[:_TITLE]
-    values["process"] = hit.process
-    if hit.blamed is not None and not signature.asynchronous:  # an asynchronous fault's stack names the wrong place
-        values["frame"] = hit.blamed.where
+    values["exception"] = (trace.exception if trace is not None else "") or "exception"
+    values["message"] = normalise(trace.message)[:_TITLE] if trace is not None else ""
+    values["process"] = line.writer
+    # The stack of an asynchronous fault names the wrong place.
+    blamed = trace.blamed if trace is not None and not signature.asynchronous else None
+    if blamed is not None:
+        values["frame"] = blamed.where
     issues = (variant.known if variant else ()) or signature.known
     template = variant.title if variant else signature.title
     return Match(
@@ -111,21 +105,24 @@ def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) ->
         title=_fill(template, values),
         alt=tuple(_fill(a, values) for a in signature.alt),
         remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
-        known=tuple(known.get(name) or KnownIssue(issue=name) for name in issues),
-        evidence=hit.evidence,
-        process=hit.process or None,
-        at_ns=hit.at_ns,
-        clock_s=hit.clock_s,
-        transport_s=hit.transport_s,
-        frames=tuple(str(f) for f in hit.frames),
-        chain=hit.chain,
-        engine_side=hit.engine_side,
+        known=signatures.issues(issues),
+        evidence=shown,
+        process=line.writer or None,
+        clock_s=line.clock_s,
+        frames=tuple(str(f) for f in frames),
+        chain=trace.chain if trace is not None else 0,
+        engine_side=trace is not None and trace.engine_side,
         why=_clauses(variant.why if variant and variant.why else signature.why, values),
         facts=facts if signature.derive else {},
-        frame=str(hit.blamed) if hit.blamed is not None and not signature.asynchronous else "",
+        frame=str(blamed) if blamed is not None else "",
         template=template,
         values=values,
     )
+
+
+def _variant(signature: Signature, frames: Sequence[Frame]) -> Variant | None:
+    where = [f"{f.path}:{f.function} {f.code}" for f in frames]
+    return next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
 
 
 def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> None:

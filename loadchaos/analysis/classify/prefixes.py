@@ -10,14 +10,14 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from loadchaos.analysis.classify.python_stack import HEADER
+from loadchaos.analysis.classify.python_stack import EXCEPTION_NAME, HEADER
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
 # What a server's own line begins with; it has to follow a transport's mark that might be the server's own word.
 _OWN = (
     r"(?=\([A-Za-z_][\w.]*,?(?: rank=\d+| pid=\d+)|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|Traceback \(|\s{2}"
-    r"|\[\d{4}-\d\d-\d\d |\d{4}-\d\d-\d\d \d\d:|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)"
+    rf"|\[\d{{4}}-\d\d-\d\d |\d{{4}}-\d\d-\d\d \d\d:|{EXCEPTION_NAME}\b)"
 )
 # What transports put before a line; stripped again and again, because they nest (compose over journald over ...).
 _OUTER = re.compile(
@@ -77,9 +77,7 @@ _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LIMIT = 1 << 20
 _FLAT_BREAK = re.compile(r"\\r?\\n|\s*(?=\bFile \"[^\"]+\", line \d+)")
 _FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
-_FLAT_EXCEPTION = re.compile(
-    r"\s(?=(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Group)(?::\s|$))"
-)
+_FLAT_EXCEPTION = re.compile(rf"\s(?={EXCEPTION_NAME}(?::\s|$))")
 
 
 class LogLine(NamedTuple):

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadchaos.analysis.classify.match import Match
 
 HEADER = "Traceback (most recent call last)"
+EXCEPTION_NAME = (
+    r"(?:[A-Za-z_]\w*\.)*"
+    r"(?:[A-Z]\w*(?:Error|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)|(?:[A-Z]\w*)?Exception(?:Group)?)"
+)
+"""Name of a Python exception with its module, as a traceback ends with it, for use in a regular expression."""
 _FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
@@ -53,7 +61,7 @@ class Trace:
     Chained tracebacks share `chain`. `logged`: a logger reported it, and the process went on. `warned`: it was only a
     warning. `may_be_uncaught`: the line before it may be of another record. `loud`: it was an error. `named`: a
     signature knows it or one that it follows from, and what is raised from that adds nothing. `introduced_by`: matches
-    of the lines right before it.
+    of the lines right before it. `blame` sets the guilty frame, and whether the engine is in the stack.
     """
 
     chain: int
@@ -66,7 +74,9 @@ class Trace:
     may_be_uncaught: bool = False
     named: bool = False
     loud: bool = False
-    introduced_by: list[Any] = field(default_factory=list)
+    introduced_by: list[Match] = field(default_factory=list)
+    blamed: Frame | None = None
+    engine_side: bool = False
 
     @property
     def ends_its_process(self) -> bool:
@@ -77,6 +87,10 @@ class Trace:
             or outermost.path.endswith(_PROCESS_STARTS)
             or "<frozen runpy>" in outermost.path
         )
+
+    def blame(self, skip: Sequence[re.Pattern[str]], engine: Sequence[re.Pattern[str]]) -> None:
+        self.blamed = guilty_frame(self.frames, skip)
+        self.engine_side = any(p.search(f.path) for p in engine for f in self.frames)
 
     def chained(self, level: str) -> Trace:
         """The traceback that follows this one in its chain."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
-from typing import Any, get_args
+from typing import get_args
 
 from loadchaos.analysis.verdict.model import KnownIssue
+from loadchaos.core import typed_json
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Severity
-from loadchaos.core.typed_json import from_json
 
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
@@ -34,10 +35,8 @@ error errors exception failed failure request requests memory with for not the a
 server model cache tokens token number config info warning message code line file core get post chat http
 """
 _COMMON = frozenset(_COMMON_TEXT.split())
-_STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
-_LISTS = ("find", "pattern", "unless", "unless_before", "before", "alt", "known", "refines", "examples", "frames")
+_LISTS = ("find", "alt", "known", "refines", "examples", "frames")
 _PATTERNS = ("pattern", "unless", "unless_before", "before")
-_FLAGS = ("quiet", "vague", "weak", "asynchronous", "symptom", "starting")
 _MOST_FRAME_PLACES = 2_000
 _SEVERITIES = get_args(Severity)
 
@@ -86,7 +85,7 @@ class Signature:
     refines: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[Variant, ...] = field(default=(), metadata=typed_json.key("variant"))
     layer: str = ""
     remedy: str = ""
     why: str = ""
@@ -101,6 +100,9 @@ class Signature:
     starting: bool = False
     within_s: float = 10.0
     derive: Mapping[str, str] = field(default_factory=dict)
+
+
+_KEYS = {"pattern", "variant"} | {f.name for f in fields(Signature)} - {"patterns", "variants", "file"}
 
 
 @dataclass(frozen=True)
@@ -240,17 +242,19 @@ def load() -> Signatures:
 
 def build(texts: Mapping[str, str]) -> Signatures:
     """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
-    parsed = {name: _parse(name, text) for name, text in texts.items()}
-    frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
+    files = {name: _parse(name, text) for name, text in texts.items()}
+    frames, ignore, known = (files.pop(name, _Table(name, {})) for name in ("frames.toml", "ignore.toml", "known.toml"))
     found: dict[str, Signature] = {}
-    for name, data in parsed.items():
-        _only(name, "the file", data, ("signature",))
-        for n, entry in enumerate(data.get("signature", [])):
-            signature = _signature(name, n, entry)
+    for name, file in files.items():
+        _Table(f"{name}: the file", file.data).allow(("signature",))
+        for n, table in enumerate(file.tables("signature")):
+            signature = _signature(name, _Table(f"{name}: {table.data.get('id') or f'entry {n + 1}'}", table.data))
             if signature.id in found:
                 raise SignatureError(f"{name}: {signature.id}: the id is already used in {found[signature.id].file}")
             found[signature.id] = signature
-    issues = {str(k): from_json(KnownIssue, {"issue": str(k), **v}) for k, v in known.get("issue", {}).items()}
+    issues = {
+        name: typed_json.from_json(KnownIssue, {"issue": name, **of.data}) for name, of in known.named("issue").items()
+    }
     for s in found.values():
         for other in s.refines:
             if other not in found:
@@ -264,79 +268,94 @@ def build(texts: Mapping[str, str]) -> Signatures:
         all=tuple(found.values()),
         by_word=by_word,
         keys=frozenset(by_word) | _EXTRA_KEYS,
-        skip=_patterns("frames.toml", "skip", frames.get("skip", [])),
-        engine=_patterns("frames.toml", "engine", frames.get("engine", [])),
-        ignore=_patterns("ignore.toml", "line", [e["pattern"] for e in ignore.get("line", [])]),
-        harmless=_patterns("ignore.toml", "harmless", [e["pattern"] for e in ignore.get("harmless", [])]),
+        skip=frames.patterns("skip"),
+        engine=frames.patterns("engine"),
+        ignore=tuple(pattern for line in ignore.tables("line") for pattern in line.patterns("pattern")),
+        harmless=tuple(pattern for line in ignore.tables("harmless") for pattern in line.patterns("pattern")),
         known=issues,
         places=places,
     )
 
 
-def _parse(name: str, text: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Table:
+    """One table of a file; `where` says which one, for its mistakes."""
+
+    where: str
+    data: Mapping[str, object]
+
+    def mistake(self, text: str) -> SignatureError:
+        return SignatureError(f"{self.where}: {text}")
+
+    def allow(self, keys: Collection[str]) -> None:
+        for key in self.data:
+            if key not in keys:
+                raise self.mistake(f"unknown key {key!r} (known: {', '.join(sorted(keys))})")
+
+    def tables(self, key: str) -> list[_Table]:
+        found = self.data.get(key)
+        return [_Table(f"{self.where}: {key}", one) for one in found] if isinstance(found, list) else []
+
+    def named(self, key: str) -> dict[str, _Table]:
+        found = self.data.get(key)
+        return {name: _Table(name, one) for name, one in found.items()} if isinstance(found, dict) else {}
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.data.get(key, [])
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+            raise self.mistake(f"{key} must be a text or a list of texts")
+        return tuple(texts)
+
+    def patterns(self, key: str) -> tuple[re.Pattern[str], ...]:
+        found = []
+        for text in self.texts(key):
+            try:
+                found.append(re.compile(text))
+            except re.error as mistake:
+                raise self.mistake(f"{text!r} is no regular expression: {mistake}") from mistake
+        return tuple(found)
+
+
+def _parse(name: str, text: str) -> _Table:
     try:
-        return tomllib.loads(text)
+        return _Table(name, tomllib.loads(text))
     except tomllib.TOMLDecodeError as mistake:
         raise SignatureError(f"{name}: {mistake}") from mistake
 
 
-def _only(name: str, entry: str, data: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    for key in data:
-        if key not in allowed:
-            raise SignatureError(f"{name}: {entry}: unknown key {key!r} (known: {', '.join(sorted(allowed))})")
-
-
-def _patterns(name: str, entry: str, texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    found = []
-    for text in texts:
-        try:
-            found.append(re.compile(text))
-        except re.error as mistake:
-            raise SignatureError(f"{name}: {entry}: {text!r} is no regular expression: {mistake}") from mistake
-    return tuple(found)
-
-
-def _list(name: str, entry: str, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = data.get(key, [])
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
-        raise SignatureError(f"{name}: {entry}: {key} must be a text or a list of texts")
-    return tuple(texts)
-
-
-def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
-    entry = str(data.get("id") or f"entry {n + 1}")
-    _only(name, entry, data, (*_STRINGS, *_LISTS, *_FLAGS, "within_s", "variant", "derive"))
+def _signature(file: str, table: _Table) -> Signature:
+    table.allow(_KEYS)
     for key in ("id", "title", "severity"):
-        if not data.get(key):
-            raise SignatureError(f"{name}: {entry}: {key} is missing")
-    role, severity = data.get("role", "cause"), data["severity"]
-    if role not in ROLES:
-        raise SignatureError(f"{name}: {entry}: role {role!r} is none of {', '.join(ROLES)}")
-    if severity not in _SEVERITIES:
-        raise SignatureError(f"{name}: {entry}: severity {severity!r} is none of {', '.join(_SEVERITIES)}")
-    lists = {key: _list(name, entry, data, key) for key in _LISTS}
-    symptom = bool(data.get("symptom"))
-    if not lists["pattern"] and not symptom:
-        raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true for one without log lines)")
-    if not lists["find"] and not symptom and role != "place":
-        raise SignatureError(f"{name}: {entry}: find is missing")
-    if wordless := [text for text in lists["find"] if not WORD.search(text)]:
-        raise SignatureError(f"{name}: {entry}: find {wordless[0]!r} has no word of three letters or more")
-    for expression in data.get("derive", {}).values():
-        _check_expression(name, entry, expression)
-    variants = []
-    for v in data.get("variant", []):
-        _only(name, f"{entry}: variant", v, ("frames", "title", "remedy", "known", "why"))
-        if not v.get("title") or not v.get("frames"):
-            raise SignatureError(f"{name}: {entry}: a variant needs frames and a title")
-        variants.append(Variant(**{**v, "frames": tuple(v["frames"]), "known": tuple(v.get("known", ()))}))
-    patterns = {key: _patterns(name, entry, lists.pop(key)) for key in _PATTERNS}
-    patterns["patterns"] = patterns.pop("pattern")
-    given: dict[str, Any] = {key: data[key] for key in _STRINGS if key in data}
-    given |= {key: bool(data[key]) for key in _FLAGS if key in data}
-    given |= {**lists, **patterns, "derive": dict(data.get("derive", {})), "variants": tuple(variants)}
-    return Signature(**given, file=name, within_s=float(data.get("within_s", 10.0)))
+        if not table.data.get(key):
+            raise table.mistake(f"{key} is missing")
+    texts = {key: table.texts(key) for key in _LISTS}
+    patterns = {key: table.patterns(key) for key in _PATTERNS}
+    signature = replace(
+        typed_json.from_json(Signature, {**{k: v for k, v in table.data.items() if k not in _PATTERNS}, **texts}),
+        file=file,
+        patterns=patterns["pattern"],
+        unless=patterns["unless"],
+        unless_before=patterns["unless_before"],
+        before=patterns["before"],
+    )
+    if signature.role not in ROLES:
+        raise table.mistake(f"role {signature.role!r} is none of {', '.join(ROLES)}")
+    if signature.severity not in _SEVERITIES:
+        raise table.mistake(f"severity {signature.severity!r} is none of {', '.join(_SEVERITIES)}")
+    if not signature.patterns and not signature.symptom:
+        raise table.mistake("pattern is missing (symptom = true for one without log lines)")
+    if not signature.find and not signature.symptom and signature.role != "place":
+        raise table.mistake("find is missing")
+    if wordless := [text for text in signature.find if not WORD.search(text)]:
+        raise table.mistake(f"find {wordless[0]!r} has no word of three letters or more")
+    for expression in signature.derive.values():
+        _check_expression(table, expression)
+    for variant in table.tables("variant"):
+        variant.allow({f.name for f in fields(Variant)})
+        if not variant.data.get("title") or not variant.data.get("frames"):
+            raise variant.mistake("a variant needs frames and a title")
+    return signature
 
 
 def _index(signatures: Iterable[Signature]) -> dict[bytes, tuple[Signature, ...]]:
@@ -354,18 +373,18 @@ def _index(signatures: Iterable[Signature]) -> dict[bytes, tuple[Signature, ...]
     return {word.encode(): tuple(entries) for word, entries in index.items()}
 
 
-_OPERATORS: dict[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 
 
-def _check_expression(name: str, entry: str, text: str) -> None:
+def _check_expression(table: _Table, text: str) -> None:
     try:
         evaluate(text, dict.fromkeys((n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)), 1.0))
     except NotOverError:  # with made-up figures it need not be
         pass
     except (SyntaxError, ValueError, KeyError) as mistake:
-        raise SignatureError(f"{name}: {entry}: derive {text!r}: {mistake}") from mistake
+        raise table.mistake(f"derive {text!r}: {mistake}") from mistake
 
 
 def evaluate(expression: str, values: Mapping[str, float]) -> float:
@@ -382,7 +401,7 @@ def evaluate(expression: str, values: Mapping[str, float]) -> float:
             case ast.Name(id=name):
                 return values[name]
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return float(_OPERATORS[type(op)](of(left), of(right)))
+                return _OPERATORS[type(op)](of(left), of(right))
             case ast.Call(func=ast.Name(id="ceil"), args=[argument]):
                 return float(math.ceil(of(argument)))
             case ast.Call(func=ast.Name(id="ceil2"), args=[argument]):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 from loadchaos.analysis.classify.signature_file import Signature, Signatures
 from loadchaos.analysis.verdict.model import KnownIssue
@@ -39,22 +38,9 @@ class SignatureSummary:
 
     @classmethod
     def of(cls, s: Signature, signatures: Signatures) -> SignatureSummary:
-        alike = (
-            "id",
-            "title",
-            "severity",
-            "role",
-            "layer",
-            "versions",
-            "trigger",
-            "why",
-            "remedy",
-            "examples",
-            "refines",
-        )
-        fields: dict[str, Any] = {name: getattr(s, name) for name in alike}
+        others = ("speaker", "patterns", "variants", "known")
         return cls(
-            **fields,
+            **{f.name: getattr(s, f.name) for f in fields(cls) if f.name not in others},
             speaker=s.file.removesuffix(".toml"),
             patterns=tuple(p.pattern for p in s.patterns),
             variants=tuple(VariantSummary(title=v.title, frames=v.frames) for v in s.variants),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.detectors.base import Detector, Finding, from_figures
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import EndRow
 
@@ -76,4 +76,4 @@ class AnswerTextDetector(Detector):
     def _failure(self, traffic: str) -> Failure:
         n, all_ = self._silent[traffic], self._answers[traffic]
         title = f"{n:,} of {all_:,} answers of traffic {traffic} hold no text, though the server counts their tokens"
-        return Failure("answers_without_text", "request", title, evidence("figures", title), 0, remedy=REMEDY)
+        return from_figures("answers_without_text", "request", title, REMEDY, 0, None)

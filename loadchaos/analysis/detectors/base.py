@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from loadchaos.analysis.failure import Failure, evidence
@@ -40,17 +39,17 @@ class Detector(RowFold):
         pending, self._pending = self._pending, []
         return pending
 
-    def untold(self, found: Iterable[Failure]) -> list[Failure]:
-        """Those that are the first ones of their id and process."""
-        first = {(f.id, str(f.process)): f for f in found if (f.id, str(f.process)) not in self._known_failures}
-        self._known_failures.update(first)
-        return list(first.values())
+    def report_once(self, failure: Failure) -> None:
+        """Report a failure if it is the first one of its id and process."""
+        if (name := (failure.id, str(failure.process))) not in self._known_failures:
+            self._known_failures.add(name)
+            self._pending.append(failure)
 
     def finish(self) -> list[Finding]:
         """Failures, checks and notes of the whole run. May be called again; `at_ns` 0 is the newest row's time."""
         return []
 
 
-def from_figures(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
+def from_figures(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str | None) -> Failure:
     """Make a failure whose evidence is its title, which tells the figures."""
     return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)

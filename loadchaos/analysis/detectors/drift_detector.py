@@ -194,14 +194,15 @@ class DriftDetector(Detector):
             self._phase = _Phase()
 
     def poll(self, now_ns: int) -> list[Failure]:
-        checks = (self._latencies, self._handles, self._kv_cache)
-        return self.untold(failure for check in checks for failure in check(now_ns))
+        self._latencies(now_ns)
+        self._handles(now_ns)
+        self._kv_cache(now_ns)
+        return super().poll(now_ns)
 
-    def _latencies(self, now_ns: int) -> list[Failure]:
-        found: list[Failure] = []
+    def _latencies(self, now_ns: int) -> None:
         phase = self._phase
         if not all(stable_queue(phase.steady(counts)) for counts in (phase.running, phase.waiting)):
-            return found
+            return
         in_flight = phase.steady(phase.in_flight)
         for name, samples, at_least in (
             ("TTFT", self._phase.ttft, _TTFT_AT_LEAST_S),
@@ -212,11 +213,9 @@ class DriftDetector(Detector):
                 title = f"{name} rises under constant load: {1000 * max(0.0, trend.begin):.0f} ms "
                 title += f"to {1000 * trend.end:.0f} ms in {trend.span_s:.0f} s"
                 remedy = "Compare with a restarted server. Check its memory, KV cache and queues over this time."
-                found.append(from_figures("latency_drift", "degraded", title, remedy, now_ns, name))
-        return found
+                self.report_once(from_figures("latency_drift", "degraded", title, remedy, now_ns, name))
 
-    def _handles(self, now_ns: int) -> list[Failure]:
-        found = []
+    def _handles(self, now_ns: int) -> None:
         for (_, pid, kind), (role, samples) in self._phase.handles.items():
             _, name, label, at_least = next(h for h in _HANDLES if h[0] == kind)
             trend = handle_trend(samples.points(), self._phase.in_flight.points(), at_least=at_least)
@@ -224,11 +223,9 @@ class DriftDetector(Detector):
                 title = f"{label.capitalize()} of {role.replace('_', ' ')} (pid {pid}) rise under constant load: "
                 title += f"{trend.begin:.0f} to {trend.end:.0f} in {trend.span_s:.0f} s ({trend.per_s * 3600:.0f}/h)"
                 remedy = "Restart it before its limit (ulimit) is reached. /proc/PID shows what they are."
-                found.append(from_figures(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
-        return found
+                self.report_once(from_figures(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
 
-    def _kv_cache(self, now_ns: int) -> list[Failure]:
-        found = []
+    def _kv_cache(self, now_ns: int) -> None:
         for replica, engine in {**self._kv_after_idle, **self._idle}:
             values = list(self._kv_after_idle.get((replica, engine), ()))
             if (idle := self._idle.get((replica, engine))) is not None and idle.is_long(now_ns):
@@ -236,5 +233,4 @@ class DriftDetector(Detector):
             if (rise := kv_rise(values)) is not None:
                 title = f"KV cache leaks: use with nothing running rises from {rise[0]:.1%} to {rise[1]:.1%}"
                 remedy = "Check aborted requests and disconnected clients: their blocks are not freed."
-                found.append(from_figures("kv_leak", "degraded", title, remedy, now_ns, f"engine {engine}"))
-        return found
+                self.report_once(from_figures("kv_leak", "degraded", title, remedy, now_ns, f"engine {engine}"))

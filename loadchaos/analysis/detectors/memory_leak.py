@@ -70,7 +70,6 @@ class MemoryLeakDetector(Detector):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / NS_PER_S, float(resident))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        found = []
         for key, (role, samples) in self._resident.items():
             if key in self._reported:
                 continue
@@ -82,8 +81,8 @@ class MemoryLeakDetector(Detector):
             title += f" in {trend.span_s:.0f} s ({trend.per_s * 3600 / _MB:.0f} MB/h)"
             name = "api_server_leak" if role == "api_server" and self._aborted else "memory_leak"
             remedy = "Restart it before memory runs out. Send a heap profile of that process (memray attach) upstream."
-            found.append(from_figures(name, "degraded", title, remedy, now_ns, f"pid {key[1]}"))
-        return found
+            self._pending.append(from_figures(name, "degraded", title, remedy, now_ns, f"pid {key[1]}"))
+        return super().poll(now_ns)
 
     def finish(self) -> list[Finding]:
         grew = [

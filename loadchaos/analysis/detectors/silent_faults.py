@@ -122,25 +122,23 @@ class SilentFaultDetector(Detector):
                 "A request that can never get its KV blocks blocks the queue: lower --max-model-len, or add KV cache."
             )
             name = "kv_capacity_deadlock" if kv is not None and kv < 0.95 else "preempt_thrash_deadlock"
-            self._pending.append(from_figures(name, "hang", title, remedy, gauges.stuck_ns, where))
+            self.report_once(from_figures(name, "hang", title, remedy, gauges.stuck_ns, where))
         if gauges.held_ns is not None and (at_ns - gauges.held_ns) / NS_PER_S >= _LOST_S:
             n = gauges.values["requests_running"]
             title = f"{counted(n, 'request')} still running {_LOST_S:.0f} s after the last client disconnected"
-            remedy = RELEASE
-            self._pending.append(from_figures("lost_requests_held", "degraded", title, remedy, gauges.held_ns, where))
+            self.report_once(from_figures("lost_requests_held", "degraded", title, RELEASE, gauges.held_ns, where))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        pending, self._pending = self._pending, []
         if (length := prompt_truncation(self._prompts)) is not None:
             title = f"Prompts longer than {length} tokens are truncated to {length} without an error"
             remedy = "The model never saw the rest of the prompt: check the truncation settings of server and gateway."
-            pending.append(from_figures("silent_truncation", "request", title, remedy, now_ns, "prompts"))
+            self.report_once(from_figures("silent_truncation", "request", title, remedy, now_ns, "prompts"))
         if (cut := truncated_answers(self._answers, _context(self._facts))) is not None:
             title = f"{cut[0]} answers ended with finish_reason length before max_tokens and before the context limit"
             title += f" (the first after {cut[1]} tokens)"
             remedy = "Check the output token limits of server and gateway."
-            pending.append(from_figures("silent_truncation", "request", title, remedy, now_ns, "answers"))
-        return self.untold(pending)
+            self.report_once(from_figures("silent_truncation", "request", title, remedy, now_ns, "answers"))
+        return super().poll(now_ns)
 
 
 def _context(facts: Facts | None) -> int | None:

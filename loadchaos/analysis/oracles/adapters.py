@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.core.ledger.rows import QuestionRow
 
@@ -22,6 +21,7 @@ class AdaptersOracle(Oracle):
     )
     asked_by: ClassVar[str] = "adapters"
     check: ClassVar[str] = "adapter_answers"
+    expected: ClassVar[str] = "answers as when idle"
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,10 +52,12 @@ class AdaptersOracle(Oracle):
             failure_id = "adapter_ignored" if other == self._base else "answer_of_another_adapter"
         self.report(failure_id, row, own["text"], about, **facts)
 
-    def conclude(self) -> list[Finding]:
-        if not self.answers:
-            return []
+    def compared(self) -> str:
         models = len({model for idle in self._idle.values() for model in idle})
-        actual = f"{self.answers} answers of {models} models, {self.wrong} differ, {self.ties} near ties"
-        actual += "" if self._told else "; all models answer alike when idle"
-        return self.checked("answers as when idle", actual, blind=not self._told)
+        return f"{self.answers} answers of {models} models"
+
+    def beside(self) -> str:
+        return "" if self._told else "; all models answer alike when idle"
+
+    def is_blind(self) -> bool:
+        return not self._told

@@ -30,6 +30,8 @@ class Oracle(Detector):
         asked_by: part of `correctness` that asks for it.
         check: name of its check.
         compares: True if it compares answers to equal prompts: it is off where the idle server gives different ones.
+        expected: what its check expects.
+        answers: answers that were compared.
     """
 
     slow: ClassVar[bool] = False
@@ -39,6 +41,7 @@ class Oracle(Detector):
     asked_by: ClassVar[str]
     check: ClassVar[str]
     compares: ClassVar[bool] = True
+    expected: ClassVar[str] = "equal answers"
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,13 +109,29 @@ class Oracle(Detector):
             return other, f"{self.doubtful} answers differ; {about}"
         return None
 
-    def checked(self, expected: str, actual: str, *, blind: bool = False) -> list[Finding]:
-        """The check of this oracle: unknown with `blind`, or where answers are doubtful."""
-        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check(self.check, expected, actual, "unknown" if self.doubtful or blind else "pass")]
-
     def conclude(self) -> list[Finding]:
-        return []
+        """The check: unknown where the oracle is blind, or answers are doubtful."""
+        if not self.answers:
+            return []
+        actual = f"{self.compared()}, {self.differing()} differ, {self.ties} near ties{self.beside()}"
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        blind = self.doubtful or self.is_blind()
+        return [Check(self.check, self.expected, actual, "unknown" if blind else "pass")]
+
+    def compared(self) -> str:
+        """Describe what was compared."""
+        return f"{self.answers} answers"
+
+    def differing(self) -> str:
+        return str(self.wrong)
+
+    def beside(self) -> str:
+        """Describe what else counts for the check."""
+        return ""
+
+    def is_blind(self) -> bool:
+        """True where the answers that were compared prove nothing."""
+        return False
 
     def judge(self, row: QuestionRow) -> None:
         """Judge one answer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.core.ledger.rows import QuestionRow
 
@@ -28,6 +27,7 @@ class ImageCanariesOracle(Oracle):
     )
     asked_by: ClassVar[str] = "images"
     check: ClassVar[str] = "image_answers"
+    expected: ClassVar[str] = "answers as when idle"
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,8 +65,5 @@ class ImageCanariesOracle(Oracle):
             facts["answer about the image"] = f"the number {other}"
         self.report(failure_id, row, idle["text"], about, **facts)
 
-    def conclude(self) -> list[Finding]:
-        if not self.answers:
-            return []
-        actual = f"{self.answers} answers about {len(self._idle)} images, {self.wrong} differ, {self.ties} near ties"
-        return self.checked("answers as when idle", actual)
+    def compared(self) -> str:
+        return f"{self.answers} answers about {len(self._idle)} images"

@@ -120,8 +120,10 @@ class KeyedOracle(Oracle):
             self._judge_new(row, right=right)
             return
         if row["role"] in ("again", "anew"):
-            if asked is not None:
-                (self._judge_anew if row["role"] == "anew" else self._judge_again)(asked, row, right=right)
+            if asked is not None and row["role"] == "again":
+                self._judge_again(asked, row, right=right)
+            elif asked is not None and right:
+                asked.anew.append(row)
             return
         self._asked[row["kind"]] += 1
         self._right[row["kind"]] += right
@@ -162,10 +164,6 @@ class KeyedOracle(Oracle):
             if self.doubtful == max(FEWEST_DOUBTFUL, round(_DOUBTFUL_SHARE * self._asked.total())):
                 about = f"{self.doubtful} questions were answered wrong once and right when asked again"
                 self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
-
-    def _judge_anew(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
-        if right:
-            asked.anew.append(row)
 
     def _judge_kept(self, asked: _Asked) -> None:
         wrong = [row for row in asked.again if row["when"] == "after"]

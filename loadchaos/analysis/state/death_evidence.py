@@ -7,6 +7,7 @@ network one sign proves nothing: a refused connection counts from the second pro
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from loadchaos.analysis.state.limits import LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, TrafficSignals
@@ -60,21 +61,22 @@ class LogSignals:
         self._ending = self._failing_ns = self.dead = None
 
 
+@dataclass
 class DeathEvidence:
     """Evidence of one replica from its signals. `sole`: our traffic goes to it alone, so that our tokens prove that it
-    works.
+    works. `orchestrator_end` is the exit that an orchestrator reports.
     """
 
-    def __init__(
-        self, traffic: TrafficSignals, network: NetworkSignals, processes: ProcessSignals, *, sole: bool
-    ) -> None:
-        self._traffic, self._network, self._processes, self._sole = traffic, network, processes, sole
-        self.log_death: Sign | None = None
-        self.orchestrator_end: Sign | None = None  # the exit that an orchestrator reports
-        self.log = LogSignals()
+    traffic: TrafficSignals
+    network: NetworkSignals
+    processes: ProcessSignals
+    sole: bool
+    log_death: Sign | None = None
+    orchestrator_end: Sign | None = None
+    log: LogSignals = field(default_factory=LogSignals)
 
     def forget(self) -> None:
-        self._traffic.forget_death()
+        self.traffic.forget_death()
         self.log_death = self.orchestrator_end = None
         self.log.forget()
 
@@ -82,7 +84,7 @@ class DeathEvidence:
         """(proofs, signs) of processes and containers that are gone. `worked_ns`: time of the newest progress."""
         proofs = [self.orchestrator_end] if self.orchestrator_end is not None else []
         signs: list[Sign] = []
-        for at_ns, pid, role, name in self._processes.gone:
+        for at_ns, pid, role, name in self.processes.gone:
             sign = (at_ns, gone_sign(pid, role, name))
             if role in ("engine_core", "api_server"):
                 # A server that was shut down loses its engine core as a dying one does.
@@ -94,8 +96,8 @@ class DeathEvidence:
     def reported(self, now_ns: int, worked_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
         proofs, signs = self._network_signs(now_ns, knows_death=knows_death)
         weak = []
-        traffic = self._traffic
-        if traffic.dead_text_ns is not None and self._sole:
+        traffic = self.traffic
+        if traffic.dead_text_ns is not None and self.sole:
             said = f"{counted(traffic.dead_texts, 'answer')} said that the engine is dead"
             weak.append((traffic.dead_text_ns, said))
         if self.log_death is not None:
@@ -117,15 +119,15 @@ class DeathEvidence:
         """Log line of a dead engine, once requests fail and no token arrives. The text alone proves nothing: a log may
         quote a prompt.
         """
-        dead, broken = self.log.dead, self._traffic.broken
-        if dead is None or not self._sole or len(broken) < 2 or broken[0] < dead[0] - TEXT_BESIDE_NS:
+        dead, broken = self.log.dead, self.traffic.broken
+        if dead is None or not self.sole or len(broken) < 2 or broken[0] < dead[0] - TEXT_BESIDE_NS:
             return None
         if worked_ns > dead[0] + 2 * _LATER_NS or not self._silent_since(dead[0], now_ns):
             return None
         return dead[0], f"{dead[1]}; requests fail and no tokens arrive"
 
     def _network_signs(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
-        network = self._network
+        network = self.network
         proofs: list[Sign] = []
         signs: list[Sign] = []
         if network.refused_ns is not None:
@@ -142,7 +144,7 @@ class DeathEvidence:
 
     def _silent_since(self, ns: int, now_ns: int) -> bool:
         """True without a token after `ns`, and where tokens prove nothing."""
-        return not self._sole or self._traffic.silent_since(ns, now_ns)
+        return not self.sole or self.traffic.silent_since(ns, now_ns)
 
 
 def gone_sign(pid: int, role: str, name: str) -> str:

@@ -6,6 +6,8 @@ own gaps explain make it one earlier.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.limits import (
     COUNTERS_FRESH_NS,
@@ -22,22 +24,18 @@ from loadchaos.core.units import NS_PER_S
 _IDLE_FOR_NS = 5 * NS_PER_S
 
 
+@dataclass
 class HangEvidence:
-    """Signs of a hang of one replica."""
+    """Signs of a hang of one replica, from its signals."""
 
-    def __init__(
-        self,
-        traffic: TrafficSignals,
-        network: NetworkSignals,
-        processes: ProcessSignals,
-        counters: CounterSignals,
-        client: ClientEvidence,
-    ) -> None:
-        self._traffic, self._network, self._processes = traffic, network, processes
-        self._counters, self._client = counters, client
+    traffic: TrafficSignals
+    network: NetworkSignals
+    processes: ProcessSignals
+    counters: CounterSignals
+    client: ClientEvidence
 
     def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
-        stopped = self._processes.stopped()
+        stopped = self.processes.stopped()
         if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < NS_PER_S:
             return None
         return stopped[1]
@@ -47,21 +45,21 @@ class HangEvidence:
         prove nothing, because the engine is seen or the server itself answers.
         """
         quiet_ns = now_ns - stuck_ns
-        idle = self._processes.idle_since(now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= IDLE_ENGINE_NS and self._counters.work():
+        idle = self.processes.idle_since(now_ns, _IDLE_FOR_NS)
+        if idle is not None and quiet_ns >= IDLE_ENGINE_NS and self.counters.work():
             return "engine processes use no CPU"
-        resting = self._processes.all_idle_since(now_ns, _IDLE_FOR_NS)
+        resting = self.processes.all_idle_since(now_ns, _IDLE_FOR_NS)
         if resting is not None and quiet_ns >= IDLE_API_NS:
             return "engine and API server use no CPU"
-        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self._network.says_hung():
-            return f"/health says: {self._network.unhealthy_body[:120]}"
+        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self.network.says_hung():
+            return f"/health says: {self.network.unhealthy_body[:120]}"
         if not reachable:
             return None
         if quiet_ns >= limit_ns:
             return f"longer than the limit of {limit_ns // NS_PER_S} s"
-        streams_ns = min(self._client.stall_limit_ns(now_ns), limit_ns)
-        if not may_work and not self._processes.engine_seen(now_ns) and quiet_ns >= streams_ns:
-            n = self._client.stalled(streams_ns, now_ns)
+        streams_ns = min(self.client.stall_limit_ns(now_ns), limit_ns)
+        if not may_work and not self.processes.engine_seen(now_ns) and quiet_ns >= streams_ns:
+            n = self.client.stalled(streams_ns, now_ns)
             if n >= SILENT_STREAMS:
                 return f"{n} or more streams silent for longer than {streams_ns / NS_PER_S:.3g} s, by its own gaps"
         return None
@@ -70,7 +68,7 @@ class HangEvidence:
         """(since when, sign) of our requests in flight without a token. Only for a replica that gets all our traffic.
         The time is 0 where requests are noted but none is in flight.
         """
-        traffic = self._traffic
+        traffic = self.traffic
         if traffic.busy_since_ns is not None and (n := traffic.in_flight(now_ns)):
             since_ns = max(traffic.busy_since_ns, progress_ns, traffic.waiting_since(now_ns))
             return since_ns, f"{n} in flight, no tokens for {(now_ns - since_ns) / NS_PER_S:.1f} s"
@@ -81,7 +79,7 @@ class HangEvidence:
         return None if traffic.busy_since_ns is None else (0, "")
 
     def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
-        counters = self._counters
+        counters = self.counters
         running, moved_ns = counters.gauge("requests_running"), counters.moved_ns
         fresh = counters.at_ns is not None and now_ns - counters.at_ns < COUNTERS_FRESH_NS
         if not running or not fresh or moved_ns is None or now_ns - moved_ns <= COUNTERS_STUCK_NS:

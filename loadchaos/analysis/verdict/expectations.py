@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,11 +18,7 @@ from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Decision
-from loadchaos.core.units import measured_duration
-
-_OPS: Mapping[str, Callable[[float, float], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+from loadchaos.core.units import COMPARISONS, measured_duration
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,11 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
         return CheckResult(text, text, f"this expectation cannot be read: {e}", "unknown")
     figure = _figure(expected, figures)
     rule, decision, actual = f"{expected.op} {expected.limit}", _decision(figure, expected), figure.text
-    if decision == "fail" and figure.in_time is not None and _OPS[expected.op](figure.in_time[0], expected.value):
+    if (
+        decision == "fail"
+        and figure.in_time is not None
+        and COMPARISONS[expected.op](figure.in_time[0], expected.value)
+    ):
         decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
     if figure.doubt:
         actual = f"{actual}, {'although' if decision == 'fail' else 'but'} {figure.doubt}"
@@ -93,7 +92,7 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
 def _decision(figure: _Figure, expected: Expectation) -> Decision:
     if figure.value is None:
         return "unknown"
-    met, wanted = _OPS[expected.op], expected.value
+    met, wanted = COMPARISONS[expected.op], expected.value
     if figure.only_within is not None:
         broken = expected.op not in ("==", "!=") and not any(met(end, wanted) for end in figure.only_within)
         return "fail" if broken else "unknown"

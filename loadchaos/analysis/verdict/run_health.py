@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from loadchaos.analysis.figures.requests import RequestStats
@@ -32,7 +31,7 @@ from loadchaos.core.ledger.rows import (
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
-from loadchaos.core.units import NS_PER_S, counted, seconds_of
+from loadchaos.core.units import NS_PER_S, counted, iso_utc, seconds_of
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
@@ -100,8 +99,7 @@ class RunHealth(RowFold):
         """ISO 8601 UTC of a monotonic time; None without a time or anchor."""
         if ns is None or self._anchor is None:
             return None
-        utc_s = (self._anchor[1] + ns - self._anchor[0]) / NS_PER_S
-        return datetime.fromtimestamp(utc_s, UTC).isoformat(timespec="milliseconds")
+        return iso_utc((self._anchor[1] + ns - self._anchor[0]) / NS_PER_S)
 
     def on_header(self, row: HeaderRow) -> None:
         if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:

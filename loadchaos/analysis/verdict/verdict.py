@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core import exit_codes
-from loadchaos.core.model import DEFAULT_EXPECT, Decision, Row, Terms
+from loadchaos.core.model import DEFAULT_EXPECT, Acceptance, Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
 
 _EXIT: Mapping[Decision, int] = {"pass": exit_codes.PASS, "fail": exit_codes.FAIL, "unknown": exit_codes.UNKNOWN}
@@ -28,27 +27,22 @@ _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^
 def accepted(failures: Sequence[FailureResult], terms: Terms, today: date | None) -> list[FailureResult]:
     found = []
     for failure in failures:
-        for entry in [e for e in terms.accept if e.get("id") == failure.id]:
+        for entry in [e for e in terms.accept if e.id == failure.id]:
             why_not = _refusal(entry, sum(f.count for f in failures if f.id == failure.id), today)
-            reason = str(entry.get("because")) if why_not is None else why_not
-            failure = replace(failure, accepted=why_not is None, acceptance=reason)
+            failure = replace(failure, accepted=why_not is None, acceptance=why_not or entry.because)
             if failure.accepted:
                 break
         found.append(failure)
     return found
 
 
-def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | None:
-    if not entry.get("because"):
+def _refusal(entry: Acceptance, count: int, today: date | None) -> str | None:
+    if not entry.because:
         return "not accepted: the profile gives no reason"
-    until = entry.get("until")
-    if until is not None:
-        last = until if isinstance(until, date) else date.fromisoformat(str(until)[:10])
-        if today is None or today > last:
-            return f"accepted only until {last.isoformat()}"
-    most = entry.get("at_most")
-    if most is not None and count > int(most):
-        return f"accepted at most {most} times"
+    if entry.until is not None and (today is None or today > date.fromisoformat(entry.until)):
+        return f"accepted only until {entry.until}"
+    if entry.at_most is not None and count > entry.at_most:
+        return f"accepted at most {entry.at_most} times"
     return None
 
 

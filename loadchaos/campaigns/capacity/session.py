@@ -20,7 +20,7 @@ from loadchaos.analysis.capacity.result import (
 )
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
-from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, run_facts, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, run_facts, verdict_of
 from loadchaos.campaigns.capacity import files
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
@@ -28,7 +28,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.core.typed_json import from_json, to_json
-from loadchaos.core.units import figure
+from loadchaos.core.units import figure, iso_utc
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
 from loadchaos.report.formatting import duration
@@ -94,7 +94,7 @@ class CapacitySession:
         self._announce, self._live, self._output = campaign.print_line, output.live, output
         self._data: files.SearchData = {}
         self._search = CapacitySearch(settings.search)
-        self._started = now_text()
+        self._started = iso_utc(timespec="seconds")
         self._server: SearchedServer | None = None
         self._failures: dict[str, SearchFailure] = {}
         self._code: int | None = None
@@ -219,7 +219,7 @@ class CapacitySession:
         unit = "requests/s" if plan.by == "rate" else "users"
         head = f"[step {number}] {figure(plan.load)} {unit}"
         self._live(f"{head}: starting")
-        began = now_text("milliseconds")
+        began = iso_utc()
 
         def show(progress: StepProgress) -> None:
             self._live(f"{head}: {progress.describe()}")
@@ -258,7 +258,7 @@ class CapacitySession:
             return False
         run = str(result.folder.path.relative_to(self._campaign.folder))
         dead = self._note_failures(result, run)
-        step = {**watch.to_json(), "run": run, "began": began, "ended": now_text("milliseconds")}
+        step = {**watch.to_json(), "run": run, "began": began, "ended": iso_utc()}
         efficiency = result.verdict.efficiency
         warm = efficiency.warm_cache if efficiency is not None else None
         if step["status"] == "not_met":  # with a cold cache even less

@@ -11,6 +11,7 @@ from typing import Literal
 from loadchaos.campaigns.campaign import Campaign, saved
 from loadchaos.core.errors import OptionError
 from loadchaos.core.typed_json import from_json, key
+from loadchaos.core.units import iso_utc
 
 SCHEMA: Literal[1] = 1
 FILE = "soak.json"
@@ -66,7 +67,7 @@ class State:
 
 
 def iso(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat()
+    return iso_utc(time.timestamp(), "auto")
 
 
 def format_time(time: datetime) -> str:

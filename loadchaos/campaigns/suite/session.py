@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
-from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.core.model import Facts
+from loadchaos.core.units import iso_utc
 from loadchaos.profile.profile import Profile
 from loadchaos.report.html import suite_page
 from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteFailure, SuiteResult
@@ -46,7 +47,7 @@ class SuiteRecord:
 
     def __init__(self, campaign: Campaign, target: str, facts: Facts) -> None:
         self.campaign, self._target, self._facts = campaign, target, facts
-        self._started = now_text()
+        self._started = iso_utc(timespec="seconds")
         self._rows: dict[str, ProfileRow] = {}
 
     def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
@@ -88,7 +89,7 @@ class SuiteRecord:
             target=self._target,
             server=ServerName(dialect=facts.dialect, version=facts.version, model=facts.model),
             started=self._started,
-            ended=now_text() if ended else None,
+            ended=iso_utc(timespec="seconds") if ended else None,
             exit_code=self.exit_code if ended else None,
             verdict=verdict_of(self.exit_code) if ended else None,
             profiles=tuple(self._rows.values()),

@@ -144,3 +144,8 @@ def test_candidates_of_a_time_are_of_one_server_the_kernel_and_the_minute_before
 def test_candidates_leave_out_quiet_lines(level: str, candidate: bool) -> None:
     for text in (PTX, UCX, "FluxError: slot 3 is odd", "the flux cannot be opened"):
         assert (rank_of(LogLine(text, level=level))[0] > 0) is candidate
+
+
+def test_exception_of_any_name_that_python_has_ranks_alike() -> None:
+    names = ("flux.FluxError", "Exception", "ExceptionGroup", "KeyboardInterrupt", "queue.FluxTimeout")
+    assert {rank_of(LogLine(f"{name}: odd"))[0] for name in names} == {rank_of(LogLine("FluxError: odd"))[0]}

@@ -77,13 +77,13 @@ def table() -> str:
 )
 def test_document_gives_the_lines_of_its_log(export: Callable[[], str]) -> None:
     found = list(log_lines(export().splitlines(), longest_line=1 << 20))
-    assert [line.split("Z ", 1)[-1] for line in found] == LINES
+    assert [line.split("+00:00 ", 1)[-1] for line in found] == LINES
 
 
 def test_document_in_one_line_that_the_reader_cut_is_whole() -> None:
     text = loki()
     pieces = [text[at : at + 50] for at in range(0, len(text), 50)]
-    assert [line.split("Z ", 1)[-1] for line in log_lines(pieces, longest_line=50)] == LINES
+    assert [line.split("+00:00 ", 1)[-1] for line in log_lines(pieces, longest_line=50)] == LINES
 
 
 def test_log_with_its_newest_line_first_is_turned_around() -> None:

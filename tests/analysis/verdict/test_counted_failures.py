@@ -9,7 +9,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import FailureResult, Kind
-from loadchaos.core.model import Terms
+from loadchaos.core.model import Acceptance, Terms
 from loadchaos.core.typed_json import from_json
 
 NOTHING = ExpectationInputs(counts={}, ok={}, outcomes={}, latency={}, recoveries_s=[])
@@ -26,7 +26,7 @@ def incident(kind: Kind, **more: Any) -> Incident:
 @pytest.mark.parametrize(("count", "accepted"), [(4, True), (5, True), (6, False)])
 def test_acceptance_at_most_holds_up_to_its_number(count: int, accepted: bool) -> None:
     failure = from_json(FailureResult, {"id": "x", "count": count})
-    terms = Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}])
+    terms = Terms("p", accept=[Acceptance("x", "known", at_most=5)])
     (found,) = rules.accepted([failure], terms, date(2026, 1, 1))
     assert found.accepted is accepted
 

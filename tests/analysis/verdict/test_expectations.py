@@ -11,7 +11,7 @@ from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.model import Terms
+from loadchaos.core.model import Acceptance, Terms
 from loadchaos.core.typed_json import from_json
 
 S = 1_000_000_000
@@ -180,14 +180,14 @@ def test_decide_counts_failures_unless_accepted_or_expected(attribution: str, ac
 
 def test_acceptance_counts_all_failures_of_an_id() -> None:
     failures = [failure(id="x", count=3, attribution=a) for a in ("server", "self-inflicted")]
-    terms = Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}])
+    terms = Terms("p", accept=[Acceptance("x", "known", at_most=5)])
     found = rules.accepted(failures, terms, date(2026, 1, 1))
     assert [f.accepted for f in found] == [False, False]
     assert found[0].acceptance == "accepted at most 5 times"
 
 
 def test_acceptance_holds_until_its_day() -> None:
-    entry = {"id": "x", "because": "known", "until": "2026-03-01"}
+    entry = Acceptance("x", "known", until="2026-03-01")
     for today, accepted in ((date(2026, 3, 1), True), (date(2026, 3, 2), False), (None, False)):
         (found,) = rules.accepted([failure(id="x", count=1)], Terms("p", accept=[entry]), today)
         assert found.accepted is accepted

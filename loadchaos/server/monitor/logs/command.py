@@ -9,9 +9,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from loadchaos.core.lifetime import guard
+from loadchaos.core.units import iso_utc
 from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 _CHUNK_BYTES = 1 << 16
@@ -140,10 +140,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _rfc3339(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
-
-
 def _following(
     base: Sequence[str], from_now: Sequence[str], since: Callable[[float], Sequence[str]], name: Sequence[str] = ()
 ) -> Argv:
@@ -153,14 +149,14 @@ def _following(
 
 def docker(name: str) -> CommandSource:
     base = ["docker", "logs"]
-    argv = _following(base, ["--tail", "0"], lambda unix_s: ["--since", _rfc3339(unix_s)], [name])
+    argv = _following(base, ["--tail", "0"], lambda unix_s: ["--since", iso_utc(unix_s)], [name])
     return CommandSource(argv, [*base, name])
 
 
 def kubernetes(where: str) -> CommandSource:
     namespace, pod, *container = where.split("/")
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
-    argv = _following(base, ["--tail=0"], lambda unix_s: [f"--since-time={_rfc3339(unix_s)}"])
+    argv = _following(base, ["--tail=0"], lambda unix_s: [f"--since-time={iso_utc(unix_s)}"])
     return CommandSource(argv, base, [*base, "--previous", f"--tail={_MOST_PAST_LINES}"])
 
 
