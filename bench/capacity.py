@@ -186,8 +186,8 @@ def search(case: CapacityCase, seed: int, most_steps: int = 40) -> dict[str, Any
                 break
         watch.finish()
         spent_s += step.now_s + _STEP_OVERHEAD_S
-        found.add(watch.to_json())
-    return {**to_json(answer(found, settings)), "steps": list(found.steps), "seconds": spent_s}
+        found.add(watch.result())
+    return {**to_json(answer(found, settings)), "steps": found.steps, "seconds": spent_s}
 
 
 def truth(case: CapacityCase, around: float, hours: float = 0.5) -> float:

@@ -45,7 +45,7 @@ from loadchaos.cli.load_options import (
 )
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
-from loadchaos.cli.resume import called_again, remaining_duration, resume_point
+from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.worker import bind_options, master
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
@@ -158,7 +158,10 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["launch"]:
         loaded, options["target"] = with_launch(loaded, options["launch"], options["target"]), None
     if folder is not None:
-        resumed = resume_point(folder, loaded, options["seed"])
+        from loadchaos.core.ledger.folder import RunFolder
+        from loadchaos.run.resume import point
+
+        resumed = point(RunFolder(folder), loaded, options["seed"])
         options["duration"] = remaining_duration(ctx, folder, options["duration"], resumed.loaded_s)
     if options["processes"] == "auto":
         options["processes"] = _processes_for(loaded, options)

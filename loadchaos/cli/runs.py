@@ -112,7 +112,6 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
-    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
 
@@ -122,7 +121,7 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
         )
     if page is not None:
         raise OptionError("--html: each capacity search has its own report.html; leave the option out")
-    first, second = (CapacityResult.from_json(files.read(path)) for path in (a, b))
+    first, second = (files.read(path) for path in (a, b))
     if as_json:
         print_json(capacity_compare.to_json(first, second))
     else:
@@ -208,7 +207,6 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
 
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
-    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
 
@@ -216,7 +214,7 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
         raise OptionError(
             f"{folder} is a capacity search: give --openmetrics alone; {files.RESULT} and {files.TABLE} are already in it"
         )
-    data, path = CapacityResult.from_json(files.read(folder)), to / "openmetrics.txt"
+    data, path = files.read(folder), to / "openmetrics.txt"
     try:
         to.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as f:

@@ -14,7 +14,6 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
-from loadchaos.core.redact import REDACTED
 from loadchaos.profile.pacing import phase_requests
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase
@@ -57,11 +56,6 @@ def arguments(folder: RunFolder) -> list[str]:
     return [
         a for before, a in pairwise(["", *given]) if "--resume" not in (before, a) and not a.startswith("--resume=")
     ]
-
-
-def hidden(value: object) -> bool:
-    """True when a part of an option's value was a secret and is not recorded."""
-    return any(REDACTED in str(text) for text in (value if isinstance(value, tuple | list) else (value,)))
 
 
 def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:

@@ -153,6 +153,24 @@ def test_resume_asks_for_secrets_that_are_not_recorded(tmp_path: Path, argv: lis
     assert (profile_, options["headers"]) == ("q.yaml", ("x=y",))
 
 
+def test_resume_takes_what_the_plan_depends_on_only_as_it_was(tmp_path: Path) -> None:
+    folder = called(tmp_path, "p.yaml", "-u", "4")
+    again = run.make_context("run", ["--resume", str(folder), "-u", "4"])
+    assert called_again(again, folder)[2]["users"] is None, "the recorded profile has it"
+    with pytest.raises(
+        OptionError, match="continues a run with its own options: leave out --max-concurrency, or start"
+    ):
+        called_again(run.make_context("run", ["--resume", str(folder), "-u", "5"]), folder)
+
+
+def test_resume_takes_a_missing_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = called(tmp_path, "p.yaml", "--header", "x=[redacted]", "--model", "m")
+    monkeypatch.setenv("LOADCHAOS_RUN_HEADER", "x=y")
+    monkeypatch.setenv("LOADCHAOS_RUN_MODEL", "other")
+    options = called_again(run.make_context("run", ["--resume", str(folder)]), folder)[2]
+    assert (options["headers"], options["model"]) == (("x=y",), "m")
+
+
 def called(folder: Path, *argv: str, **more: object) -> Path:
     """A run that was called so, and was cut off 5 s after its load began."""
     left = interrupted(folder, 0, range(3), lasted_s=4.0)
