@@ -14,8 +14,9 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.folder_lock import FolderLock
+from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import from_json, to_json
-from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.core.whole_file import read_json, write_json, write_whole
 from loadchaos.report.suite_result import SuiteVerdict
 from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
@@ -80,7 +81,7 @@ class Campaign:
                 self.print_line(f"interrupted; continue with: {resume}")
 
 
-def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, Any]:
+def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, object]:
     """Read a JSON file of a campaign. Raises OptionError for one that cannot be used. `missing`: the text of the
     error where there is no file.
     """
@@ -159,9 +160,6 @@ def counting_failures(result: Result) -> list[FailureResult]:
     return [f for f in result.failures if not f.accepted and f.attribution != "expected"]
 
 
-def run_facts(run: Path) -> dict[str, object]:
-    """Contents of facts.json of a run; empty without it."""
-    try:
-        return dict(orjson.loads((run / "facts.json").read_bytes()))
-    except (OSError, ValueError):
-        return {}
+def server_of(run: Path) -> ServerName:
+    """Name of the server of a run, from its facts.json."""
+    return from_json(ServerName, read_json(run / "facts.json"))

@@ -24,7 +24,7 @@ from loadchaos.cli.common import (
     option,
     options_of,
     out_option,
-    print_json,
+    print_result,
     profile_names,
     server_log_option,
     server_options,
@@ -120,7 +120,7 @@ def capacity(
     stored = None
     if options["resume"] is not None:
         stored = files.read(options["resume"], "--resume")
-        options = restored(ctx, vars(stored.wanted), vars(stored.wanted), "search")
+        options.update(restored(ctx, vars(stored.wanted), vars(stored.wanted), "search"))
         profile, overrides = options["profile"], options["overrides"]
         if stored.ended and options["budget"] is None:
             raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
@@ -151,10 +151,7 @@ def capacity(
     finally:
         lines.clear()
         metrics.close()
-    if as_json:
-        print_json(to_json(data))
-    else:
-        echo(render(data, folder, width=terminal()[1]))
+    print_result(as_json, lambda: to_json(data), lambda: render(data, folder, width=terminal()[1]))
     sys.exit(data.exit_code)
 
 

@@ -85,7 +85,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     stored = HuntSettings() if folder is None else read_settings(folder)
     names = {f.name for f in fields(HuntSettings)} & options.keys() - {"genes"}
     if folder is not None:
-        options = restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt")
+        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt"))
     if not options["launch"]:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     server = from_launch(options["launch"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import COUNT, flag, option, time_option
+from loadchaos.cli.common import COUNT, flag, option, time_option, writing
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import DEFAULT_EXPECT
@@ -47,10 +47,8 @@ def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
     if str(file) == "-":
         click.echo(text, nl=False)
         return
-    try:
+    with writing(file, "name a file that can be written"):
         file.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OptionError(f"{file}: {e.strerror}; name a file that can be written") from e
     click.echo(f"{file}: written. Try it: loadchaos run {file} --embedded")
 
 
@@ -87,7 +85,7 @@ def _answers() -> LoadOptions:
     )
 
 
-def _dataset_answers(kind: str) -> Mapping[str, Any]:
+def _dataset_answers(kind: str) -> Mapping[str, object]:
     whole = click.IntRange(min=1)
     if kind == "file":
         path = click.prompt("File with requests (JSON Lines, ShareGPT)", type=click.Path(exists=True, dir_okay=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -43,15 +43,16 @@ def hidden(value: object) -> bool:
     return any(REDACTED in str(text) for text in (value if isinstance(value, tuple) else (value,)))
 
 
-def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: str) -> dict[str, Any]:
+def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: str) -> Given:
     """Complete the options of a `what` that is continued from those recorded `before`. What is typed now replaces them,
     but one of `fixed` may only be typed as it was. Raises OptionError for another one, and for a secret that is missing.
     """
-    typed = _typed(ctx) | {
-        name: ctx.params[name]
+    by_variable = [
+        name
         for name, value in before.items()
         if hidden(value) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
-    }
+    ]
+    typed = {**_typed(ctx), **{name: ctx.params[name] for name in by_variable}}
     option = {p.name: f"a {p.name}" if isinstance(p, click.Argument) else p.opts[-1] for p in ctx.command.params}
     if changed := sorted(name for name in typed if name in fixed and recorded(name, typed[name]) != before.get(name)):
         names = " and ".join(option[name] for name in changed)
@@ -62,14 +63,12 @@ def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: st
     return {**ctx.params, **before, **typed}
 
 
-def _typed(ctx: click.Context) -> dict[str, Any]:
+def _typed(ctx: click.Context) -> Given:
     return {k: v for k, v in ctx.params.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
 
 
-def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of an interrupted run. There are no overrides: the run's recorded profile contains
-    them.
-    """
+def called_again(ctx: click.Context, folder: Path) -> Given:
+    """Profile and options of an interrupted run. There are no overrides: the run's recorded profile contains them."""
     from loadchaos.core.ledger.folder import RunFolder
 
     run = RunFolder(folder)
@@ -78,12 +77,12 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
     profile = typed.get("profile") or str(run.profile)
     if "profile" not in typed and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
-    del options["profile"]
-    options |= {**dict.fromkeys(_CHANGE_THE_PLAN, None), "goodput": {}, "overrides": ()}
-    return profile, (), options | {name: bool(typed.get(name)) for name in ("dry_run", "print_profile")}
+    unchanged: Given = {**dict.fromkeys(_CHANGE_THE_PLAN), "goodput": {}, "overrides": ()}
+    now = {name: bool(typed.get(name)) for name in ("dry_run", "print_profile")}
+    return {**options, **unchanged, **now, "profile": profile}
 
 
-def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
+def _recorded_options(command: click.Command, run: RunFolder) -> Given:
     """Options of a run from its ledger, with those of the run that it resumed."""
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.resume import arguments, begin_row

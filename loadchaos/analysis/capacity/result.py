@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal, NamedTuple
 
 from loadchaos.core import typed_json
+from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords
 
 SCHEMA: Literal[1] = 1
@@ -18,19 +19,6 @@ SCHEMA: Literal[1] = 1
 Unit = Literal["rate", "concurrency"]
 """Unit of a load: requests per second, or users."""
 StepStatus = Literal["undecided", "met", "not_met", "client"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchedServer:
-    """The server; None: not known yet, or by an older version."""
-
-    dialect: str | None = None
-    version: str | None = None
-    model: str | None = None
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +240,7 @@ class CapacityResult:
     verdict: Annotated[Literal["pass", "fail", "unknown", "error"] | None, "null: the search is not finished"]
     exit_code: int | None
     target: str
-    server: SearchedServer
+    server: ServerName
     started: str
     seconds: float
     ended: bool

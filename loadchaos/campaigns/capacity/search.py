@@ -195,6 +195,55 @@ class CapacitySearch:
     def _tried(self, load: float) -> int:
         return sum(1 for s in self.steps if math.isclose(s.load, load) and not s.scout)
 
+    def answer(self) -> CapacityAnswer:
+        low, high, client = self.low, self.high, self.client_limit
+        limited = high is None and client is not None
+        why = "our own client was the limit" if limited else "" if high else self._open_top()
+        return CapacityAnswer(
+            capacity=low,
+            low=low,
+            high=high,
+            client_limit=client,
+            known=low is not None,
+            at_least=low is not None and high is None,
+            why=self._unknown() if low is None else why,
+            interval=self._interval(),
+            narrow=low is not None and high is not None and high / low <= 1 + self._settings.tolerance + 1e-9,
+        )
+
+    def _interval(self) -> tuple[float | None, float | None]:
+        """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
+        or slower than its load says: its ends are the rates that were offered.
+        """
+        low, high = self.low, self.high
+        if self._settings.by == "concurrency":
+            return low, high
+        lows = [_offered(s) for s in self.steps if s.load == low and s.status == "met"]
+        highs = [_offered(s) for s in self.steps if s.load == high and s.status == "not_met"]
+        return (
+            None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
+            None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
+        )
+
+    def _open_top(self) -> str:
+        top = max((s.load for s in self.steps), default=0.0)
+        if top >= self._settings.most:
+            return f"the highest load that is tried ({figure(self._settings.most)}) met the goal"
+        return "no load was proved to fail within the budget"
+
+    def _unknown(self) -> str:
+        if not self.steps:
+            return "no step ended"
+        no_load = "no load was proved to meet the goal"
+        if self.high is not None:
+            return no_load
+        return f"our own client was the limit, and {no_load}" if self.client_limit else f"{no_load}, or to fail"
+
+
+def _offered(step: CapacityStep) -> float:
+    """Requests per second that were due in the measured time of a step."""
+    return step.requests / step.measured_s if step.measured_s else step.load
+
 
 def _in_the_long_run(step: CapacityStep, model: QueueModel, goal: float) -> CapacityStep:
     share = model.share_in_time(step.load)
@@ -206,61 +255,3 @@ def _in_the_long_run(step: CapacityStep, model: QueueModel, goal: float) -> Capa
     return replace(
         step, status="undecided" if step.status == "met" else step.status, leans=False, why=why, measured=before
     )
-
-
-def answer(search: CapacitySearch, settings: SearchSettings) -> CapacityAnswer:
-    low, high, client = search.low, search.high, search.client_limit
-    limited = high is None and client is not None
-    if low is None:
-        why = _unknown(search, high, client)
-    else:
-        why = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
-    return CapacityAnswer(
-        capacity=low,
-        low=low,
-        high=high,
-        client_limit=client,
-        known=low is not None,
-        at_least=low is not None and high is None,
-        why=why,
-        interval=_interval(search, settings),
-        narrow=low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9,
-    )
-
-
-def _interval(search: CapacitySearch, settings: SearchSettings) -> tuple[float | None, float | None]:
-    """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
-    or slower than its load says: its ends are the rates that were offered.
-    """
-    low, high = search.low, search.high
-    if settings.by == "concurrency":
-        return low, high
-    offered = [(s, _offered(s)) for s in search.steps]
-    lows = [rate for s, rate in offered if s.load == low and s.status == "met"]
-    highs = [rate for s, rate in offered if s.load == high and s.status == "not_met"]
-    return (
-        None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
-        None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
-    )
-
-
-def _offered(step: CapacityStep) -> float:
-    """Requests per second that were due in the measured time of a step."""
-    return step.requests / step.measured_s if step.measured_s else step.load
-
-
-def _open_top(search: CapacitySearch, settings: SearchSettings) -> str:
-    top = max(s.load for s in search.steps)
-    if top >= settings.most:
-        return f"the highest load that is tried ({figure(settings.most)}) met the goal"
-    return "no load was proved to fail within the budget"
-
-
-def _unknown(search: CapacitySearch, high: float | None, client: float | None) -> str:
-    if not search.steps:
-        return "no step ended"
-    if client is not None and high is None:
-        return "our own client was the limit, and no load was proved to meet the goal"
-    if high is not None:
-        return "no load was proved to meet the goal"
-    return "no load was proved to meet the goal, or to fail"

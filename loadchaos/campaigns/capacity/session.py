@@ -13,24 +13,22 @@ from loadchaos.analysis.capacity.result import (
     CapacityResult,
     CurrentStep,
     SearchedPhase,
-    SearchedServer,
     SearchFailure,
     SearchOptions,
 )
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
-from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, run_facts, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, now_text, server_of, verdict_of
 from loadchaos.campaigns.capacity import files
-from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
+from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
+from loadchaos.core.model import ServerName
 from loadchaos.core.redact import Redactor
-from loadchaos.core.typed_json import from_json
-from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
-from loadchaos.report.capacity_text import step_line
+from loadchaos.report.capacity_text import load_text, step_line
 from loadchaos.report.formatting import duration
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
@@ -92,7 +90,7 @@ class CapacitySession:
         self._announce, self._live, self._output = campaign.print_line, output.live, output
         self._search = CapacitySearch(settings.search)
         self._started = now_text()
-        self._server = SearchedServer()
+        self._server = ServerName()
         self._failures: dict[str, SearchFailure] = {}
         self._code: int | None = None
         self._ended_by = ""
@@ -128,7 +126,7 @@ class CapacitySession:
             budget_s=settings.budget_s,
             tolerance=search.tolerance,
             at_least=settings.at_least,
-            answer=answer(self._search, search),
+            answer=self._search.answer(),
             knee=findings.knee(steps, search.by),
             saturation=findings.saturation(steps, search.by),
             limit=findings.limiting_resource(steps),
@@ -142,7 +140,7 @@ class CapacitySession:
             return self._interrupts.exit_code
         if self._code is not None:
             return self._code
-        found, wanted = answer(self._search, self._settings.search), self._settings.at_least
+        found, wanted = self._search.answer(), self._settings.at_least
         if wanted is not None:
             low, high = found.bounds
             if high is not None and high <= wanted:
@@ -195,11 +193,7 @@ class CapacitySession:
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
             return step
-        settings = self._settings
-        proof_s = (
-            step_plan(settings.search.by, proof, settings.search.goal, settings.search.limits_s).look_s
-            + _AROUND_PROOF_S
-        )
+        proof_s = step_plan(self._settings.search, proof).look_s + _AROUND_PROOF_S
         return proof if proof_s <= left_s < _SHORT_STEP_S + proof_s else step
 
     def _write(self, data: CapacityResult) -> None:
@@ -208,18 +202,16 @@ class CapacitySession:
         self._output.publish(data)
 
     def _note_budget(self, step: NextStep) -> None:
-        load = f"{figure(step.load)} {'requests/s' if self._settings.search.by == 'rate' else 'users'}"
+        load = load_text(self._settings.search.by, step.load)
         self._announce(f"the budget is spent; the next step would have been {load} (--budget gives more)")
 
     async def _step(self, chosen: NextStep, left_s: float) -> bool:
         """Run one step; False where the search has to end."""
         number = len(self._search.steps) + 1
-        search = self._settings.search
-        plan = step_plan(search.by, chosen, search.goal, search.limits_s, left_s)
+        plan = step_plan(self._settings.search, chosen, left_s)
         folder = self._campaign.folder / files.STEPS / f"{number:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a step that was killed
-        unit = "requests/s" if plan.by == "rate" else "users"
-        head = f"[step {number}] {figure(plan.load)} {unit}"
+        head = f"[step {number}] {load_text(self._settings.search.by, plan.load)}"
         self._live(f"{head}: starting")
         began = now_text("milliseconds")
 
@@ -244,7 +236,8 @@ class CapacitySession:
         """Keep the result of a step; False where the search has to end."""
         if self._interrupts:
             return False
-        self._read_server(result)
+        if self._server == ServerName():
+            self._server = server_of(result.folder.path)
         if result.exit_code in exit_codes.BEFORE_LOAD or result.verdict is None:
             why = result.error or "the step could not be judged"
             self._end(result.exit_code, f"step {number}: {why}")
@@ -296,7 +289,3 @@ class CapacitySession:
 
     def _end(self, code: int, why: str) -> None:
         self._code, self._ended_by = code, Redactor().text(why)
-
-    def _read_server(self, result: Result) -> None:
-        if self._server == SearchedServer() and (facts := run_facts(result.folder.path)):
-            self._server = from_json(SearchedServer, facts)

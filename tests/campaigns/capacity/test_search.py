@@ -7,7 +7,7 @@ import pytest
 
 from bench.capacity import CASES, search
 from loadchaos.analysis.capacity.result import CapacityStep
-from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
+from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings
 from loadchaos.core.typed_json import from_json, to_json
 
 
@@ -39,7 +39,7 @@ def searched(capacity: float, settings: SearchSettings, blur: float = 0.0, **lim
 def test_search_encloses_the_capacity_within_the_tolerance(capacity: float) -> None:
     settings = SearchSettings("rate", 1.0, 100_000.0)
     found = searched(capacity, settings)
-    result = to_json(answer(found, settings))
+    result = to_json(found.answer())
     assert result["known"]
     assert result["low"] <= capacity < result["high"] <= 1.031 * result["low"]
     assert len(found.steps) <= 18
@@ -63,18 +63,18 @@ def test_interval_has_the_rates_that_were_offered() -> None:
         step(load=10.0, status="met", requests=900, measured_s=100.0),
         step(load=12.0, status="not_met", requests=1300, measured_s=100.0),
     ]
-    low, high = to_json(answer(found, settings))["interval"]
+    low, high = to_json(found.answer())["interval"]
     assert (low, high) == (pytest.approx(9.0 * 0.97), pytest.approx(13.0 * 1.03))
     found.steps = [replace(s, requests=round(10 * s.load * 11)) for s in found.steps]
-    assert list(answer(found, settings).bounds) == [pytest.approx(9.7), pytest.approx(13.2 * 1.03, rel=1e-3)]
+    assert list(found.answer().bounds) == [pytest.approx(9.7), pytest.approx(13.2 * 1.03, rel=1e-3)]
     found.steps = found.steps[:1]
-    assert list(answer(found, settings).bounds) == [pytest.approx(9.7), None]
+    assert list(found.answer().bounds) == [pytest.approx(9.7), None]
 
 
 def test_search_without_a_load_that_meets_the_goal_is_unknown() -> None:
     settings = SearchSettings("concurrency", 4.0, 100.0)
     found = searched(0.5, settings)
-    assert to_json(answer(found, settings)) == {
+    assert to_json(found.answer()) == {
         "capacity": None, "low": None, "high": 1.0, "client_limit": None, "known": False, "at_least": False,
         "why": "no load was proved to meet the goal", "interval": [None, 1.0], "narrow": False,
     }  # fmt: skip
@@ -82,7 +82,7 @@ def test_search_without_a_load_that_meets_the_goal_is_unknown() -> None:
 
 def test_search_up_to_the_highest_load_gives_a_lower_bound() -> None:
     settings = SearchSettings("rate", 1.0, 20.0)
-    result = to_json(answer(searched(100.0, settings), settings))
+    result = to_json(searched(100.0, settings).answer())
     assert (result["low"], result["high"], result["at_least"]) == (20.0, None, True)
     assert "the highest load that is tried (20) met the goal" in result["why"]
 
@@ -104,7 +104,7 @@ def test_first_proof_keeps_away_from_a_load_that_seems_to_fail() -> None:
 
 def test_search_limited_by_the_client_blames_no_server() -> None:
     settings = SearchSettings("rate", 1.0, 1000.0)
-    result = to_json(answer(searched(100.0, settings, client=30.0), settings))
+    result = to_json(searched(100.0, settings, client=30.0).answer())
     assert result["high"] is None
     assert 28 <= result["low"] <= 30
     assert result["at_least"]
@@ -114,7 +114,7 @@ def test_search_limited_by_the_client_blames_no_server() -> None:
 @pytest.mark.parametrize("capacity", [5.0, 47.0])
 def test_search_around_undecided_loads_stays_true(capacity: float) -> None:
     settings = SearchSettings("rate", 1.0, 1000.0)
-    result = to_json(answer(searched(capacity, settings, blur=0.08), settings))
+    result = to_json(searched(capacity, settings, blur=0.08).answer())
     assert result["low"] <= capacity * 0.92 + 0.01
     assert result["high"] >= capacity * 1.08 - 0.01
     assert result["low"] >= 0.8 * capacity
@@ -134,7 +134,7 @@ def test_search_that_is_restored_goes_on_alike() -> None:
 
 def test_search_without_steps_is_unknown() -> None:
     settings = SearchSettings("rate", 1.0, 1000.0)
-    assert answer(CapacitySearch(settings), settings).why == "no step ended"
+    assert CapacitySearch(settings).answer().why == "no step ended"
 
 
 def test_search_of_the_embedded_engine_is_near_its_capacity() -> None:
