@@ -79,6 +79,10 @@ class WorkerPlan:
     def __init__(self, plan: RunPlan, facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
         self.workers, self.seed = plan.workers, plan.seed
+        if not 0 <= worker < self.workers:
+            raise LedgerError(
+                f"plan.json: worker {worker} of {self.workers}: workers count from 0; start the run again"
+            )
         self._resume = plan.resume
         self.facts = facts
         # A worker on another machine has its own folder; request ids still carry the run's prefix.
@@ -148,7 +152,8 @@ class WorkerPlan:
             head += f"traceparent: {traceparent(request.id)}\r\n".encode()
         request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
-        most_tokens = None if request.contract is None else asked_tokens(request.body)
+        given = request.contract is not None or request.extra  # the body may have a limit of its own
+        most_tokens = asked_tokens(request.body) if given else request.max_tokens
         request.rules = AnswerRules.of(self._rules, check, request.contract, request.answers, most_tokens)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
