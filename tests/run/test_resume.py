@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.cli.environment import name_variables
 from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.run import run
 from loadchaos.core.errors import OptionError
@@ -167,6 +168,7 @@ def test_resume_takes_what_the_plan_depends_on_only_as_it_was(tmp_path: Path) ->
 
 
 def test_resume_takes_a_missing_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name_variables(run)
     folder = called(tmp_path, "p.yaml", "--header", "x=[redacted]", "--model", "m")
     monkeypatch.setenv("LOADCHAOS_RUN_HEADER", "x=y")
     monkeypatch.setenv("LOADCHAOS_RUN_MODEL", "other")
