@@ -51,6 +51,7 @@ schemas: $(READY)
 	$(BIN)/python -m loadchaos.profile.schema > schemas/profile.json
 	$(BIN)/python -m loadchaos.profile.request_trace > schemas/trace.json
 	$(BIN)/python -m loadchaos.analysis.verdict.model > schemas/verdict.json
+	$(BIN)/python -m loadchaos.analysis.capacity.result > schemas/capacity.json
 
 # Write docs/conformance.md: the outcome of a request for each way a server can misbehave.
 conformance: $(READY)

@@ -16,7 +16,7 @@ from typing import Any
 
 from loadchaos.analysis.capacity.result import Unit
 from loadchaos.analysis.capacity.step_watch import StepWatch
-from loadchaos.campaigns.capacity.search import CapacitySearch, SearchSettings, answer
+from loadchaos.campaigns.capacity.search import CapacitySearch, SearchSettings
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core.histogram import bucket
 from loadchaos.core.typed_json import to_json
@@ -177,7 +177,7 @@ def search(case: CapacityCase, seed: int, most_steps: int = 40) -> dict[str, Any
     found = CapacitySearch(settings)
     spent_s = 0.0
     while len(found.steps) < most_steps and (chosen := found.next()) is not None:
-        plan = step_plan(settings.by, chosen, case.goal, limits_s)
+        plan = step_plan(settings, chosen)
         watch = StepWatch(plan)
         step = VirtualStep(case, step_profile(profile, plan), seed * 1000 + len(found.steps))
         for row in step.rows():
@@ -186,8 +186,8 @@ def search(case: CapacityCase, seed: int, most_steps: int = 40) -> dict[str, Any
                 break
         watch.finish()
         spent_s += step.now_s + _STEP_OVERHEAD_S
-        found.add(watch.to_json())
-    return {**to_json(answer(found, settings)), "steps": list(found.steps), "seconds": spent_s}
+        found.add(watch.result())
+    return {**to_json(found.answer()), "steps": found.steps, "seconds": spent_s}
 
 
 def truth(case: CapacityCase, around: float, hours: float = 0.5) -> float:

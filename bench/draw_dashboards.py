@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.generator.dashboards import DASHBOARDS
-from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export.export import openmetrics, search_openmetrics
@@ -51,7 +50,7 @@ def backfilled(runs: list[Path], data: Path) -> list[Span]:
         text = data.parent / f"{run.name}.om"
         with text.open("w") as f:
             if is_search(run):
-                search_openmetrics(CapacityResult.from_json(files.read(run)), run.name, f)
+                search_openmetrics(files.read(run), run.name, f)
             else:
                 openmetrics(RunFolder(run), f)
         always = "loadchaos_capacity_running" if is_search(run) else "loadchaos_users"

@@ -158,7 +158,9 @@ class Crowd:
             assert time.monotonic() < until, "the master did not take all"
             for w in self.workers:
                 if w.place < 0:
-                    self.send(w, messages.HELLO, {"token": w.token, "host": "sim", "versions": messages.versions()})
+                    self.send(
+                        w, messages.Hello.KIND, {"token": w.token, "host": "sim", "versions": messages.versions()}
+                    )
             self.listen(1.0)
         for w in self.workers:
             self.send(w, "client_ready", messages.versions()["locust"])
@@ -166,7 +168,9 @@ class Crowd:
 
     def ping(self, w: Worker) -> None:
         """Send a ping, for clock and orders."""
-        self.send(w, messages.PING, {"mine_ns": time.monotonic_ns(), "commands": 0, "slot": w.place, "token": w.token})
+        self.send(
+            w, messages.Ping.KIND, {"mine_ns": time.monotonic_ns(), "commands": 0, "slot": w.place, "token": w.token}
+        )
 
     def listen(self, seconds: float) -> None:
         """Handle messages of the master for a while."""
@@ -176,9 +180,9 @@ class Crowd:
             for s, _ in self.poller.poll(int(left * 1000)):
                 worker = self.by_socket[s]
                 kind, data, _ = msgpack.loads(s.recv())
-                if kind == messages.WELCOME:
+                if kind == messages.Welcome.KIND:
                     worker.place = data["slot"]
-                elif kind == messages.ACK:
+                elif kind == messages.Ack.KIND:
                     worker.acked = data["received"]
                     if (at := worker.shipped_at.pop(worker.acked, None)) is not None:
                         self.waits.append(time.monotonic() - at)
@@ -205,7 +209,7 @@ class Crowd:
         if what == "ship":
             self.send(
                 w,
-                messages.ROWS,
+                messages.RowPiece.KIND,
                 {
                     "offset": w.sent,
                     "rows": messages.compress(piece),
@@ -238,7 +242,7 @@ class Crowd:
         """End the load."""
         self.listen(2.0)
         for w in self.workers:
-            self.send(w, messages.DONE, {"why": "done", "size": w.sent, "slot": w.place, "token": w.token})
+            self.send(w, messages.Done.KIND, {"why": "done", "size": w.sent, "slot": w.place, "token": w.token})
 
 
 def measure(workers: int, rate: float, seconds: float) -> dict[str, Any]:

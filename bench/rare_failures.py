@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider
 from loadchaos.campaigns.minimise.minimiser import error_of, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, windows
+from loadchaos.core.stats import SequentialTest
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.request import Batch
@@ -99,10 +101,24 @@ def measure(p: float, seed: int) -> Cost:
     least = 0.0
     for key, decision in decided.items():
         decider.wrong = error_of(decision.step, decider.p, small.rounds)
-        least += max(1.0, decider.test(decision.requests).expected_tries(server.truth[key]))
+        least += max(1.0, expected_tries(decider.test(decision.requests), server.truth[key]))
     minimal = {s.id for s in small.trace.sends} == server.needed and len(small.flags) == 2
     tries = sum(d.tries for d in decided.values())
     return Cost(server.can_fail(small), minimal, len(decided), tries, least, raising, server.virtual_s)
+
+
+def expected_tries(test: SequentialTest, p: float) -> float:
+    """Compute the mean number of tries until a decision, by Wald's identity. It is the theoretical minimum of all tests
+    with these errors at p = `high` and p = `low`.
+    """
+    success, failure, upper, lower = test._success, test._failure, test._true_limit, test._false_limit
+    drift = p * success + (1 - p) * failure
+    if abs(drift) < 1e-12:
+        return upper * lower / (p * success**2 + (1 - p) * failure**2)
+    lucky = (math.exp(lower) - 1) / (math.exp(upper + lower) - 1)
+    missed = (math.exp(upper) - 1) / (math.exp(upper + lower) - 1)
+    shares = (1 - missed, missed) if drift > 0 else (lucky, 1 - lucky)
+    return (shares[0] * upper - shares[1] * lower) / drift
 
 
 def row(p: float, seeds: int) -> str:

@@ -131,6 +131,8 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "LAST_WORD_NS",
             "BALANCER_NS",
             "STREAMED_S",
+            "GAPS",
+            "FIRST_GAPS",
             "MOST_PREFILL_NS",
             "COUNTERS_FRESH_NS",
         ),
@@ -181,9 +183,10 @@ def _value(module: str, name: str) -> str:
 
 def _limits_of_states() -> str:
     """Limits of silence, each with what else is seen."""
-    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, 3 x the longest healthy gap of the run)"
+    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
     stall, fast = _s(of_state.STALL_NS), _s(of_state.FAST_STALL_NS)
     streamed, long_streamed = describe_duration(of_state.STREAMED_S), describe_duration(of_state.FAST_S)
+    gaps = f"{of_state.GAPS} x the longest gap since it has streamed for {streamed}, or {of_state.FIRST_GAPS:g} x"
     one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_WITHOUT_SIGN_NS)}"
     rows = [
         (_s(of_state.DEGRADED_NS), "requests are in flight", "`degraded`"),
@@ -195,7 +198,7 @@ def _limits_of_states() -> str:
             "`hung`",
         ),
         (
-            f"{stall}, 3 x the longest gap since it has streamed for {streamed}, or 1.5 x the longest before",
+            f"{stall}, {gaps} the longest before",
             f"{limits.SILENT_STREAMS} or more streams are silent; neither engine nor metrics are seen, nor a good `/health`",
             "`hung`",
         ),

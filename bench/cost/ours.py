@@ -15,8 +15,9 @@ from bench.cost.meter import Load, Metered
 from bench.cost.truth import Ns, Seen
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.run_plan import RunPlan
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"
 _PROMPT_TOKENS = 32
@@ -76,7 +77,7 @@ def plan(load: Load, url: str, folder: Path) -> dict[str, Any]:
 
 def body(load: Load, url: str) -> bytes:
     """Build one of our requests, for every other contender to send."""
-    worker = WorkerPlan(plan(load, url, Path()), facts(url), 0, {})
+    worker = WorkerPlan(from_json(RunPlan, plan(load, url, Path())), facts(url), 0, {})
     _, steps = next(iter(worker.phases()))
     return worker.build_request(next(steps)).body
 

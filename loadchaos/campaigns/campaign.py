@@ -14,8 +14,9 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.folder_lock import FolderLock
+from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import from_json, to_json
-from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.core.whole_file import read_json, write_json, write_whole
 from loadchaos.report.suite_result import SuiteVerdict
 from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
@@ -80,7 +81,7 @@ class Campaign:
                 self.print_line(f"interrupted; continue with: {resume}")
 
 
-def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, Any]:
+def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str, object]:
     """Read a JSON file of a campaign. Raises OptionError for one that cannot be used. `missing`: the text of the
     error where there is no file.
     """
@@ -97,11 +98,15 @@ def saved(file: Path, schema: int, instead: str, missing: str = "") -> dict[str,
     return data
 
 
+Settings = Mapping[str, str | tuple[str, ...]]
+"""Settings of a search by name; one of several parts is compared as a whole, and shown by the parts that differ."""
+
+
 class SavedState:
     """Results of a search so far, which is not continued with settings that they did not have."""
 
-    def __init__(self, campaign: Campaign, name: str, schema: int, settings: Mapping[str, str]) -> None:
-        self._campaign, self._name, self._schema, self._settings = campaign, name, schema, dict(settings)
+    def __init__(self, campaign: Campaign, name: str, schema: int, settings: Settings) -> None:
+        self._campaign, self._name, self._schema, self._settings = campaign, name, schema, settings
 
     def load(self, kind: type[T]) -> T:
         """Results as a dataclass, which is empty without a file. Raises OptionError for a file that cannot be read, of
@@ -111,26 +116,33 @@ class SavedState:
         if not file.exists():
             return from_json(kind, {})
         data = saved(file, self._schema, "start without --resume")
-        _require_same(file, data.get("settings"), self._settings)
+        before = data.get("settings")
+        _require_same(file, before if isinstance(before, dict) else {}, self._settings)
         return from_json(kind, data)
 
     def save(self, **results: object) -> None:
-        self._campaign.write({self._name: {"schema": self._schema, "settings": self._settings, **results}})
+        settings = {name: _text(value) for name, value in self._settings.items()}
+        self._campaign.write({self._name: {"schema": self._schema, "settings": settings, **results}})
 
 
-def _require_same(file: Path, before: object, present: Mapping[str, str]) -> None:
-    saved_ones = before if isinstance(before, dict) else {}
-    for name in (*present, *(name for name in saved_ones if name not in present)):
-        was, now = str(saved_ones.get(name, "")), present.get(name, "")
+def _text(setting: str | tuple[str, ...]) -> str:
+    return setting if isinstance(setting, str) else " ".join(setting)
+
+
+def _require_same(file: Path, before: Mapping[str, object], present: Settings) -> None:
+    for name in dict.fromkeys((*present, *before)):
+        setting = present.get(name, "")
+        was, now = str(before.get(name, "")), _text(setting)
         if was != now:
-            shown = [_difference(was, now), _difference(now, was)] if name == "environment" else [was, now]
+            whole = isinstance(setting, str)
+            shown = [one if whole else _own_parts(one, other) for one, other in ((was, now), (now, was))]
             raise OptionError(
                 f"{file}: its tries had another {name}: {shown[0] or 'none'} (now {shown[1] or 'none'}). Use the same "
                 "again, or start without --resume"
             )
 
 
-def _difference(one: str, other: str) -> str:
+def _own_parts(one: str, other: str) -> str:
     return " ".join(part for part in one.split(" ") if part not in other.split(" "))
 
 
@@ -144,9 +156,6 @@ def counting_failures(result: Result) -> list[FailureResult]:
     return [f for f in result.failures if not f.accepted and f.attribution != "expected"]
 
 
-def run_facts(run: Path) -> dict[str, object]:
-    """Contents of facts.json of a run; empty without it."""
-    try:
-        return dict(orjson.loads((run / "facts.json").read_bytes()))
-    except (OSError, ValueError):
-        return {}
+def server_of(run: Path) -> ServerName:
+    """Name of the server of a run, from its facts.json."""
+    return from_json(ServerName, read_json(run / "facts.json"))

@@ -40,6 +40,15 @@ def check(
     )
 
 
+def is_missing(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> bool:
+    """True where `check` raises AuthorizationError."""
+    try:
+        check(url, reasons, authorized)
+    except AuthorizationError:
+        return True
+    return False
+
+
 class Leave:
     """Leave to harm the servers of one run: it belongs to an address and to the processes that listened when it was
     checked. A server that loadchaos started needs it, too: a launch command may be a tunnel. `reasons` and `authorized`

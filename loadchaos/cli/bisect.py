@@ -13,7 +13,6 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
 
-_BUDGET_S = 7200.0
 _EXIT_CODES = """\b
 Exit codes:
   0 the failure came again, and the search was finished
@@ -51,7 +50,7 @@ Exit codes:
     "FLAG",
     multiple=True,
 )
-@time_option("--budget", "Stop after this time (default: 2h).", positive=True)
+@time_option("--budget", "Stop after this time.", positive=True, default="2h", show_default=True)
 @rounds_option
 @flag("--share-server", "Prove remedies and good releases on one server that survives, not on fresh ones.")
 @replayed_options("bisection")
@@ -80,7 +79,7 @@ def _bisect_flags(source: Path, out: Path, options: Given) -> None:
 
     campaign, trace, plan = begin_search(source, out, "bisect", options)
     say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    session = FlagSession(campaign, trace, plan, options["budget"] or _BUDGET_S)
+    session = FlagSession(campaign, trace, plan, options["budget"])
     end_search(campaign, session.run(options["changes"]))
 
 
@@ -97,5 +96,5 @@ def _bisect_versions(source: Path, out: Path, options: Given) -> None:
         raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
     requests = plural(len(trace.sends), "request")
     say(f"bisecting {requests} of {source} over {len(releases)} releases of {installs.name()}")
-    session = VersionSession(campaign, trace, plan, options["budget"] or _BUDGET_S, installs)
+    session = VersionSession(campaign, trace, plan, options["budget"], installs)
     end_search(campaign, session.run(releases, bad))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from loadchaos.cli.common import (
     option,
     options_of,
     out_option,
-    print_json,
+    print_result,
     profile_names,
     server_log_option,
     server_options,
@@ -33,8 +34,10 @@ from loadchaos.cli.common import (
     wait_ready_option,
 )
 from loadchaos.cli.profiles import profile_of, set_option
+from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.capacity.session import CapacitySettings
@@ -106,7 +109,6 @@ def capacity(
     """
     import random
 
-    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
@@ -115,10 +117,14 @@ def capacity(
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
-    stored: Given = {}
+    stored = None
     if options["resume"] is not None:
         stored = files.read(options["resume"], "--resume")
-        profile, overrides, options = _stored_call(ctx, stored, options)
+        options.update(restored(ctx, vars(stored.wanted), vars(stored.wanted), "search"))
+        profile, overrides = options["profile"], options["overrides"]
+        if stored.ended and options["budget"] is None:
+            raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
+        options["budget"] = options["budget"] or stored.budget_s
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
     if options["seed"] is None:
@@ -133,23 +139,20 @@ def capacity(
     run_options = options_of(options, target=options["external"], seed=seed, live=False, argv=argv)
     lines = _Lines()
     campaign = campaign_in(folder, "capacity", lines.print)
-    if not stored:
-        campaign.write({files.PROFILE: _recorded(loaded.to_yaml())})
+    if stored is None:
+        campaign.write({files.PROFILE: recorded("", loaded.to_yaml())})
     metrics = SearchMetrics(folder.resolve().name, port)
     session = CapacitySession(campaign, searched, settings, run_options, SearchOutput(lines.live, metrics.publish))
-    if stored:
-        session.restore(CapacityResult.from_json(stored), stored["steps"])
+    if stored is not None:
+        session.restore(stored)
     try:
         lines.print(f"metrics: {metrics.url}")
         data = campaign.run(session.run(), f"loadchaos capacity --resume {folder}")
     finally:
         lines.clear()
         metrics.close()
-    if as_json:
-        print_json(data)
-    else:
-        echo(render(CapacityResult.from_json(data), folder, width=terminal()[1]))
-    sys.exit(data["exit_code"])
+    print_result(as_json, lambda: to_json(data), lambda: render(data, folder, width=terminal()[1]))
+    sys.exit(data.exit_code)
 
 
 class _Lines:
@@ -171,57 +174,8 @@ class _Lines:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-_STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model", "phase",
-           "admin_url", "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
-
-
-def _stored_call(ctx: click.Context, stored: Given, options: Given) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of the search that is continued. Only options that do not change the search may be
-    given again, and those whose value had a secret must be.
-    """
-    from loadchaos.run.resume import hidden
-
-    source = click.core.ParameterSource.COMMANDLINE
-    given = [name for name in (*_STORED, "profile", "overrides") if ctx.get_parameter_source(name) is source]
-    wanted = dict(stored.get("wanted") or {})
-    if changing := [
-        name for name in given if not hidden(wanted.get(name)) or _recorded(ctx.params[name], name) != wanted[name]
-    ]:
-        raise OptionError(
-            f"--resume continues a search with its own options: leave out {_option(changing[0])}, or start a new search"
-        )
-    if stored["ended"] and options["budget"] is None:
-        raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
-    if missing := [name for name in wanted if hidden(wanted[name]) and name not in given]:
-        raise OptionError(f"--resume: {_option(missing[0])} had a secret, which is not recorded; give it again")
-    wanted |= {name: ctx.params[name] for name in given}
-    return (
-        wanted["profile"],
-        tuple(wanted["overrides"]),
-        {**options, **{name: wanted.get(name) for name in _STORED}, "budget": options["budget"] or stored["budget_s"]},
-    )
-
-
-def _option(name: str) -> str:
-    text = {"limits": "slo", "most": "max", "overrides": "set"}.get(name, name).replace("_", "-")
-    return "a profile" if name == "profile" else f"--{text}"
-
-
-def _recorded(value: Any, name: str = "") -> Any:
-    """Value of an option for capacity.json: a secret in it is redacted."""
-    from loadchaos.core.redact import Redactor
-
-    if name == "launch" and value:
-        from loadchaos.campaigns.replay.servers import from_launch, redacted_command
-
-        return redacted_command(from_launch(value))
-    if isinstance(value, tuple | list):
-        return [_recorded(part) for part in value]
-    return Redactor().text(value) if isinstance(value, str) else value
-
-
 def _settings(whole: Profile, name: str, overrides: Sequence[str], options: Given) -> tuple[Profile, CapacitySettings]:
-    from loadchaos.analysis.capacity.result import SearchedPhase
+    from loadchaos.analysis.capacity.result import SearchedPhase, SearchOptions
     from loadchaos.campaigns.capacity.search import SearchSettings
     from loadchaos.campaigns.capacity.session import LEAST_BUDGET_S, CapacitySettings
     from loadchaos.campaigns.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
@@ -252,18 +206,16 @@ def _settings(whole: Profile, name: str, overrides: Sequence[str], options: Give
     if options["budget"] and options["budget"] < LEAST_BUDGET_S:
         raise OptionError(f"--budget: at least {LEAST_BUDGET_S:.0f} s was expected, as no step is shorter")
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
-    wanted = {key: _recorded(options[key], key) for key in _STORED}
+    shown = str(Path(name).resolve()) if Path(name).is_file() else name
+    given = {**options, "profile": shown, "overrides": tuple(overrides)}
+    wanted = from_json(SearchOptions, {f.name: recorded(f.name, given[f.name]) for f in fields(SearchOptions)})
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
     return profile, CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
         options["budget"] or _BUDGET_S,
-        wanted["target"] or url,
+        wanted.target or url,
         options["at_least"],
-        {
-            **wanted,
-            "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
-            "overrides": _recorded(overrides),
-        },
+        wanted,
         SearchedPhase(number=number, of=len(whole.load), traffic=tuple(profile.traffic_names())),
     )
 

@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import json_option, print_json, text_width
+from loadchaos.cli.common import json_option, print_json, print_result, text_width
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.typed_json import from_json, to_json
 
@@ -54,7 +54,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
     """
     from loadchaos.cli.logfiles import UnreadableError
 
-    failures: list[dict[str, Any]] = []
+    failures: list[dict[str, object]] = []
     unreadable = False
     for path in files or ("-",):
         try:
@@ -165,34 +165,27 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
     """
     from loadchaos.analysis.classify.signature_file import load
     from loadchaos.analysis.classify.signature_summary import SignatureSummary
+    from loadchaos.report.terminal.diagnosis import explain
 
     loaded = load()
-    if signature_id is None:
-        _print_signatures([SignatureSummary.of(s, loaded) for s in loaded.all], as_json=as_json)
-        return
-    found = loaded.get(signature_id)
-    if found is None:
+    found = list(loaded.all) if signature_id is None else [s for s in loaded.all if s.id == signature_id]
+    if signature_id is not None and not found:
         hint = did_you_mean(signature_id, [s.id for s in loaded.all], "; `loadchaos signatures` lists all of them")
         raise OptionError(f"unknown signature {signature_id!r}{hint}")
-    if as_json:
-        _print_signatures([SignatureSummary.of(found, loaded)], as_json=True)
-    else:
-        from loadchaos.report.terminal.diagnosis import explain
+    shown = [SignatureSummary.of(s, loaded) for s in found]
+    print_result(
+        as_json,
+        lambda: to_json(shown),
+        lambda: "\n".join(_listed(shown)) if signature_id is None else explain(shown[0], text_width()),
+    )
 
-        click.echo(explain(SignatureSummary.of(found, loaded), text_width()))
 
-
-def _print_signatures(found: Sequence[SignatureSummary], *, as_json: bool) -> None:
-    if as_json:
-        print_json(to_json(found))
-        return
-    speaker = ""
-    for s in found:
-        if s.speaker != speaker:
-            speaker = s.speaker
-            click.echo(f"{speaker}:")
-        kind = s.severity if s.role == "cause" else f"{s.severity}, {s.role}"
-        click.echo(f"  {s.id:38} {kind:22} {_listed_title(s.title)}")
+def _listed(found: Sequence[SignatureSummary]) -> Iterator[str]:
+    for speaker, of_speaker in groupby(found, lambda s: s.speaker):
+        yield f"{speaker}:"
+        for s in of_speaker:
+            kind = s.severity if s.role == "cause" else f"{s.severity}, {s.role}"
+            yield f"  {s.id:38} {kind:22} {_listed_title(s.title)}"
 
 
 def _listed_title(title: str) -> str:

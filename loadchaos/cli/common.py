@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -129,14 +130,12 @@ def url_of(url: str | None, target_option: str | None) -> str | None:
 
 def refuse_bound(host: str, port: int, option: str, instead: str) -> None:
     """Raise OptionError where an address that an option names is in use."""
-    import socket
+    from loadchaos.run.ports import bindable_port
 
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as e:
-            raise OptionError(f"{option} is in use ({e.strerror or e}); choose another{instead}") from None
+    try:
+        bindable_port(host, port)
+    except OSError as e:
+        raise OptionError(f"{option} is in use ({e.strerror or e}); choose another{instead}") from None
 
 
 def free_exporter_port(port: int | None) -> int | Literal["default"]:
@@ -240,11 +239,26 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def write_page(path: Path, html: str) -> None:
+def print_result(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
+    """Print the result of a command: as JSON with --json, else the text."""
+    if as_json:
+        print_json(data())
+    else:
+        echo(text())
+
+
+@contextmanager
+def writing(path: Path, instead: str) -> Iterator[None]:
+    """Raise OptionError where a file or folder that the user named cannot be written in the block."""
     try:
-        path.write_text(html, encoding="utf-8")
+        yield
     except OSError as e:
-        raise OptionError(f"{path}: {e.strerror}; give --html a file that can be written") from e
+        raise OptionError(f"{path}: {e.strerror}; {instead}") from e
+
+
+def write_page(path: Path, html: str) -> None:
+    with writing(path, "give --html a file that can be written"):
+        path.write_text(html, encoding="utf-8")
 
 
 def terminal_width() -> int | None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from loadchaos.cli.common import Given
 from loadchaos.core.urls import DEFAULT_PORTS
 
 PREFIX = "LOADCHAOS"
@@ -41,24 +42,26 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
         return "", url, None
 
 
-def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replicas: Iterable[str] = ()) -> None:
-    """Set target and key in the options of a command that was given neither. `needs_target`: the profile has no server
-    of its own. `replicas`: URLs of the profile that get the headers too.
+def from_openai_variables(options: Given, *, needs_target: bool, replicas: Iterable[str] = ()) -> dict[str, str]:
+    """Target and key for a command that was given neither. `needs_target`: the profile has no server of its own.
+    `replicas`: URLs of the profile that get the headers too.
     """
+    found = {}
     if needs_target and options["target"] is None and (url := openai_target()) is not None:
-        options["target"] = url
+        found["target"] = url
         click.echo(f"note: the target is {BASE_URL}", err=True)
-    if options["api_key_env"] is not None or (name := key_variable(options["target"], options["headers"])) is None:
-        return
+    target = found.get("target", options["target"])
+    if options["api_key_env"] is not None or (name := key_variable(target, options["headers"])) is None:
+        return found
     named = [("--admin-url", options["admin_url"]), *(("a replica of the profile", url) for url in replicas)]
-    other = next((what for what, url in named if url and _host(url) != _host(options["target"])), None)
+    other = next((what for what, url in named if url and _host(url) != _host(str(target))), None)
     if other is not None:
         click.echo(
             f"note: {name} is not used: {other} is another host; give --api-key-env {name} to send it there", err=True
         )
-        return
-    options["api_key_env"] = name
+        return found
     click.echo(f"note: {name} is sent to the target", err=True)
+    return {**found, "api_key_env": name}
 
 
 def name_variables(command: click.Command) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from loadchaos.cli.common import (
     COUNT,
@@ -26,32 +25,18 @@ from loadchaos.cli.common import (
     time_option,
     wait_ready_option,
 )
+from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
-from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
-    from loadchaos.campaigns.hunt.journal import HuntSettings
     from loadchaos.campaigns.hunt.slot import SlotSettings
-    from loadchaos.campaigns.replay.servers import ServerChoice
     from loadchaos.server.process.launcher import CommandLine
 
 _BUDGET_S, _WORKLOAD_S = 7200.0, 60.0
-_SCHEDULE = ("seed", "requests", "no_feedback")
-"""Options that the schedule of workloads depends on: a resumed hunt must have the same."""
-_REPLACEABLE = (
-    "findings",
-    "parallel",
-    "workload_time",
-    "wait_ready",
-    "model",
-    "api_key_env",
-    "headers",
-    "ca",
-    "insecure",
-)
-"""Options that a resumed hunt takes from the stored hunt unless they are given again."""
+_FIXED = ("launch", "seed", "requests", "no_feedback")
+"""Options that the choice of workloads depends on: a resumed hunt must have the same."""
 _EXIT_CODES = """\b
 Exit codes:
   0 nothing was found; the last lines say what that is worth
@@ -92,24 +77,30 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     from loadchaos.campaigns.hunt.journal import SETTINGS, HuntSettings, read_settings
     from loadchaos.campaigns.hunt.session import HuntSession
     from loadchaos.campaigns.hunt.workers import SlotProcess
+    from loadchaos.campaigns.replay.servers import from_launch
     from loadchaos.core.ledger.recorder import create_folder
 
     create_privately()
     folder = newest_hunt(out) if options["resume"] else None
     stored = HuntSettings() if folder is None else read_settings(folder)
-    options = options if folder is None else with_stored(context, options, stored)
-    server, shown = _launch(options["launch"], stored.launch)
+    names = {f.name for f in fields(HuntSettings)} & options.keys() - {"genes"}
+    if folder is not None:
+        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt"))
+    if not options["launch"]:
+        raise OptionError("a hunt needs a server that it can start: give its command with --launch")
+    server = from_launch(options["launch"])
     chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.genes
     if folder is not None and orjson.dumps(chosen) != orjson.dumps(stored.genes):
         raise OptionError("--genes differs from those of the hunt; start a new hunt")
     budget_s = options["budget"] or stored.budget_s or _BUDGET_S
-    settings = replace(stored, launch=shown, budget_s=budget_s, genes=chosen, **stored_form(options))
+    shown: Given = {name: recorded(name, options[name]) for name in names}
+    settings = replace(stored, budget_s=budget_s, genes=chosen, **shown)
     assert server.launch is not None
     slots = _slots(server.launch, options)
     folder = folder or create_folder(out, "hunt").path
     campaign = campaign_in(folder, "hunt")
     campaign.write({SETTINGS: settings})
-    say(f"hunting on {shown}; files are in {folder}")
+    say(f"hunting on {settings.launch}; files are in {folder}")
     runners = [SlotProcess(slot, folder / "servers", number) for number, slot in enumerate(slots, 1)]
     reproduction = Reproduction(campaign, server.describe(), _passed_on(options))
     session = HuntSession(settings, campaign, runners, reproduction)
@@ -126,21 +117,6 @@ def newest_hunt(out: Path) -> Path:
     if not found:
         raise OptionError(f"--resume: {out} has no hunt; start one without --resume")
     return max(found, key=lambda p: (any(rows_of(p)), (p / SETTINGS).stat().st_mtime))
-
-
-def _launch(command: str | None, stored: str) -> tuple[ServerChoice, str]:
-    from loadchaos.campaigns.replay.servers import from_launch, redacted_command
-
-    text = command or stored
-    if not text:
-        raise OptionError("a hunt needs a server that it can start: give its command with --launch")
-    if command is None and REDACTED in text:
-        raise OptionError("the launch command had a secret, which is not stored: give it again with --launch")
-    server = from_launch(text)
-    shown = redacted_command(server)
-    if command is not None and stored not in ("", shown):
-        raise OptionError(f"--launch differs from that of the hunt ({stored}); start a new hunt")
-    return server, shown
 
 
 def _slots(line: CommandLine, options: Given) -> list[SlotSettings]:
@@ -190,35 +166,4 @@ def _passed_on(options: Given) -> list[str]:
         found += [word, str(options[name])] if options[name] else []
     found += [word for text in options["headers"] for word in ("--header", text)]
     found += ["--insecure"] if options["insecure"] else []
-    return found
-
-
-def stored_form(options: Given) -> dict[str, Any]:
-    """Options as they are stored. The value of a header is stored only if it names an environment variable."""
-    stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
-    stored["headers"] = tuple(
-        text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
-        for text in options["headers"]
-    )
-    return stored
-
-
-def with_stored(context: click.Context, options: Given, stored: HuntSettings) -> dict[str, Any]:
-    """Complete the options of a resumed hunt from those that were stored; `context` knows those that were typed.
-
-    Raises OptionError where an option of the schedule differs, or the value of a header was not stored.
-    """
-    found = dict(options)
-    for name in (*_SCHEDULE, *_REPLACEABLE):
-        before = getattr(stored, name)
-        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            found[name] = before
-        elif name in _SCHEDULE and found[name] != before:
-            raise OptionError(f"--{name.replace('_', '-')} differs from that of the hunt ({before}); start a new hunt")
-    for text in found["headers"]:
-        name, _, value = text.partition("=")
-        if value == REDACTED:
-            raise OptionError(
-                f"the value of the header {name} is not stored: give it again with --header {name}=env:VAR"
-            )
     return found

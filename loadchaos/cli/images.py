@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadchaos.core.errors import OptionError
+from loadchaos.cli.common import writing
 
 
 @click.group()
@@ -23,10 +23,8 @@ def build_images(folder: Path) -> None:
     """
     from loadchaos.load.payloads.image_corpus import build
 
-    try:
+    with writing(folder, "name a folder that can be written"):
         written = build(folder)
-    except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e
     click.echo(f"{folder}: wrote {len(written)} images and manifest.json")
 
 

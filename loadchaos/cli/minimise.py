@@ -12,7 +12,6 @@ from loadchaos.cli.replay import begin_search, end_search, replayed_options
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
 
-_BUDGET_S = 3600.0
 _EXIT_CODES = """\b
 Exit codes:
   0 a reproducer was written, and it reproduced on fresh servers
@@ -25,10 +24,10 @@ Exit codes:
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @launch_option
-@time_option("--budget", "Stop reducing after this time (default: 1h).")
+@time_option("--budget", "Stop reducing after this time.", positive=True, default="1h", show_default=True)
 @rounds_option
 @replayed_options("minimisation")
-def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
+def minimise(source: Path, out: Path, budget: float, **options: Any) -> None:
     """Find the fewest requests and launch flags that still cause a failure.
 
     SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
@@ -39,4 +38,4 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     create_privately()
     campaign, trace, plan = begin_search(source, out, "minimise", options)
     say(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
-    end_search(campaign, MinimiseSession(campaign, trace, plan, budget or _BUDGET_S).run())
+    end_search(campaign, MinimiseSession(campaign, trace, plan, budget).run())

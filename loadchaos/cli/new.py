@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import COUNT, flag, option, time_option
+from loadchaos.cli.common import COUNT, flag, option, time_option, writing
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
@@ -48,10 +48,8 @@ def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
     if str(file) == "-":
         click.echo(text, nl=False)
         return
-    try:
+    with writing(file, "name a file that can be written"):
         file.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OptionError(f"{file}: {e.strerror}; name a file that can be written") from e
     click.echo(f"{file}: written. Try it: loadchaos run {file} --embedded")
 
 

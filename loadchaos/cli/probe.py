@@ -11,13 +11,13 @@ from loadchaos.cli.common import (
     authorize_option,
     flag,
     json_option,
-    print_json,
+    print_result,
     probed_server,
     server_options,
     url_argument,
     url_of,
 )
-from loadchaos.cli.environment import use_openai_variables
+from loadchaos.cli.environment import from_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 
@@ -40,18 +40,15 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
     from loadchaos.run.probe import page
     from loadchaos.server.discovery.client import parse_target
 
-    server: dict[str, Any] = {**options, "target": url_of(url, target_option)}
-    use_openai_variables(server, needs_target=True)
-    if server["target"] is None:
+    options["target"] = url_of(url, target_option)
+    options |= from_openai_variables(options, needs_target=True)
+    if options["target"] is None:
         raise OptionError("which server? Give its URL, e.g. http://127.0.0.1:8000, or set OPENAI_BASE_URL")
     profiles = {name: profile_of(str(path), ()) for name, path in resources.profiles().items()}
     if lengths:
-        admin = parse_target(server["admin_url"] or server["target"])
+        admin = parse_target(options["admin_url"] or options["target"])
         authorization.check(admin, ["--lengths sends prompts at the edge of its context"], options["authorize"])
-    probed = asyncio.run(probed_server(server["target"], profiles, server, lengths=lengths))
-    if as_json:
-        print_json(probed.to_json())
-    else:
-        click.echo(page(probed))
+    probed = asyncio.run(probed_server(options["target"], profiles, options, lengths=lengths))
+    print_result(as_json, probed.to_json, lambda: page(probed))
     if probed.trouble:
         sys.exit(4)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import allow_path_option, json_option, option, print_json, profile_names, together
-from loadchaos.core.errors import OptionError
+from loadchaos.cli.common import allow_path_option, json_option, option, print_result, profile_names, together, writing
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
@@ -41,11 +40,16 @@ def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) 
 
     loaded = profile_of(profile, overrides)
     text = explain_profile(loaded, seed=seed)
-    if as_json:
-        requests = planned_requests(loaded.load, seed)
-        print_json({"profile": loaded.to_json(), "seed": seed, "requests": requests, "words": text})
-    else:
-        click.echo(text)
+    print_result(
+        as_json,
+        lambda: {
+            "profile": loaded.to_json(),
+            "seed": seed,
+            "requests": planned_requests(loaded.load, seed),
+            "words": text,
+        },
+        lambda: text,
+    )
 
 
 @click.command()
@@ -54,10 +58,11 @@ def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) 
 def check(profile: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a profile and list every mistake with file, line and column."""
     loaded = profile_of(profile, overrides)
-    if as_json:
-        print_json({"good": True, "name": loaded.name, "profile": loaded.to_json()})
-    else:
-        click.echo(f"{profile}: no mistakes found (profile {loaded.name})")
+    print_result(
+        as_json,
+        lambda: {"good": True, "name": loaded.name, "profile": loaded.to_json()},
+        lambda: f"{profile}: no mistakes found (profile {loaded.name})",
+    )
 
 
 @click.command()
@@ -67,11 +72,11 @@ def profiles(as_json: bool) -> None:
     from loadchaos.core import resources
 
     found = {name: profile_of(str(path), ()).about for name, path in resources.profiles().items()}
-    if as_json:
-        print_json([{"name": name, "about": about} for name, about in found.items()])
-        return
-    for name, about in found.items():
-        click.echo(f"{name:22} {about}")
+    print_result(
+        as_json,
+        lambda: [{"name": name, "about": about} for name, about in found.items()],
+        lambda: "\n".join(f"{name:22} {about}" for name, about in found.items()),
+    )
 
 
 @click.command()
@@ -83,7 +88,7 @@ def init(folder: Path) -> None:
     """
     from loadchaos.core import resources
 
-    try:
+    with writing(folder, "name a folder that can be written"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in resources.profiles().items():
             copy = folder / path.name
@@ -92,5 +97,3 @@ def init(folder: Path) -> None:
                 continue
             copy.write_bytes(path.read_bytes())
             click.echo(f"{copy}: {profile_of(name, ()).about}")
-    except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e

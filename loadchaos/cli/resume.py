@@ -1,56 +1,88 @@
-"""Options of `loadchaos run --resume RUN`: recorded and given now."""
+"""Options of a command that `--resume` continues: the recorded ones, and those that are typed now."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from loadchaos.cli.common import Given
 from loadchaos.cli.load_options import load_option_names
 from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import REDACTED, Redactor
 
 if TYPE_CHECKING:
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.profile.profile import Profile
-    from loadchaos.run.resume import ResumePoint
 
 _CHANGE_THE_PLAN = {"overrides", "users", "endpoint", "goodput", *load_option_names()}
 _MIN_REMAINING_S = 1.0
 """A run's time counts from the start of its load process, its load from that process's first row: both differ a little."""
 
 
-def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """Profile, overrides and options of an interrupted run. Options given now replace its own. There are no overrides:
-    the run's recorded profile contains them.
+def recorded(name: str, value: object) -> object:
+    """Value of an option as it is recorded: a secret in it is redacted. A header keeps the name of a variable alone."""
+    if name == "launch" and isinstance(value, str):
+        from loadchaos.campaigns.replay.servers import from_launch, redacted_command
+
+        return redacted_command(from_launch(value))
+    if name == "headers" and isinstance(value, tuple):
+        return tuple(
+            text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
+            for text in value
+        )
+    if isinstance(value, tuple):
+        return tuple(recorded("", part) for part in value)
+    return Redactor().text(value) if isinstance(value, str) else value
+
+
+def hidden(value: object) -> bool:
+    """True when a part of an option's value was a secret and is not recorded."""
+    return any(REDACTED in str(text) for text in (value if isinstance(value, tuple) else (value,)))
+
+
+def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: str) -> Given:
+    """Complete the options of a `what` that is continued from those recorded `before`. What is typed now replaces them,
+    but one of `fixed` may only be typed as it was. Raises OptionError for another one, and for a secret that is missing.
     """
-    from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.run.resume import hidden
-
-    run = RunFolder(folder)
-    given = _given(ctx)
-    if changing := sorted(_CHANGE_THE_PLAN & set(given)):
-        names = " and ".join(next(p.opts[-1] for p in ctx.command.params if p.name == name) for name in changing)
-        raise OptionError(f"--resume continues the same plan: leave out {names}, which would change it")
-    params = {**_recorded_options(ctx.command, run), **given}
-    for param in ctx.command.params:
-        if hidden(params.get(str(param.name))):
-            raise OptionError(f"--resume {folder}: {param.opts[0]} had a secret, which is not recorded; give it again")
-    profile = given.get("profile") or str(run.profile)
-    if "profile" not in given and hidden(run.profile.read_text("utf-8")):
-        raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
-    options = {k: v for k, v in params.items() if k != "profile"}
-    unchanged: dict[str, Any] = {**dict.fromkeys(_CHANGE_THE_PLAN, None), "goodput": {}, "overrides": ()}
-    given_now = {name: bool(given.get(name)) for name in ("dry_run", "print_profile")}
-    return profile, (), {**options, **unchanged, **given_now}
+    by_variable = [
+        name
+        for name, value in before.items()
+        if hidden(value) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    ]
+    typed = {**_typed(ctx), **{name: ctx.params[name] for name in by_variable}}
+    option = {p.name: f"a {p.name}" if isinstance(p, click.Argument) else p.opts[-1] for p in ctx.command.params}
+    if changed := sorted(name for name in typed if name in fixed and recorded(name, typed[name]) != before.get(name)):
+        names = " and ".join(option[name] for name in changed)
+        raise OptionError(f"--resume continues a {what} with its own options: leave out {names}, or start a new {what}")
+    for name, value in before.items():
+        if hidden(value) and name not in typed:
+            raise OptionError(f"--resume: {option[name]} had a secret, which is not recorded; give it again")
+    return {**ctx.params, **before, **typed}
 
 
-def _given(ctx: click.Context) -> dict[str, Any]:
+def _typed(ctx: click.Context) -> Given:
     return {k: v for k, v in ctx.params.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
 
 
-def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
+def called_again(ctx: click.Context, folder: Path) -> Given:
+    """Profile and options of an interrupted run. There are no overrides: the run's recorded profile contains them."""
+    from loadchaos.core.ledger.folder import RunFolder
+
+    run = RunFolder(folder)
+    options = restored(ctx, _recorded_options(ctx.command, run), _CHANGE_THE_PLAN, "run")
+    typed = _typed(ctx)
+    profile = typed.get("profile") or str(run.profile)
+    if "profile" not in typed and hidden(run.profile.read_text("utf-8")):
+        raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
+    unchanged: Given = {**dict.fromkeys(_CHANGE_THE_PLAN), "goodput": {}, "overrides": ()}
+    now = {name: bool(typed.get(name)) for name in ("dry_run", "print_profile")}
+    return {**options, **unchanged, **now, "profile": profile}
+
+
+def _recorded_options(command: click.Command, run: RunFolder) -> Given:
     """Options of a run from its ledger, with those of the run that it resumed."""
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.resume import arguments, begin_row
@@ -59,7 +91,7 @@ def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
     earlier = RunFolder(Path(begin["resumes"])) if begin.get("resumes") else None
     # If the earlier run was deleted, only this run's own options are known.
     exists = earlier is not None and earlier.events.exists()
-    params = {**_recorded_options(command, earlier), **_given(context)} if earlier and exists else context.params
+    params = {**_recorded_options(command, earlier), **_typed(context)} if earlier and exists else context.params
     return {**params, "duration": begin.get("duration_s", params["duration"])}
 
 
@@ -72,10 +104,3 @@ def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | Non
             f"--resume {folder}: the run used all of its {duration_s:g} s (-t); give another -t to continue"
         )
     return duration_s - loaded_s
-
-
-def resume_point(folder: Path, profile: Profile, seed: int) -> ResumePoint:
-    from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.run.resume import point
-
-    return point(RunFolder(folder), profile, seed)

@@ -33,7 +33,7 @@ from loadchaos.cli.common import (
     time_option,
     wait_ready_option,
 )
-from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
+from loadchaos.cli.environment import from_openai_variables, openai_target, words_from_environment
 from loadchaos.cli.load_options import (
     ManyGoodputWords,
     endpoint_of,
@@ -45,7 +45,7 @@ from loadchaos.cli.load_options import (
 )
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
-from loadchaos.cli.resume import called_again, remaining_duration, resume_point
+from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.worker import bind_options, master
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
@@ -53,11 +53,10 @@ from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.analysis.verdict.model import Verdict
-    from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
+    from loadchaos.profile.run_plan import ResumePoint
     from loadchaos.run.finalize import Result
     from loadchaos.run.options import Options
-    from loadchaos.run.resume import ResumePoint
 
 
 @click.command(cls=ManyGoodputWords)
@@ -117,11 +116,23 @@ if TYPE_CHECKING:
 @flag("--master", "Let workers on other machines send the load (`loadchaos worker`).")
 @option("--expect-workers", "Start the load when N workers are connected.", "N", type=COUNT)
 @bind_options
-@time_option("--wait-workers", "Wait at most this long for workers (default: 5m).")
+@time_option("--wait-workers", "Wait at most this long for workers.", default="5m", show_default=True)
 @no_live_option
 @flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run.")
-@option("--web-port", "Port of the web UI (default: 8089). 0 selects a free port.", type=click.IntRange(0, 65535))
-@option("--web-host", "Address of the web UI (default: 127.0.0.1). Any other address asks for a login.", "HOST")
+@option(
+    "--web-port",
+    "Port of the web UI. 0 selects a free port.",
+    type=click.IntRange(0, 65535),
+    default=8089,
+    show_default=True,
+)
+@option(
+    "--web-host",
+    "Address of the web UI. Any other address asks for a login.",
+    "HOST",
+    default="127.0.0.1",
+    show_default=True,
+)
 @flag("--headless", "Accepted for compatibility with Locust. This is the default.", hidden=True)
 @flag("--dry-run", "Print what would be sent and when. Send nothing.")
 @option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"]))
@@ -146,11 +157,12 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     create_privately()
     resumed = None
     if (folder := options["resume"]) is not None:
-        profile, overrides, options = called_again(ctx, folder)
-    loaded = _loaded(profile, overrides, options)
+        options.update(called_again(ctx, folder))
+        profile, overrides = options["profile"], options["overrides"]
+    loaded, options["duration"] = _loaded(profile, overrides, options)
     own_server = loaded.target.launch or loaded.target.embedded or options["embedded"] or options["launch"]
     replicas = [replica.url for replica in loaded.target.replicas]
-    use_openai_variables(options, needs_target=own_server is None or own_server is False, replicas=replicas)
+    options |= from_openai_variables(options, needs_target=not own_server, replicas=replicas)
     options["words"] = words_from_environment(ctx)
     if options["print_profile"]:
         click.echo(loaded.to_yaml(), nl=False)
@@ -158,7 +170,10 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["launch"]:
         loaded, options["target"] = with_launch(loaded, options["launch"], options["target"]), None
     if folder is not None:
-        resumed = resume_point(folder, loaded, options["seed"])
+        from loadchaos.core.ledger.folder import RunFolder
+        from loadchaos.run.resume import point
+
+        resumed = point(RunFolder(folder), loaded, options["seed"])
         options["duration"] = remaining_duration(ctx, folder, options["duration"], resumed.loaded_s)
     if options["processes"] == "auto":
         options["processes"] = _processes_for(loaded, options)
@@ -188,7 +203,9 @@ def _processes_for(loaded: Profile, options: Given) -> int:
     return chosen
 
 
-def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:
+def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tuple[Profile, float | None]:
+    """Profile and duration of the run; the phase of a profile that is made of options may have the duration."""
+    duration_s = options["duration"]
     if profile is None:
         from loadchaos.profile.made import phase_takes_duration
         from loadchaos.profile.target import Target
@@ -198,13 +215,11 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
                 "a profile is missing: give a path or a shipped name (`loadchaos profiles` lists them), or describe the "
                 "load, e.g. --rate 5 --num-prompts 200"
             )
-        if phase_takes_duration(made):
-            options["duration"] = None  # the phase has it
         profile_made = made_profile(made, overrides)
         server = options["target"] or options["launch"] or profile_made.target != Target() or openai_target()
         if not (server or options["print_profile"] or options["dry_run"]):
             raise OptionError("no server: give --target URL, --launch COMMAND, or --embedded (a simulated one)")
-        return profile_made
+        return profile_made, None if phase_takes_duration(made) else duration_s
     refuse_with_profile(options, profile)
     users, endpoint = options["users"], endpoint_of(options["endpoint"], options["backend"])
     changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
@@ -216,7 +231,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
     if options["embedded"] and loaded.target.embedded is None:
         changes.append("target.embedded={}")
         loaded = profile_of(profile, changes)
-    return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded
+    return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded, duration_s
 
 
 def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
@@ -252,7 +267,7 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
         from loadchaos.campaigns.webui.web_runs import WebSession
 
         web = WebSession(loaded, settings, interrupts, say, print_result)
-        return interrupts.run(web.serve(_web_address(options)))
+        return interrupts.run(web.serve(options["web_host"], options["web_port"]))
     result = interrupts.run(run_once(loaded, settings, interrupts))
     print_result(result)
     return result.exit_code
@@ -272,7 +287,7 @@ def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[
     )
 
 
-def run_parameters(arguments: Sequence[str]) -> dict[str, Any]:
+def run_parameters(arguments: Sequence[str]) -> Given:
     """Parse arguments as `loadchaos run` does, without running anything."""
     return run.make_context("loadchaos run", list(arguments)).params
 
@@ -281,14 +296,6 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     """True if arguments or the environment set an option of `loadchaos run`."""
     ctx = run.make_context("loadchaos run", list(arguments))
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-
-
-def _web_address(options: Given) -> WebAddress:
-    from loadchaos.campaigns.webui.web_runs import WebAddress
-
-    standard = WebAddress()
-    port = options["web_port"]
-    return WebAddress(options["web_host"] or standard.host, standard.port if port is None else port)
 
 
 def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:

@@ -16,14 +16,17 @@ from loadchaos.cli.common import (
     no_live_option,
     option,
     page_option,
-    print_json,
+    print_result,
     terminal,
     terminal_width,
     time_option,
     write_page,
+    writing,
 )
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.private import create_privately
+
+_TO = "give --to a folder that can be written"
 
 
 def _run_folder(path: Path) -> Any:
@@ -52,11 +55,8 @@ def judge(run_folder: Path, as_json: bool) -> None:
 
     create_privately()
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
-    if as_json:
-        print_json(verdict.to_json())
-    else:
-        color, width = terminal()
-        click.echo(render(verdict, run_folder, color=color, width=width))
+    color, width = terminal()
+    print_result(as_json, verdict.to_json, lambda: render(verdict, run_folder, color=color, width=width))
     sys.exit(verdict.exit_code)
 
 
@@ -105,14 +105,10 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
     found = c.compare(*(c.side(path, on_terminal()) for path in (run_a, run_b)))
     if page is not None:
         write_page(page, compare_page.html(found))
-    if as_json:
-        print_json(found.to_json())
-    else:
-        click.echo(compare_page.text(found))
+    print_result(as_json, found.to_json, lambda: compare_page.text(found))
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
-    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
 
@@ -122,11 +118,12 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
         )
     if page is not None:
         raise OptionError("--html: each capacity search has its own report.html; leave the option out")
-    first, second = (CapacityResult.from_json(files.read(path)) for path in (a, b))
-    if as_json:
-        print_json(capacity_compare.to_json(first, second))
-    else:
-        click.echo(capacity_compare.text(first, second))
+    first, second = (files.read(path) for path in (a, b))
+    print_result(
+        as_json,
+        lambda: capacity_compare.to_json(first, second),
+        lambda: capacity_compare.text(first, second),
+    )
 
 
 @click.command()
@@ -140,12 +137,8 @@ def runs(folder: Path, as_json: bool) -> None:
     from loadchaos.report.terminal import runs as r
 
     found = r.found(folder)
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(
-            r.text(found, terminal_width()) if found else f"{folder}: no runs; `loadchaos run PROFILE` makes one"
-        )
+    nothing = f"{folder}: no runs; `loadchaos run PROFILE` makes one"
+    print_result(as_json, lambda: found, lambda: r.text(found, terminal_width()) if found else nothing)
 
 
 def _send_spans(folder: Any, given: str) -> None:
@@ -189,7 +182,7 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
         _send_spans(folder, otlp)
     if not any(formats.values()):
         return
-    try:
+    with writing(to, _TO):
         to.mkdir(parents=True, exist_ok=True)
         if formats["openmetrics"]:
             path = to / "openmetrics.txt"
@@ -203,12 +196,9 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
             vllm_bench.save(vllm_bench.result(folder, read_verdict(folder), figures, say), to / "vllm_bench.json")
             click.echo(str(to / "vllm_bench.json"))
-    except OSError as e:
-        raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
 
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
-    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
 
@@ -216,13 +206,11 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
         raise OptionError(
             f"{folder} is a capacity search: give --openmetrics alone; {files.RESULT} and {files.TABLE} are already in it"
         )
-    data, path = CapacityResult.from_json(files.read(folder)), to / "openmetrics.txt"
-    try:
+    data, path = files.read(folder), to / "openmetrics.txt"
+    with writing(to, _TO):
         to.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as f:
             tables.search_openmetrics(data, folder.resolve().name, f, step)
-    except OSError as e:
-        raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
     click.echo(str(path))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import echo, flag, json_option, option, page_option, print_json, profile_names, write_page
+from loadchaos.cli.common import echo, flag, json_option, option, page_option, print_result, profile_names, write_page
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -80,11 +80,14 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
 
 def _without_duration(words: Sequence[str]) -> Iterator[str]:
     """Yield the options of a run but its duration, which a soak passes itself."""
+    from loadchaos.cli.run import run
+
+    names = next(p.opts for p in run.params if p.name == "duration")
     rest = iter(words)
     for word in rest:
-        if word in ("-t", "--duration"):
+        if word in names:
             next(rest, None)
-        elif not word.startswith("--duration=") and not (word.startswith("-t") and len(word) > 2):
+        elif word.partition("=")[0] not in names and not (word.startswith("-t") and len(word) > 2):
             yield word
 
 
@@ -151,7 +154,4 @@ def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool
     found = t.read(folder, profile)
     if page is not None:
         write_page(page, trend_page.html(found))
-    if as_json:
-        print_json(found.to_json())
-    else:
-        click.echo(trend_page.text(found))
+    print_result(as_json, found.to_json, lambda: trend_page.text(found))

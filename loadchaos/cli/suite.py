@@ -14,11 +14,10 @@ from loadchaos.cli.common import (
     FOLDER,
     Given,
     authorize_option,
-    echo,
     json_option,
     option,
     out_option,
-    print_json,
+    print_result,
     probed_server,
     resumed_command,
     say,
@@ -31,7 +30,7 @@ from loadchaos.cli.common import (
     url_of,
     wait_ready_option,
 )
-from loadchaos.cli.environment import use_openai_variables
+from loadchaos.cli.environment import from_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
@@ -92,7 +91,7 @@ def suite(
     profiles = {name: _profile(name, given.get(name, ())) for name in resources.profiles()}
     options["target"] = url_of(url, target_option)
     replicas = [replica.url for profile in profiles.values() for replica in profile.target.replicas]
-    use_openai_variables(options, needs_target=options["launch"] is None, replicas=replicas)
+    options |= from_openai_variables(options, needs_target=options["launch"] is None, replicas=replicas)
     target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
@@ -100,11 +99,7 @@ def suite(
     campaign = Campaign(options["resume"] or options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
     work = _suite(campaign, target, profiles, {**options, "before": before})
     found, code = campaign.run(work, resumed_command(campaign.folder))
-    color_and_width = terminal()
-    if as_json:
-        print_json(to_json(found))
-    else:
-        echo(render(found, campaign.folder, width=color_and_width[1]))
+    print_result(as_json, lambda: to_json(found), lambda: render(found, campaign.folder, width=terminal()[1]))
     sys.exit(code)
 
 

@@ -15,9 +15,6 @@ from loadchaos.core.private import create_privately
 if TYPE_CHECKING:
     from loadchaos.run.options import Master
 
-_WAIT_WORKERS_S = 300.0
-
-
 bind_options = together(
     option("--master-bind-host", "Address for worker connections (default: all).", "HOST", default="*"),
     option(
@@ -42,9 +39,8 @@ def master(options: Given) -> Master | None:
         raise OptionError("--master needs --expect-workers N, the number of workers that share the load")
     host, port = options["master_bind_host"], options["master_bind_port"]
     named = f"--master-bind-host {host} --master-bind-port {port}"
-    refuse_bound("" if host == "*" else host, port, named, " address")
-    wait_s = _WAIT_WORKERS_S if options["wait_workers"] is None else options["wait_workers"]
-    return Master(options["expect_workers"], host, port, wait_s)
+    refuse_bound(host, port, named, " address")
+    return Master(options["expect_workers"], host, port, options["wait_workers"])
 
 
 @click.command()

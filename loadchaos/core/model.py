@@ -124,6 +124,19 @@ class Facts:
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerName:
+    """Name of a server program and its model. None: unknown, or not known yet."""
+
+    dialect: str | None = None
+    version: str | None = None
+    model: str | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(part for part in (self.dialect, self.version, self.model) if part)
+
+
 @dataclass(frozen=True)
 class Output:
     """Requested answer length in tokens: at most `max`, or exactly `exact`."""

@@ -97,15 +97,3 @@ class SequentialTest:
     @property
     def decision(self) -> bool | None:
         return None if -self._false_limit < self._sum < self._true_limit else self._sum > 0
-
-    def expected_tries(self, p: float) -> float:
-        """Compute the mean number of tries until a decision, by Wald's identity. It is the theoretical minimum of all
-        tests with these errors at p = `high` and p = `low`.
-        """
-        drift, upper, lower = p * self._success + (1 - p) * self._failure, self._true_limit, self._false_limit
-        if abs(drift) < 1e-12:
-            return upper * lower / (p * self._success**2 + (1 - p) * self._failure**2)
-        lucky = (math.exp(lower) - 1) / (math.exp(upper + lower) - 1)
-        missed = (math.exp(upper) - 1) / (math.exp(upper + lower) - 1)
-        shares = (1 - missed, missed) if drift > 0 else (lucky, 1 - lucky)
-        return (shares[0] * upper - shares[1] * lower) / drift

@@ -36,8 +36,8 @@ def caveats(a: CapacityResult, b: CapacityResult) -> list[str]:
     parts = (
         ("the goal", goal_text(a), goal_text(b)),
         ("the kind of load", a.by, b.by),
-        ("the profile", a.wanted.get("profile"), b.wanted.get("profile")),
-        ("--set", *(" ".join(data.wanted.get("overrides") or ()) or "nothing" for data in (a, b))),
+        ("the profile", a.wanted.profile or None, b.wanted.profile or None),
+        ("--set", *(" ".join(data.wanted.overrides) or "nothing" for data in (a, b))),
         ("the traffic", *(", ".join(data.phase.traffic) or "unknown" for data in (a, b))),
     )
     return [f"{what} differs: {x} and {y}" for what, x, y in parts if x != y]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
+from loadchaos.analysis.capacity.result import COLUMNS, CapacityResult, CapacityStep, Unit
 from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.performance import limits_text, per_second
@@ -129,25 +129,32 @@ def status_text(step: CapacityStep) -> str:
     return STATUS_TEXT.get(step.status, clean(step.status, 40))
 
 
+STEP_HEADS: Mapping[str, str] = {name: head for name, head in COLUMNS.items() if head}
+"""Heads of the table of steps by the fields that it shows."""
+
+
 def step_cells(step: CapacityStep) -> list[str]:
-    share, low, high = step.goodput, step.goodput_low, step.goodput_high
-    goodput = "–"
-    if share is not None and low is not None and high is not None:
-        goodput = f"{percent(share, 1)} ({100 * low:.1f} to {100 * high:.1f})"
-    return [
-        number(step.requests),
-        goodput,
-        _rate(step.requests_per_s),
-        _rate(step.output_tokens_per_s),
-        duration(step.ttft_p50_s),
-        duration(step.ttft_p99_s),
-        duration(step.tpot_p50_s),
-        duration(step.e2e_p50_s),
-    ]
+    return [_cell(step, name) for name in STEP_HEADS]
 
 
-STEP_HEADS = ("requests", "goodput", "completed/s", "tokens/s", "TTFT p50", "TTFT p99", "TPOT p50", "E2E p50")
+def _cell(step: CapacityStep, name: str) -> str:
+    value = step.figure(name)
+    if name == "goodput":
+        return _goodput(step)
+    if name.endswith("_per_s"):
+        return "–" if value is None else per_second(value)
+    return duration(value) if name.endswith("_s") else number(value)
 
 
-def _rate(value: float | None) -> str:
-    return "–" if value is None else per_second(value)
+def _goodput(step: CapacityStep) -> str:
+    if step.goodput is None or step.goodput_low is None or step.goodput_high is None:
+        return "–"
+    return f"{percent(step.goodput, 1)} ({100 * step.goodput_low:.1f} to {100 * step.goodput_high:.1f})"
+
+
+def step_line(by: Unit, step: CapacityStep) -> str:
+    """A step in a line: load, status, goodput, reason."""
+    text = (
+        f"{load_text(by, step.load)}: {status_text(step)}, goodput {_goodput(step)}, {number(step.requests)} requests"
+    )
+    return f"{text}, {duration(step.seconds)}: {clean(step.why, 300)}"

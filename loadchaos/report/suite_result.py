@@ -6,24 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.model import Severity
+from loadchaos.core.model import ServerName, Severity
 from loadchaos.core.typed_json import IF_KNOWN, only_with
 
 SuiteVerdict = Literal["pass", "fail", "unknown", "error"]
 State = Literal["waiting", "running", "finished", "left out"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerName:
-    """Dialect, version and model of the server."""
-
-    dialect: str | None
-    version: str | None
-    model: str | None
-
-    @property
-    def text(self) -> tuple[str, ...]:
-        return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
 @dataclass(frozen=True, kw_only=True)

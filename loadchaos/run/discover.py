@@ -1,6 +1,5 @@
-"""Discover a server for a Locust that the user runs: reads `{"base_url", "model", "api_key_env", "headers", "tls",
-"profile"}` from stdin, prints the Facts as JSON. A process of its own, because asyncio does not work in Locust's, which
-gevent has patched.
+"""Discover a server for a Locust that the user runs: reads a `RunPlan` from stdin, prints the Facts as JSON. A process of
+its own, because asyncio does not work in Locust's, which gevent has patched.
 """
 
 from __future__ import annotations
@@ -9,16 +8,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
-from loadchaos.core.tls import TlsSettings
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import requirements
 from loadchaos.run.asker import discovery_client
 from loadchaos.server.discovery import calibrate
@@ -29,17 +26,16 @@ AUTHORIZE = "LOADCHAOS_AUTHORIZE"
 """Comma-separated HOST:PORT of servers that may be attacked: Locust's command line has no --authorize."""
 
 
-async def discover_server(request: Mapping[str, Any]) -> Facts:
-    """Identify the server of a request and measure how it counts tokens. Raises TargetError, AuthorizationError and
+async def discover_server(plan: RunPlan) -> Facts:
+    """Identify the server of a plan and measure how it counts tokens. Raises TargetError, AuthorizationError and
     OptionError.
     """
-    profile = from_mapping(request["profile"], registry.traffic_registry())
+    profile = from_mapping(plan.profile, registry.traffic_registry())
     tokenizer = LocalTokenizer.load(profile.target.tokenizer) if profile.target.tokenizer else None
-    calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
-    base = parse_target(request["base_url"])
+    calibration = requirements.calibration_request(profile, plan.model, plan.api_key_env, tokenizer)
+    base = parse_target(plan.base_url)
     _require_authorization(profile, base)
-    tls = from_json(TlsSettings, request.get("tls")).context()
-    async with discovery_client(base, headers=request.get("headers"), tls=tls) as client:
+    async with discovery_client(base, headers=plan.headers, tls=plan.tls.context()) as client:
         facts, _ = await requirements.discover(
             client, profile, await calibrate.identify_server(client, calibration), calibration, ()
         )
@@ -54,7 +50,7 @@ def _require_authorization(profile: Profile, base: str) -> None:
 
 def main() -> int:
     try:
-        print(json.dumps(to_json(asyncio.run(discover_server(json.load(sys.stdin))))))
+        print(json.dumps(to_json(asyncio.run(discover_server(from_json(RunPlan, json.load(sys.stdin)))))))
     except LoadchaosError as e:
         print(f"loadchaos: {e}", file=sys.stderr)
         return e.exit_code

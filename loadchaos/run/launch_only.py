@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -14,16 +13,15 @@ from pathlib import Path
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.limits import LAST_LINES_S
-from loadchaos.core.redact import Redactor
+from loadchaos.core.limits import KILL_GRACE_ALONE_S, LAST_LINES_S
 from loadchaos.core.tls import TlsSettings
 from loadchaos.run.asker import discovery_client
+from loadchaos.run.held_server import HeldServer
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import CalibrationRequest
-from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
+from loadchaos.server.process.launcher import CommandLine, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
 _SILENT_S = 20.0  # a vLLM imports for that long before its first line
@@ -50,10 +48,8 @@ class StandaloneLaunch:
         interrupts: Interrupts,
     ) -> None:
         self._typed, self._folder, self._print, self._tls = server, folder, print_line, tls
-        shown = Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv)
-        self._events = Writer(folder.events, "launch")
-        self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
-        self._interrupts = interrupts
+        self._held = HeldServer(server, folder.path)
+        self._server, self._interrupts = self._held.launched, interrupts
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
         """Returns exit code 0 for a server that became ready (with `check`), 4 if it did not, 1 if it exited later, 128
@@ -66,8 +62,7 @@ class StandaloneLaunch:
             try:
                 return await self._wait(ready_within_s, check=check)
             finally:
-                await self._server.stop_or_record()
-                self._events.close()
+                await self._held.stop(KILL_GRACE_ALONE_S)
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
         begin_s = time.monotonic()

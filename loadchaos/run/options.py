@@ -15,9 +15,9 @@ from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.run_plan import ResumePoint
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import free_port
-from loadchaos.run.resume import ResumePoint
 from loadchaos.run.server_under_test import TargetSpec
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer

@@ -22,6 +22,14 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def bindable_port(host: str, port: int) -> int:
+    """Port of an address that a server may listen on, or a free one for 0. Raises OSError where it is taken."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("" if host == "*" else host, port))
+        return int(s.getsockname()[1])
+
+
 class ReservedPort:
     """A free loopback port: a socket stays bound to it without listening, so that no other program can bind it
     (socket(7)). A server of ours can listen on it if it sets SO_REUSEPORT, any number of times.

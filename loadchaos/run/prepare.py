@@ -21,6 +21,7 @@ from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import answer_baseline, requirements
 from loadchaos.run.asker import discovery_client
 from loadchaos.run.last_question import LastQuestion
@@ -298,15 +299,21 @@ class Preparation:
         profile = self._profile.to_json()
         if "target" in profile:
             profile["target"] = self._redactor.data(profile["target"])  # the workers do not need it
-        plan = {
-            "profile": profile, "seed": self._options.seed, "base_url": self._server.url, "via": via,
-            "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
-            "folder": str(folder.path.resolve()), "workers": worker_count(self._options),
-            "tls": typed_json.to_json(self._target.tls),
-            "resume": self._options.resume.to_json() if self._options.resume is not None else None,
-        }  # fmt: skip
+        options = self._options
+        plan = RunPlan(
+            profile=profile,
+            seed=options.seed,
+            base_url=self._server.url,
+            via=via,
+            api_key_env=options.api_key_env,
+            headers=planned_headers(options),
+            folder=str(folder.path.resolve()),
+            workers=worker_count(options),
+            tls=self._target.tls,
+            resume=options.resume,
+        )
         self._record.keep(folder.facts, json.dumps(typed_json.to_json(facts), indent=1))
-        self._record.keep(folder.plan, json.dumps(plan, indent=1))
+        self._record.keep(folder.plan, json.dumps(typed_json.to_json(plan), indent=1))
 
 
 def facts_line(facts: Facts) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
-from loadchaos.core.errors import AuthorizationError, TargetError
+from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
@@ -210,16 +210,9 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
     if limit is not None and longest > limit:
         notes.append(f"texts of up to {longest} tokens are cut to {limit}")
     if harms := profile.dangers():
-        notes.append(f"can harm the server: {'; '.join(harms)}{_authorization_needed(facts.base_url, harms)}")
+        address, missing = authorization.address(facts.base_url), authorization.is_missing(facts.base_url, harms, ())
+        notes.append(f"can harm the server: {'; '.join(harms)}{f' (needs --authorize {address})' if missing else ''}")
     return notes
-
-
-def _authorization_needed(url: str, harms: Sequence[str]) -> str:
-    try:
-        authorization.check(url, harms, ())
-    except AuthorizationError:
-        return f" (needs --authorize {authorization.address(url)})"
-    return ""  # a local engine
 
 
 _LABEL = 22

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -29,6 +28,7 @@ from loadchaos.load import registry, request_builder
 from loadchaos.load.payloads.live import SentBack, step_of_request
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -99,7 +99,7 @@ class _BodyStore:
     def __init__(self, folder: RunFolder, until_s: float | None, answers: Mapping[str, SentBack]) -> None:
         self._answers = answers
         self._folder = folder.incidents / FOLDER
-        self._plan: Mapping[str, Any] = orjson.loads(folder.plan.read_bytes())
+        self._plan = RunPlan.read(folder.plan)
         self._facts = typed_json.from_json(Facts, orjson.loads(folder.facts.read_bytes()))
         self._until_s = until_s
         self._redactor = Redactor()
@@ -173,16 +173,16 @@ def sent_step(step: Step, facts: Facts, request_id: str, answers: Mapping[str, S
 
 
 def planned_steps(
-    plan: Mapping[str, Any], keys: set[tuple[int, int]], out_of_time: Callable[[], bool] = lambda: False
+    plan: RunPlan, keys: set[tuple[int, int]], out_of_time: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[tuple[int, int], Step]]:
     """Yield the wanted (phase, step) of a plan.json with their steps."""
-    profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
+    profile: Profile = from_mapping(plan.profile, registry.traffic_registry())
     for phase in sorted({phase for phase, _ in keys}):
         steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _MAX_STEPS}
         if not steps or phase >= len(profile.load):
             continue
         last = max(steps)
-        for step in of_phase(profile, int(plan["seed"]), phase):
+        for step in of_phase(profile, plan.seed, phase):
             if step.index in steps:
                 yield (phase, step.index), step
             if step.index >= last or out_of_time():

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
-from loadchaos.core.redact import REDACTED
 from loadchaos.profile.pacing import phase_requests
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.run_plan import ResumePoint, RunPlan
 from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase
 
 _LATE_S = 5.0
 """Steps due this long before an open phase's newest request count as missed and are not sent late."""
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """Position in a plan at which a load is resumed. `left`: requests to send; None where time ends the load. `sent`:
-    last steps sent by earlier runs, by worker. `loaded_s`: of the interrupted run.
-    """
-
-    run: str
-    phase: int
-    step: int
-    behind_s: float
-    left: int | None
-    sent: SentSteps
-    loaded_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        sent = [list(last) for last in self.sent]
-        return {"run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s, "sent": sent}
 
 
 def begin_row(folder: RunFolder) -> Row:
@@ -59,11 +38,6 @@ def arguments(folder: RunFolder) -> list[str]:
     ]
 
 
-def hidden(value: object) -> bool:
-    """True when a part of an option's value was a secret and is not recorded."""
-    return any(REDACTED in str(text) for text in (value if isinstance(value, tuple | list) else (value,)))
-
-
 def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
     """Find the step after the last one of each worker. Raises OptionError where nothing was sent or nothing is left."""
     seen = _read(folder)
@@ -72,12 +46,13 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
     complete = OptionError(f"--resume {folder.path}: the load is complete; run the profile again without --resume")
     if seen.ends and all(why == "done" for why in seen.ends):
         raise complete
-    workers, before = _plan(folder)
-    last = [seen.last.get(worker, -1) for worker in range(max(workers, *(w + 1 for w in seen.last)))]
-    phase = min(last) // PHASE_STRIDE if min(last) >= 0 else int(before.get("phase") or 0)
+    plan = _plan(folder)
+    before = plan.resume
+    last = [seen.last.get(worker, -1) for worker in range(max(plan.workers, *(w + 1 for w in seen.last)))]
+    phase = min(last) // PHASE_STRIDE if min(last) >= 0 else before.phase if before else 0
     while phase < len(profile.load):
         last = _without_missed(profile, seed, phase, last)
-        sent: SentSteps = [*(before.get("sent") or ()), last]
+        sent: SentSteps = [*(before.sent if before else ()), last]
         if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
             step, behind_s = found
             left = _left(profile, seed, phase, sent)
@@ -87,11 +62,11 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
 
 
 def _next(
-    profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: Mapping[str, Any]
+    profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: ResumePoint | None
 ) -> tuple[int, float] | None:
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
-        had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
+        had_s = before.behind_s if before and before.phase == phase else 0.0
         begun_ns = seen.begun_ns.get(phase)
         behind_s = had_s + (0.0 if begun_ns is None else (seen.newest_ns - begun_ns) / 1e9)
         if behind_s >= part.for_:
@@ -125,11 +100,10 @@ def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | Non
     return left
 
 
-def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
+def _plan(folder: RunFolder) -> RunPlan:
     try:
-        plan = json.loads(folder.plan.read_bytes())
-        return int(plan["workers"]), plan.get("resume") or {}
-    except (OSError, ValueError, KeyError) as e:
+        return RunPlan.read(folder.plan)
+    except (OSError, ValueError) as e:
         raise OptionError(
             f"--resume {folder.path}: plan.json cannot be read ({e}); run the profile again without --resume"
         ) from e

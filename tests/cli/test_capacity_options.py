@@ -133,11 +133,19 @@ def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> Non
 def test_capacity_does_not_record_a_secret_and_asks_for_it_again(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(PROFILE)
     secret, other = (f"http://127.0.0.1:{port}/sk-hunter2secret0123456789" for port in (9, 8))
-    extra = ("--admin-url", "http://127.0.0.1:9/?api_key=sk-hunter2secret", "--out", "out")
+    extra = (
+        "--admin-url",
+        "http://127.0.0.1:9/?api_key=sk-hunter2secret",
+        "--out",
+        "out",
+        "--header",
+        "X-Team=env:HOME",
+    )
     loadchaos("capacity", "small.yaml", "--target", secret, *extra, *SLO, cwd=tmp_path)
     (file,) = (tmp_path / "out").glob("*/capacity.json")
     assert "hunter2secret" not in file.read_text()
-    assert json.loads(file.read_text())["wanted"]["target"] == "http://127.0.0.1:9/[redacted]"
+    wanted = json.loads(file.read_text())["wanted"]
+    assert (wanted["target"], wanted["headers"]) == ("http://127.0.0.1:9/[redacted]", ["X-Team=env:HOME"])
     again = ("capacity", "--resume", str(file.parent), "--budget", "10m")
     assert "--target had a secret, which is not recorded; give it again" in loadchaos(*again, cwd=tmp_path).stderr
     assert "leave out --target" in loadchaos(*again, "--target", other, cwd=tmp_path).stderr

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.cli.environment import key_variable, use_openai_variables, words_from_environment
+from loadchaos.cli.environment import from_openai_variables, key_variable, words_from_environment
 from loadchaos.cli.main import main
 from loadchaos.cli.run import run
 
@@ -55,7 +55,7 @@ def test_openai_key_is_not_used_where_another_host_would_get_it(
     monkeypatch.setenv("OPENAI_BASE_URL", BASE)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     options: dict[str, Any] = {"target": BASE, "api_key_env": None, "headers": (), "admin_url": admin_url}
-    use_openai_variables(options, needs_target=True, replicas=replicas)
+    options |= from_openai_variables(options, needs_target=True, replicas=replicas)
     assert options["api_key_env"] == ("OPENAI_API_KEY" if refused is None else None)
     note = "is sent to the target" if refused is None else f"is not used: {refused} is another host; give --api-key-env"
     assert note in capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_openai_base_url_is_used_only_where_no_server_is_named(monkeypatch: pyte
 
     def target(given: str | None, *, needs: bool) -> Any:
         options: dict[str, Any] = {"target": given, "api_key_env": None, "headers": (), "admin_url": None}
-        use_openai_variables(options, needs_target=needs)
+        options |= from_openai_variables(options, needs_target=needs)
         return options["target"]
 
     assert target(None, needs=True) == BASE

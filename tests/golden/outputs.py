@@ -20,7 +20,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
-from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
@@ -85,12 +84,11 @@ def _of_run(folder: RunFolder) -> Mapping[str, Callable[[], Any]]:
 
 
 def _of_search(folder: Path) -> Mapping[str, Callable[[], Any]]:
-    data = files.read(folder)
-    result = CapacityResult.from_json(data)
+    result = files.read(folder)
     return {
         "page": lambda: _page(capacity_page.render(result)),
         "terminal": lambda: Whole(capacity.render(result, folder, width=WIDTH)),
-        "table": lambda: files.table(data).splitlines(),
+        "table": lambda: files.table(result).splitlines(),
         "openmetrics": lambda: _families(_text(lambda out: export.search_openmetrics(result, folder.name, out)), 0),
         "compare": lambda: [capacity_compare.to_json(result, result), Whole(capacity_compare.text(result, result))],
     }

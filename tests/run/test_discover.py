@@ -6,6 +6,8 @@ import pytest
 
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import discover
 from tests.run.conftest import Sim
 
@@ -17,7 +19,7 @@ ELSEWHERE = "http://198.51.100.7:8000"  # RFC 5737: nobody's
 
 def learned(url: str, *traffic: dict[str, Any], **more: Any) -> Facts:
     profile = {"name": "learning", "load": FOR_EVER, "traffic": list(traffic), **more}
-    return asyncio.run(discover.discover_server({"base_url": url, "profile": profile}))
+    return asyncio.run(discover.discover_server(from_json(RunPlan, {"base_url": url, "profile": profile})))
 
 
 def test_discover_searches_the_context_limit_for_a_ladder(sim: Callable[..., Sim]) -> None:

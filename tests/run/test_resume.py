@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.cli.environment import name_variables
 from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.run import run
 from loadchaos.core.errors import OptionError
@@ -15,11 +16,13 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.registry import full_registry
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.run_plan import ResumePoint, RunPlan
 from loadchaos.profile.steps import steps
-from loadchaos.run.resume import ResumePoint, point
+from loadchaos.run.resume import point
 from tests.run.conftest import Start
 
 
@@ -31,15 +34,16 @@ def steps_of(folder: Path) -> list[int]:
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 
 
-def plan_of(part: Profile, found: ResumePoint, workers: int) -> dict[str, Any]:
-    return {
+def plan_of(part: Profile, found: ResumePoint, workers: int) -> RunPlan:
+    data = {
         "profile": part.to_json(),
         "seed": 0,
         "workers": workers,
         "folder": "/x",
         "base_url": "http://127.0.0.1:1",
-        "resume": found.to_json(),
+        "resume": to_json(found),
     }
+    return from_json(RunPlan, data)
 
 
 def profile(*load: dict[str, Any]) -> Profile:
@@ -60,7 +64,7 @@ def interrupted(
     """Rows that a worker left of an interrupted run."""
     folder.mkdir(exist_ok=True)
     left = RunFolder(folder)
-    left.plan.write_text(json.dumps({"workers": workers, "resume": before and before.to_json()}))
+    left.plan.write_text(json.dumps({"workers": workers, "resume": to_json(before)}))
     writer = Writer(left.requests(worker), f"locust-{worker}")
     writer.write({"row": "load", "what": "begin", "at_ns": 0})
     writer.write({"row": "phase", "phase": phase, "round": 0, "what": "begin", "at_ns": 1_000_000_000})
@@ -149,8 +153,27 @@ def test_resume_asks_for_secrets_that_are_not_recorded(tmp_path: Path, argv: lis
     with pytest.raises(OptionError, match=error):
         called_again(run.make_context("run", ["--resume", str(tmp_path)]), tmp_path)
     anew = run.make_context("run", ["q.yaml", "--resume", str(tmp_path), "--header", "x=y"])
-    profile_, _, options = called_again(anew, tmp_path)
-    assert (profile_, options["headers"]) == ("q.yaml", ("x=y",))
+    options = called_again(anew, tmp_path)
+    assert (options["profile"], options["headers"]) == ("q.yaml", ("x=y",))
+
+
+def test_resume_takes_what_the_plan_depends_on_only_as_it_was(tmp_path: Path) -> None:
+    folder = called(tmp_path, "p.yaml", "-u", "4")
+    again = run.make_context("run", ["--resume", str(folder), "-u", "4"])
+    assert called_again(again, folder)["users"] is None, "the recorded profile has it"
+    with pytest.raises(
+        OptionError, match="continues a run with its own options: leave out --max-concurrency, or start"
+    ):
+        called_again(run.make_context("run", ["--resume", str(folder), "-u", "5"]), folder)
+
+
+def test_resume_takes_a_missing_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name_variables(run)
+    folder = called(tmp_path, "p.yaml", "--header", "x=[redacted]", "--model", "m")
+    monkeypatch.setenv("LOADCHAOS_RUN_HEADER", "x=y")
+    monkeypatch.setenv("LOADCHAOS_RUN_MODEL", "other")
+    options = called_again(run.make_context("run", ["--resume", str(folder)]), folder)
+    assert (options["headers"], options["model"]) == (("x=y",), "m")
 
 
 def called(folder: Path, *argv: str, **more: object) -> Path:
@@ -178,7 +201,7 @@ def test_resume_duration_is_the_rest(tmp_path: Path) -> None:
 def test_resume_twice_has_the_first_options_and_the_second_duration(tmp_path: Path) -> None:
     first = called(tmp_path / "a", "p.yaml", "-t", "25s", "--target", "http://127.0.0.1:9", "--seed", "3")
     second = called(tmp_path / "b", "--resume", "a", "--seed", "4", resumes=str(first), duration_s=20.0)
-    _, _, options = called_again(run.make_context("run", ["--resume", str(second)]), second)
+    options = called_again(run.make_context("run", ["--resume", str(second)]), second)
     assert (options["target"], options["seed"], options["duration"]) == ("http://127.0.0.1:9", 4, 20.0)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from loadchaos.analysis.capacity.result import ClientFigures
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.core.units import NS_PER_S, seconds_of
@@ -44,8 +43,10 @@ class ClientLoad:
         beats = sorted(self._cpu[len(self._cpu) // 3 :])
         return beats[len(beats) // 2] if len(beats) >= _FEWEST_BEATS else None
 
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"cpu_share": self._busy(), "limit": self.limit_reason()}
-        for label, q in (("p50", 0.5), ("p99", 0.99)):
-            found[f"send_delay_{label}_s"] = seconds_of(self._lag.quantile(q), 4)
-        return found
+    def figures(self) -> ClientFigures:
+        return ClientFigures(
+            cpu_share=self._busy(),
+            limit=self.limit_reason(),
+            send_delay_p50_s=seconds_of(self._lag.quantile(0.5), 4),
+            send_delay_p99_s=seconds_of(self._lag.quantile(0.99), 4),
+        )

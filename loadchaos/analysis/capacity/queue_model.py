@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-Step = Mapping[str, Any]
+from loadchaos.analysis.capacity.result import CapacityStep
+
 _GROWS = 0.02
 _WAITING = ("ttft", "e2e")
 """Limits that waiting in a queue uses up."""
@@ -34,25 +35,23 @@ class QueueModel:
     slack_s: float
 
     @classmethod
-    def of(cls, steps: Sequence[Step], limits_s: Mapping[str, float], arrivals: float) -> Self | None:
+    def of(cls, steps: Sequence[CapacityStep], limits_s: Mapping[str, float], arrivals: float) -> Self | None:
         """Make the model from the steps whose queue grew; None without one. Where no growth is sure, those count that
         failed while requests waited. `arrivals` is the variance to mean ratio of the arrivals: 1 for Poisson, 0 for
         constant gaps.
         """
-        measured = [s for s in steps if s.get("completed") and s.get("completing_s")]
-        full = [s for s in measured if s.get("queue_grows")] or [s for s in measured if _had_a_queue(s)]
+        measured = [s for s in steps if s.completed and s.completing_s]
+        full = [s for s in measured if s.queue_grows] or [s for s in measured if _had_a_queue(s)]
         if not full:
             return None
-        seconds = sum(float(s["completing_s"]) for s in full)
-        ratios = [(float(s["completing_s"]), s["completion_variation"]) for s in full if s.get("completion_variation")]
-        ratio = sum(w * float(r) for w, r in ratios) / sum(w for w, _ in ratios) if ratios else 0.0
-        lowest = min(steps, key=lambda s: float(s["load"]))
+        seconds = sum(s.completing_s for s in full)
+        ratios = [(s.completing_s, s.completion_variation) for s in full if s.completion_variation]
+        ratio = sum(w * r for w, r in ratios) / sum(w for w, _ in ratios) if ratios else 0.0
+        lowest = min(steps, key=lambda s: s.load)
         slacks = [
-            max(0.0, limits_s[name] - float(lowest.get(f"{name}_p50_s") or 0.0))
-            for name in _WAITING
-            if name in limits_s
+            max(0.0, limits_s[name] - (lowest.figure(f"{name}_p50_s") or 0.0)) for name in _WAITING if name in limits_s
         ]
-        completed = sum(float(s["completed"]) for s in full) / seconds
+        completed = sum(s.completed for s in full) / seconds
         return cls(completed, arrivals + ratio, min(slacks, default=math.inf))
 
     def share_in_time(self, load: float) -> float:
@@ -64,12 +63,12 @@ class QueueModel:
         return 1.0 - load / self.completed_per_s * math.exp(-2 * left * self.slack_s / self.variation)
 
 
-def _had_a_queue(step: Step) -> bool:
+def _had_a_queue(step: CapacityStep) -> bool:
     """Tell if a step failed while requests waited at the server."""
-    waiting = (step.get("server") or {}).get("requests_waiting_mean")
-    if step["status"] != "not_met":
+    waiting = step.server.get("requests_waiting_mean")
+    if step.status != "not_met":
         return False
-    return bool(waiting >= 1) if waiting is not None else (step.get("queue_growth") or 0.0) >= _GROWS
+    return waiting >= 1 if waiting is not None else (step.queue_growth or 0.0) >= _GROWS
 
 
 def variance_to_mean(counts: Sequence[int]) -> float | None:

@@ -34,7 +34,7 @@ class ServerLoad:
         ]
         return not found or max(found) > 0
 
-    def to_json(self, from_ns: int, to_ns: int) -> dict[str, float]:
+    def figures(self, from_ns: int, to_ns: int) -> dict[str, float]:
         found: dict[str, float] = {}
         for scrapes in self._by_engine.values():
             inside = [(at_ns, values) for at_ns, values in scrapes if from_ns <= at_ns <= to_ns]

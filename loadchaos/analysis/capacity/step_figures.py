@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from loadchaos.analysis.capacity.queue_model import variance_to_mean
+from loadchaos.analysis.capacity.result import LATENCIES, CapacityStep
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
@@ -38,35 +39,37 @@ class StepRequest:
         )  # fmt: skip
 
 
-def figures(
-    requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int
-) -> dict[str, Any]:
-    """Figures of capacity.json. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are
-    those of the measured requests.
+def with_figures(
+    step: CapacityStep, requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int
+) -> CapacityStep:
+    """Add throughput and latencies. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies
+    are those of the measured requests.
     """
     seconds = (now_ns - from_ns) / NS_PER_S
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]
-    answered = [r for r in measured if r.ok]
     completed = Counter((request.end_ns - from_ns) // NS_PER_S for request in ended)
-    found: dict[str, Any] = {
-        "requests_per_s": significant(len(ended) / seconds), "completed": len(ended), "completing_s": round(seconds, 3),
-        "completion_variation": variance_to_mean([completed[second] for second in range(int(seconds))]),
-    }  # fmt: skip
-    for name in ("input_tokens", "output_tokens"):
-        counts = [getattr(r, name) for r in ended]
-        known = bool(counts) and None not in counts
-        found[f"{name}_per_s"] = significant(sum(counts) / seconds) if known else None
-    gaps = LogHistogram()
+    return replace(
+        step,
+        requests_per_s=significant(len(ended) / seconds),
+        completed=len(ended),
+        completing_s=round(seconds, 3),
+        completion_variation=variance_to_mean([completed[second] for second in range(int(seconds))]),
+        input_tokens_per_s=_per_second([r.input_tokens for r in ended], seconds),
+        output_tokens_per_s=_per_second([r.output_tokens for r in ended], seconds),
+        **cast("Any", _latencies([r for r in measured if r.ok])),
+    )
+
+
+def _per_second(counts: Sequence[int | None], seconds: float) -> float | None:
+    known = [count for count in counts if count is not None]
+    return significant(sum(known) / seconds) if counts and len(known) == len(counts) else None
+
+
+def _latencies(answered: Sequence[StepRequest]) -> Mapping[str, float | None]:
+    histograms = {kind: LogHistogram() for kind in ("ttft", "tpot", "e2e", "itl")}
     for request in answered:
-        gaps.merge(request.gaps)
-    for name in ("ttft", "tpot", "e2e"):
-        histogram = LogHistogram()
-        for request in answered:
-            if (value := getattr(request, f"{name}_ns")) is not None:
-                histogram.add(value)
-        found |= _quantiles(name, histogram)
-    return found | _quantiles("itl", gaps)
-
-
-def _quantiles(name: str, histogram: LogHistogram) -> dict[str, float | None]:
-    return {f"{name}_{label}_s": seconds_of(histogram.statistic(label), 4) for label in ("p50", "p99")}
+        histograms["itl"].merge(request.gaps)
+        for kind, ns in (("ttft", request.ttft_ns), ("tpot", request.tpot_ns), ("e2e", request.e2e_ns)):
+            if ns is not None:
+                histograms[kind].add(ns)
+    return {name: seconds_of(histograms[kind].statistic(label), 4) for name, kind, label in LATENCIES}

@@ -9,16 +9,16 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.client_side import ClientLoad
-from loadchaos.analysis.capacity.result import StepStatus
+from loadchaos.analysis.capacity.result import CapacityStep, StepStatus
 from loadchaos.analysis.capacity.server_side import ServerLoad
-from loadchaos.analysis.capacity.step_figures import StepRequest, figures
+from loadchaos.analysis.capacity.step_figures import StepRequest, with_figures
 from loadchaos.core.goodput import figures_of, had_to_succeed
 from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
 from loadchaos.core.model import Row
@@ -306,34 +306,41 @@ class StepWatch:
         share = 1 - window.bad / window.ended
         return StepProgress(elapsed_s, len(self._in_flight), window.ended, share, (interval.low, interval.high))
 
-    def to_json(self) -> dict[str, Any]:
+    def result(self) -> CapacityStep:
         window = self._window()
         plan = self.plan
-        found: dict[str, Any] = {
-            "load": plan.load, "status": self.status or "undecided", "why": self.why, "scout": plan.scout,
-            "client": self.client.to_json(),
-        }  # fmt: skip
+        found = CapacityStep(
+            load=plan.load,
+            status=self.status or "undecided",
+            why=self.why,
+            scout=plan.scout,
+            client=self.client.figures(),
+        )
         if window is None or self._begin_ns is None:
-            return {**found, "leans": None, "requests": 0}
+            return found
         groups = window.with_pending(bad=True)
         interval = rule.goodput_interval(groups, rule.LOOK_Z)
         due, bad = sum(n for _, n in groups), sum(b for b, _ in groups)
         growth = self._growth(window)
         over = Counter(name for request in window.requests for name in request.over)
         share = (due - bad) / due if due else None
-        return {
-            **found,
-            "leans": None if share is None else share >= plan.goal and not growth.possible,
-            "seconds": round((self._now_ns - self._begin_ns) / NS_PER_S, 2),
-            "warm_up_s": round((window.from_ns - self._begin_ns) / NS_PER_S, 2),
-            "measured_s": round(window.seconds, 2),
-            "requests": due, "good": due - bad, "unfinished": sum(window.pending), "not_sent": window.not_sent,
-            "goodput": None if share is None else round(share, 6),
-            "goodput_low": round(interval.low, 6), "goodput_high": round(interval.high, 6),
-            "overdispersion": round(interval.overdispersion, 2),
-            "over": dict(over.most_common()),
-            "queue_growth": round(growth.share, 4) if plan.by == "rate" else None,
-            "queue_grows": growth.sure,
-            **figures(self._requests, window.requests, window.from_ns, self._now_ns),
-            "server": self.server.to_json(window.from_ns, self._now_ns),
-        }  # fmt: skip
+        found = replace(
+            found,
+            leans=None if share is None else share >= plan.goal and not growth.possible,
+            seconds=round((self._now_ns - self._begin_ns) / NS_PER_S, 2),
+            warm_up_s=round((window.from_ns - self._begin_ns) / NS_PER_S, 2),
+            measured_s=round(window.seconds, 2),
+            requests=due,
+            good=due - bad,
+            unfinished=sum(window.pending),
+            not_sent=window.not_sent,
+            goodput=None if share is None else round(share, 6),
+            goodput_low=round(interval.low, 6),
+            goodput_high=round(interval.high, 6),
+            overdispersion=round(interval.overdispersion, 2),
+            over=dict(over.most_common()),
+            queue_growth=round(growth.share, 4) if plan.by == "rate" else None,
+            queue_grows=growth.sure,
+            server=self.server.figures(window.from_ns, self._now_ns),
+        )
+        return with_figures(found, self._requests, window.requests, window.from_ns, self._now_ns)

@@ -7,13 +7,13 @@ longer than ever before in the run, nothing shows that the server still worked, 
 from __future__ import annotations
 
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.state.limits import beyond_gaps_ns
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.core.units import NS_PER_S, counted
 
 SILENT_NS = 5 * NS_PER_S
-"""Silence at the end of the load that proves nothing of the server, where it is also three times the longest gap before."""
-_GAPS = 3
+"""Silence at the end of the load that proves nothing of the server, where it is too long for one more gap of the answers."""
 
 
 class EndOfLoad(RowFold):
@@ -49,7 +49,7 @@ class EndOfLoad(RowFold):
 
     def check(self) -> Check | None:
         """Requests that were silent at the end, None without any."""
-        if self._silent_ns < max(SILENT_NS, _GAPS * self._longest_ns):
+        if self._silent_ns < beyond_gaps_ns(SILENT_NS, self._longest_ns):
             return None
         silent = f"no token for {self._silent_ns / NS_PER_S:.1f} s on {counted(self._stopped, 'request')} in flight"
         return Check(

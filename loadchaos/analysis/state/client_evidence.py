@@ -12,11 +12,13 @@ from loadchaos.analysis.state.limits import (
     FAST_GAP_NS,
     FAST_S,
     FAST_STALL_NS,
+    FIRST_GAPS,
     HUNG_WITHOUT_SIGN_NS,
     MOST_PREFILL_NS,
     OUTAGE_NS,
     STALL_NS,
     STREAMED_S,
+    beyond_gaps_ns,
 )
 from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
@@ -153,7 +155,8 @@ class ClientEvidence:
         if self._beats < _STREAMED_BEATS:
             return HUNG_WITHOUT_SIGN_NS
         fast = self._beats >= _FAST_BEATS and self._gap_ns <= FAST_GAP_NS
-        return max(FAST_STALL_NS if fast else STALL_NS, 3 * self._gap_ns, round(1.5 * self._first_gap_ns))
+        least_ns = max(FAST_STALL_NS if fast else STALL_NS, round(FIRST_GAPS * self._first_gap_ns))
+        return beyond_gaps_ns(least_ns, self._gap_ns)
 
     def stalled(self, limit_ns: int, now_ns: int) -> int:
         """Number of streams silent for `limit_ns`, counted up to three a worker."""

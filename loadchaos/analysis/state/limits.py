@@ -23,7 +23,11 @@ STREAMED_S = 5.0
 """Time with tokens after which the gaps of a server are known. Before that a first request may compile."""
 FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
 HUNG_WITHOUT_SIGN_NS = 60 * NS_PER_S
-"""No progress without any other sign: the engine may be compiling. Three times the longest gap seen, if that is more."""
+"""No progress without any other sign: the engine may be compiling."""
+GAPS = 3
+"""Silence, in longest gaps between two signs of progress so far, up to which it may be such a gap again."""
+FIRST_GAPS = 1.5
+"""The same, in longest gaps before the gaps of the server were known."""
 COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * NS_PER_S)
 """Counters of running requests that stand still. Some servers renew theirs that seldom."""
 COUNTERS_FRESH_NS = 3 * NS_PER_S
@@ -39,3 +43,8 @@ TEXT_ALONE_NS = 10 * NS_PER_S
 """Answers that name a dead engine alone: vLLM 0.8 answers `/health` with 200 then."""
 LAST_WORD_NS = 300 * MS
 """Time that the log has to show an orderly shutdown, before the end of the engine core is a death."""
+
+
+def beyond_gaps_ns(least_ns: int, longest_gap_ns: int) -> int:
+    """Silence that is no gap any more: `least_ns`, or `GAPS` times the longest gap if that is more."""
+    return max(least_ns, GAPS * longest_gap_ns)

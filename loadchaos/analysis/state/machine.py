@@ -11,7 +11,7 @@ from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates, state_row
 from loadchaos.analysis.state.hang_evidence import HangEvidence
-from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS
+from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS, beyond_gaps_ns
 from loadchaos.analysis.state.restarts import RestartDetector
 from loadchaos.analysis.state.signals import (
     MS,
@@ -282,7 +282,7 @@ class StateMachine:
             return "hung", ended_ns, ["requests reach their time limit, and no token arrives on any"]
         if stuck_ns is None or self._now_ns - stuck_ns < DEGRADED_NS:
             return None
-        limit_ns = max(HUNG_WITHOUT_SIGN_NS, 3 * self._longest_gap_ns)
+        limit_ns = beyond_gaps_ns(HUNG_WITHOUT_SIGN_NS, self._longest_gap_ns)
         # A pause explains the silence after it; for a silence before it only up to the limit.
         paused = self._paused()
         if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + DEGRADED_NS)):

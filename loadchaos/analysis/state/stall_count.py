@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadchaos.analysis.state.limits import beyond_gaps_ns
 from loadchaos.core.units import NS_PER_S
 
 _CALM_NS = 10 * NS_PER_S
@@ -27,7 +28,7 @@ class Stalls:
 
     def recent(self, now_ns: int) -> bool:
         """True while the next stall would belong to the ones before. For 10 s, or three times the longest one."""
-        calm_ns = min(max(_CALM_NS, 3 * self._longest_ns), _LONGEST_CALM_NS)
+        calm_ns = min(beyond_gaps_ns(_CALM_NS, self._longest_ns), _LONGEST_CALM_NS)
         return self._count > 0 and now_ns - self._ended_ns < calm_ns
 
     def describe(self) -> str:

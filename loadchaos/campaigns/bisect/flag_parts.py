@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from loadchaos.core.errors import OptionError
 
@@ -24,7 +23,7 @@ def _value(flag: Flag) -> tuple[Flag, str]:
     return (f"{name}{separator}",), value if len(flag) == 1 else ""
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> dict[str, object] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from loadchaos.analysis.capacity.queue_model import QueueModel, Step
-from loadchaos.analysis.capacity.result import CapacityAnswer, Unit
+from loadchaos.analysis.capacity.queue_model import QueueModel
+from loadchaos.analysis.capacity.result import CapacityAnswer, CapacityStep, ShortDecision, Unit
 from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0
@@ -57,14 +57,14 @@ class CapacitySearch:
 
     def __init__(self, settings: SearchSettings) -> None:
         self._settings = settings
-        self.steps: list[Step] = []
+        self.steps: list[CapacityStep] = []
 
-    def add(self, step: Step) -> None:
-        """Fold the result of a step, as capacity.json has it. A step that met the goal proves nothing where the queue
+    def add(self, step: CapacityStep) -> None:
+        """Fold the result of a step. One that met the goal proves nothing where the queue
         of its load would be too long in the long run, at what overloaded steps have completed.
         """
         settings = self._settings
-        raw = [{**s, **s["measured"]} if "measured" in s else dict(s) for s in (*self.steps, step)]
+        raw = [s.as_measured() for s in (*self.steps, step)]
         model = QueueModel.of(raw, settings.limits_s, settings.arrivals) if settings.by == "rate" else None
         self.steps = [s if model is None else _in_the_long_run(s, model, settings.goal) for s in raw]
 
@@ -84,10 +84,10 @@ class CapacitySearch:
         return min(self._loads("client"), default=None)
 
     def _loads(self, status: str, below: float | None = None) -> list[float]:
-        return [float(s["load"]) for s in self.steps if s["status"] == status and (below is None or s["load"] < below)]
+        return [s.load for s in self.steps if s.status == status and (below is None or s.load < below)]
 
     def _leaning(self, good: bool) -> list[float]:
-        return [float(s["load"]) for s in self.steps if s["status"] == "undecided" and s.get("leans") is good]
+        return [s.load for s in self.steps if s.status == "undecided" and s.leans is good]
 
     def _ceiling(self) -> float | None:
         """Lowest load that failed, or seems to."""
@@ -129,7 +129,7 @@ class CapacitySearch:
 
     def _grow(self, base: float | None) -> NextStep | None:
         settings = self._settings
-        top = max(float(s["load"]) for s in self.steps)
+        top = max(s.load for s in self.steps)
         if base is None or top >= settings.most:
             last = base if base is not None else top
             proved = self.low is not None and self.low >= last
@@ -144,8 +144,8 @@ class CapacitySearch:
 
     def _lower(self, base: float) -> NextStep | None:
         """Go down where the load that seemed to meet the goal could not be proved."""
-        full = [float(s["load"]) for s in self.steps if not s.get("scout")]
-        undecided = sum(1 for s in self.steps if not s.get("scout") and s["status"] == "undecided")
+        full = [s.load for s in self.steps if not s.scout]
+        undecided = sum(1 for s in self.steps if not s.scout and s.status == "undecided")
         factor = (1 + self._settings.tolerance) ** float(2 ** max(0, undecided - 1))
         load = self._whole(min([base, *full]) / factor)
         return None if undecided >= _MOST_UNDECIDED or self._tried(load) else NextStep(load, scout=False)
@@ -181,8 +181,7 @@ class CapacitySearch:
         """Requests per second that an overloaded server completed."""
         if self._settings.by != "rate":
             return None
-        found = [float(s["requests_per_s"]) for s in self.steps if s.get("queue_grows") and s.get("requests_per_s")]
-        return max(found, default=None)
+        return max((s.requests_per_s for s in self.steps if s.queue_grows and s.requests_per_s), default=None)
 
     def _whole(self, load: float, above: float = 0.0) -> float:
         if self._settings.by == "concurrency":
@@ -190,79 +189,69 @@ class CapacitySearch:
         return float(f"{load:.3g}")
 
     def _is_loaded(self) -> bool:
-        medians = [float(s["e2e_p50_s"]) for s in self.steps if s.get("e2e_p50_s")]
+        medians = [s.e2e_p50_s for s in self.steps if s.e2e_p50_s]
         return len(medians) > 1 and medians[-1] > _LOADED * medians[0]
 
     def _tried(self, load: float) -> int:
-        return sum(1 for s in self.steps if math.isclose(s["load"], load) and not s.get("scout"))
+        return sum(1 for s in self.steps if math.isclose(s.load, load) and not s.scout)
+
+    def answer(self) -> CapacityAnswer:
+        low, high, client = self.low, self.high, self.client_limit
+        limited = high is None and client is not None
+        why = "our own client was the limit" if limited else "" if high else self._open_top()
+        return CapacityAnswer(
+            capacity=low,
+            low=low,
+            high=high,
+            client_limit=client,
+            known=low is not None,
+            at_least=low is not None and high is None,
+            why=self._unknown() if low is None else why,
+            interval=self._interval(),
+            narrow=low is not None and high is not None and high / low <= 1 + self._settings.tolerance + 1e-9,
+        )
+
+    def _interval(self) -> tuple[float | None, float | None]:
+        """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
+        or slower than its load says: its ends are the rates that were offered.
+        """
+        low, high = self.low, self.high
+        if self._settings.by == "concurrency":
+            return low, high
+        lows = [_offered(s) for s in self.steps if s.load == low and s.status == "met"]
+        highs = [_offered(s) for s in self.steps if s.load == high and s.status == "not_met"]
+        return (
+            None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
+            None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
+        )
+
+    def _open_top(self) -> str:
+        top = max((s.load for s in self.steps), default=0.0)
+        if top >= self._settings.most:
+            return f"the highest load that is tried ({figure(self._settings.most)}) met the goal"
+        return "no load was proved to fail within the budget"
+
+    def _unknown(self) -> str:
+        if not self.steps:
+            return "no step ended"
+        no_load = "no load was proved to meet the goal"
+        if self.high is not None:
+            return no_load
+        return f"our own client was the limit, and {no_load}" if self.client_limit else f"{no_load}, or to fail"
 
 
-def _in_the_long_run(step: Step, model: QueueModel, goal: float) -> Step:
-    step = {name: value for name, value in step.items() if name != "measured"}
-    share = model.share_in_time(float(step["load"]))
-    if share >= goal or step["status"] == "not_met" or not step.get("leans"):
+def _offered(step: CapacityStep) -> float:
+    """Requests per second that were due in the measured time of a step."""
+    return step.requests / step.measured_s if step.measured_s else step.load
+
+
+def _in_the_long_run(step: CapacityStep, model: QueueModel, goal: float) -> CapacityStep:
+    share = model.share_in_time(step.load)
+    if share >= goal or step.status == "not_met" or not step.leans:
         return step
     limit = f"the {model.completed_per_s:.3g}/s that steps with a queue completed on average"
     why = f"too near {limit}: in the long run {100 * share:.1f} % would be in time (estimated)"
-    before = {name: step[name] for name in ("status", "leans", "why")}
-    status = "undecided" if step["status"] == "met" else step["status"]
-    return {**step, "status": status, "leans": False, "why": why, "measured": before}
-
-
-def answer(search: CapacitySearch, settings: SearchSettings) -> CapacityAnswer:
-    low, high, client = search.low, search.high, search.client_limit
-    limited = high is None and client is not None
-    if low is None:
-        why = _unknown(search, high, client)
-    else:
-        why = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
-    return CapacityAnswer(
-        capacity=low,
-        low=low,
-        high=high,
-        client_limit=client,
-        known=low is not None,
-        at_least=low is not None and high is None,
-        why=why,
-        interval=_interval(search, settings),
-        narrow=low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9,
+    before = ShortDecision(status=step.status, leans=step.leans, why=step.why)
+    return replace(
+        step, status="undecided" if step.status == "met" else step.status, leans=False, why=why, measured=before
     )
-
-
-def _interval(search: CapacitySearch, settings: SearchSettings) -> tuple[float | None, float | None]:
-    """Interval of the long-run capacity; an end is None where it is open. Random arrivals of a short step come faster
-    or slower than its load says: its ends are the rates that were offered.
-    """
-    low, high = search.low, search.high
-    if settings.by == "concurrency":
-        return low, high
-    offered = [(s, _offered(s)) for s in search.steps]
-    lows = [rate for s, rate in offered if s["load"] == low and s["status"] == "met"]
-    highs = [rate for s, rate in offered if s["load"] == high and s["status"] == "not_met"]
-    return (
-        None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
-        None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
-    )
-
-
-def _offered(step: Step) -> float:
-    """Requests per second that were due in the measured time of a step."""
-    seconds = float(step.get("measured_s") or 0.0)
-    return float(step["requests"]) / seconds if seconds else float(step["load"])
-
-
-def _open_top(search: CapacitySearch, settings: SearchSettings) -> str:
-    top = max(float(s["load"]) for s in search.steps)
-    if top >= settings.most:
-        return f"the highest load that is tried ({figure(settings.most)}) met the goal"
-    return "no load was proved to fail within the budget"
-
-
-def _unknown(search: CapacitySearch, high: float | None, client: float | None) -> str:
-    if not search.steps:
-        return "no step ended"
-    if client is not None and high is None:
-        return "our own client was the limit, and no load was proved to meet the goal"
-    if high is not None:
-        return "no load was proved to meet the goal"
-    return "no load was proved to meet the goal, or to fail"

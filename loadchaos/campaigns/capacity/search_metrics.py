@@ -7,7 +7,6 @@ from typing import Literal
 from prometheus_client.core import Metric
 
 from loadchaos.analysis.capacity.result import CapacityResult
-from loadchaos.campaigns.capacity.files import SearchData
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageCollector
 
@@ -24,10 +23,10 @@ class SearchMetrics:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._exporter.port}/metrics"
 
-    def publish(self, data: SearchData) -> None:
+    def publish(self, data: CapacityResult) -> None:
         """Take a new capacity.json, with `current` while a step runs."""
         with self._exporter.lock:
-            self._data = CapacityResult.from_json(data)
+            self._data = data
 
     def close(self) -> None:
         """Stop, after a scrape of the answer where scrapes are frequent."""

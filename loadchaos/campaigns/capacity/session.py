@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from loadchaos.analysis.capacity import findings
-from loadchaos.analysis.capacity.queue_model import Step
 from loadchaos.analysis.capacity.result import (
     CapacityResult,
-    CapacityStep,
+    CurrentStep,
     SearchedPhase,
-    SearchedServer,
     SearchFailure,
+    SearchOptions,
 )
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
-from loadchaos.campaigns.campaign import Campaign, counting_failures, run_facts, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, server_of, verdict_of
 from loadchaos.campaigns.capacity import files
-from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
+from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
+from loadchaos.core.model import ServerName
 from loadchaos.core.redact import Redactor
-from loadchaos.core.typed_json import from_json, to_json
-from loadchaos.core.units import figure, iso_utc
+from loadchaos.core.units import iso_utc
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
+from loadchaos.report.capacity_text import load_text, step_line
 from loadchaos.report.formatting import duration
-from loadchaos.report.terminal.capacity import step_line
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.options import Options
@@ -50,17 +48,16 @@ _LIVE_S = 1.0
 
 @dataclass(frozen=True)
 class CapacitySettings:
-    """Settings of a search, as capacity.json has them. `at_least`: the result fails where the capacity is proved to be
-    below. `wanted`: the command's own texts, for `--resume`. `phase` of the profile whose traffic is sent: its number,
-    how many there are, and the traffic.
+    """Settings of a search. `at_least`: the result fails where the capacity is proved to be below. `wanted`: options of
+    the command. `phase`: that of the profile whose traffic is sent.
     """
 
     search: SearchSettings
     budget_s: float
     target: str
-    at_least: float | None = None
-    wanted: Mapping[str, Any] = field(default_factory=dict)
-    phase: SearchedPhase = field(default_factory=SearchedPhase)
+    at_least: float | None
+    wanted: SearchOptions
+    phase: SearchedPhase
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class SearchOutput:
     """Receivers of progress as a line, once a second, and of capacity.json, with `current` while a step runs."""
 
     live: Callable[[str], None]
-    publish: Callable[[files.SearchData], None] = lambda _: None
+    publish: Callable[[CapacityResult], None] = lambda _: None
 
 
 class _LiveWatch(StepWatch):
@@ -92,17 +89,16 @@ class CapacitySession:
     ) -> None:
         self._campaign, self._profile, self._settings, self._options = campaign, profile, settings, options
         self._announce, self._live, self._output = campaign.print_line, output.live, output
-        self._data: files.SearchData = {}
         self._search = CapacitySearch(settings.search)
         self._started = iso_utc(timespec="seconds")
-        self._server: SearchedServer | None = None
+        self._server = ServerName()
         self._failures: dict[str, SearchFailure] = {}
         self._code: int | None = None
         self._ended_by = ""
         self._interrupts = campaign.interrupts
 
-    def restore(self, data: CapacityResult, steps: Sequence[Step]) -> None:
-        for step in steps:
+    def restore(self, data: CapacityResult) -> None:
+        for step in data.steps:
             self._search.add(step)
         self._campaign.before_s, self._started, self._server = data.seconds, data.started, data.server
         self._failures = {f.id: f for f in data.failures}
@@ -111,33 +107,41 @@ class CapacitySession:
     def spent_s(self) -> float:
         return self._campaign.at_s
 
-    def to_json(self, *, ended: bool) -> files.SearchData:
+    def result(self, *, ended: bool) -> CapacityResult:
         steps, settings, search = self._search.steps, self._settings, self._settings.search
         code = self._exit_code() if ended else None
-        return {
-            "schema": files.SCHEMA,
-            "verdict": None if code is None else verdict_of(code),
-            "exit_code": code,
-            "target": settings.target, "server": {} if self._server is None else to_json(self._server),
-            "started": self._started,
-            "seconds": round(self.spent_s, 1), "ended": ended, "ended_by": self._ended_by,
-            "phase": to_json(settings.phase), "by": search.by, "goal": search.goal, "slo_s": dict(search.limits_s),
-            "budget_s": settings.budget_s, "tolerance": settings.search.tolerance, "at_least": settings.at_least,
-            "answer": to_json(answer(self._search, settings.search)),
-            "knee": to_json(findings.knee(steps, settings.search.by)),
-            "saturation": to_json(findings.saturation(steps, settings.search.by)),
-            "limit": to_json(findings.limiting_resource(steps)),
-            "failures": to_json(tuple(self._failures.values())),
-            "wanted": dict(settings.wanted),
-            "steps": list(steps),
-        }  # fmt: skip
+        ended = ended and not self._interrupts
+        return CapacityResult(
+            verdict=verdict_of(code) if ended and code is not None else None,
+            exit_code=code,
+            target=settings.target,
+            server=self._server,
+            started=self._started,
+            seconds=round(self.spent_s, 1),
+            ended=ended,
+            ended_by=self._ended_by,
+            phase=settings.phase,
+            by=search.by,
+            goal=search.goal,
+            slo_s=search.limits_s,
+            budget_s=settings.budget_s,
+            tolerance=search.tolerance,
+            at_least=settings.at_least,
+            answer=self._search.answer(),
+            knee=findings.knee(steps, search.by),
+            saturation=findings.saturation(steps, search.by),
+            limit=findings.limiting_resource(steps),
+            failures=tuple(self._failures.values()),
+            wanted=settings.wanted,
+            steps=tuple(steps),
+        )
 
     def _exit_code(self) -> int:
         if self._interrupts:
             return self._interrupts.exit_code
         if self._code is not None:
             return self._code
-        found, wanted = answer(self._search, self._settings.search), self._settings.at_least
+        found, wanted = self._search.answer(), self._settings.at_least
         if wanted is not None:
             low, high = found.bounds
             if high is not None and high <= wanted:
@@ -145,9 +149,9 @@ class CapacitySession:
             return exit_codes.PASS if low is not None and low >= wanted else exit_codes.UNKNOWN
         return exit_codes.PASS if found.known else exit_codes.UNKNOWN
 
-    async def run(self) -> files.SearchData:
+    async def run(self) -> CapacityResult:
         """Run steps; returns capacity.json. Raises LoadchaosError without a server or a first step."""
-        self._write(self.to_json(ended=False))
+        self._write(self.result(ended=False))
         launch = self._profile.target.launch
         if launch is None or self._options.target is not None:
             return await self._steps()
@@ -170,7 +174,7 @@ class CapacitySession:
         line = CommandLine(tuple(launch.command), dict(launch.env), parse_target(launch.url))
         return HeldServer(line, folder / f"{number:03}", limits=launch.limits.model_dump(exclude_none=True))
 
-    async def _steps(self) -> files.SearchData:
+    async def _steps(self) -> CapacityResult:
         while True:
             left_s = self._settings.budget_s - self.spent_s - _AFTER_S
             step = self._choose(left_s)
@@ -181,50 +185,41 @@ class CapacitySession:
                 break
             if not await self._step(step, left_s):
                 break
-            self._write(self.to_json(ended=False))
-        data = self.to_json(ended=True)
-        if self._interrupts:
-            data = {**data, "ended": False, "verdict": None}
-        self._write(data)
-        return data
+            self._write(self.result(ended=False))
+        self._write(self.result(ended=True))
+        return self._data
 
     def _choose(self, left_s: float) -> NextStep | None:
         """Choose the next step: one that can prove a load where a short one would leave no time for it."""
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
             return step
-        settings = self._settings
-        proof_s = (
-            step_plan(settings.search.by, proof, settings.search.goal, settings.search.limits_s).look_s
-            + _AROUND_PROOF_S
-        )
+        proof_s = step_plan(self._settings.search, proof).look_s + _AROUND_PROOF_S
         return proof if proof_s <= left_s < _SHORT_STEP_S + proof_s else step
 
-    def _write(self, data: files.SearchData) -> None:
-        self._campaign.write(files.contents(data))
+    def _write(self, data: CapacityResult) -> None:
         self._data = data
+        self._campaign.write(files.contents(data))
         self._output.publish(data)
 
     def _note_budget(self, step: NextStep) -> None:
-        load = f"{figure(step.load)} {'requests/s' if self._settings.search.by == 'rate' else 'users'}"
+        load = load_text(self._settings.search.by, step.load)
         self._announce(f"the budget is spent; the next step would have been {load} (--budget gives more)")
 
     async def _step(self, chosen: NextStep, left_s: float) -> bool:
         """Run one step; False where the search has to end."""
         number = len(self._search.steps) + 1
-        search = self._settings.search
-        plan = step_plan(search.by, chosen, search.goal, search.limits_s, left_s)
+        plan = step_plan(self._settings.search, chosen, left_s)
         folder = self._campaign.folder / files.STEPS / f"{number:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a step that was killed
-        unit = "requests/s" if plan.by == "rate" else "users"
-        head = f"[step {number}] {figure(plan.load)} {unit}"
+        head = f"[step {number}] {load_text(self._settings.search.by, plan.load)}"
         self._live(f"{head}: starting")
         began = iso_utc()
 
         def show(progress: StepProgress) -> None:
             self._live(f"{head}: {progress.describe()}")
-            current = {"load": plan.load, "requests": progress.requests, "goodput": progress.goodput}
-            self._output.publish({**self._data, "current": current})
+            current = CurrentStep(load=plan.load, requests=progress.requests, goodput=progress.goodput)
+            self._output.publish(replace(self._data, current=current))
 
         watch, seed = _LiveWatch(plan, show), self._options.seed + number
         options = replace(self._options, out=folder, seed=seed, watch=watch, live=False, replay=True)
@@ -242,7 +237,8 @@ class CapacitySession:
         """Keep the result of a step; False where the search has to end."""
         if self._interrupts:
             return False
-        self._read_server(result)
+        if self._server == ServerName():
+            self._server = server_of(result.folder.path)
         if result.exit_code in exit_codes.BEFORE_LOAD or result.verdict is None:
             why = result.error or "the step could not be judged"
             self._end(result.exit_code, f"step {number}: {why}")
@@ -253,22 +249,22 @@ class CapacitySession:
                 f"--slo {missing}: no answer of the server had it (was it streamed, with more than one token?); use another "
                 "limit, such as e2e"
             )
-        if watch.to_json()["requests"] == 0 and result.error:
+        step = watch.result()
+        if not step.requests and result.error:
             self._end(result.exit_code, f"step {number}: {result.error}")
             return False
         run = str(result.folder.path.relative_to(self._campaign.folder))
         dead = self._note_failures(result, run)
-        step = {**watch.to_json(), "run": run, "began": began, "ended": iso_utc()}
+        step = replace(step, run=run, began=began, ended=iso_utc())
         efficiency = result.verdict.efficiency
         warm = efficiency.warm_cache if efficiency is not None else None
-        if step["status"] == "not_met":  # with a cold cache even less
+        if step.status == "not_met":  # with a cold cache even less
             warm = None
         if dead is not None or warm:
             why = f"the server failed: {dead.id}" if dead is not None else str(warm)
-            step |= {"status": "undecided", "leans": False, "why": why}
+            step = replace(step, status="undecided", leans=False, why=why)
         self._search.add(step)
-        self._search.steps[-1] = {**self._search.steps[-1], "proved": [self._search.low, self._search.high]}
-        done = from_json(CapacityStep, self._search.steps[-1])
+        done = self._search.steps[-1] = replace(self._search.steps[-1], proved=(self._search.low, self._search.high))
         self._announce(f"[step {number}] {step_line(self._settings.search.by, done)}")
         if dead is not None:
             place = f" ({run}/{dead.incident})" if dead.incident else ""
@@ -294,7 +290,3 @@ class CapacitySession:
 
     def _end(self, code: int, why: str) -> None:
         self._code, self._ended_by = code, Redactor().text(why)
-
-    def _read_server(self, result: Result) -> None:
-        if self._server is None and (facts := run_facts(result.folder.path)):
-            self._server = from_json(SearchedServer, facts)

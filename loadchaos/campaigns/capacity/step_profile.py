@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.step_watch import StepPlan
-from loadchaos.campaigns.capacity.search import NextStep
+from loadchaos.campaigns.capacity.search import NextStep, SearchSettings
 from loadchaos.core.errors import OptionError
 from loadchaos.core.units import format_duration
 from loadchaos.load import registry
@@ -34,16 +33,15 @@ _ANOTHER_LOAD = (
 )
 
 
-def step_plan(
-    by: str, step: NextStep, goal: float, limits_s: Mapping[str, float], most_s: float = float("inf")
-) -> StepPlan:
+def step_plan(search: SearchSettings, step: NextStep, most_s: float = float("inf")) -> StepPlan:
     """Make the plan of a step: how long it is measured. The first look comes when enough requests for a proof have been
     sent. `most_s` is the time that is left.
     """
-    needed_s = _MARGIN * rule.least_requests(goal) / step.load if by == "rate" else 0.0
+    needed_s = _MARGIN * rule.least_requests(search.goal) / step.load if search.by == "rate" else 0.0
     look_s = max(_LEAST_LOOK_S, needed_s)
     longest_s = max(look_s, min(look_s * 2 ** (rule.LOOKS - 1), _MOST_LOOK_S))
-    return StepPlan(by, step.load, goal, limits_s, look_s, min(longest_s, most_s), step.scout)
+    most_s = min(longest_s, most_s)
+    return StepPlan(search.by, step.load, search.goal, search.limits_s, look_s, most_s, step.scout)
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
@@ -53,7 +51,7 @@ def step_profile(profile: Profile, plan: StepPlan) -> Profile:
     for name in ("abort_when", "exposure", "requires", "schedule", "correctness"):
         data.pop(name, None)
     for_s = (_SCOUT_S if plan.scout else plan.most_s) + _WARM_UP_S + _ANSWER_S
-    phase: dict[str, Any] = {"for": format_duration(for_s)}
+    phase: dict[str, object] = {"for": format_duration(for_s)}
     if plan.by == "rate":
         own = profile.load[0]
         phase |= {"rate": f"{plan.load:.6f}/s", "law": own.law if own.law in _LAWS and own.rate else "poisson"}

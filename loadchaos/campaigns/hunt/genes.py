@@ -32,7 +32,7 @@ class ServerLimits:
     """Facts that genes depend on: settings by our names, models, most requests, endpoints beside chat."""
 
     facts: Facts
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     models: tuple[str, ...] = ()
     requests: int = 64
     endpoints: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class ServerLimits:
 
     @property
     def chunk(self) -> int:
-        return int(self.settings.get("max_num_batched_tokens") or _CHUNK)
+        return int(str(self.settings.get("max_num_batched_tokens") or _CHUNK))
 
     @property
     def longest(self) -> int:
@@ -203,7 +203,7 @@ class GenePool:
         return bool(self.choices["attacks"]["admin"])
 
 
-def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None = None) -> GenePool:
+def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, object]] | None = None) -> GenePool:
     """Pool for a server. In `chosen` a gene has a list of values, or False where it must be absent."""
     chosen = chosen or {}
     choices: dict[str, dict[str, tuple[Any, ...]]] = {}
@@ -216,7 +216,7 @@ def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None
             own = wanted.get(gene.name)
             if own is False:
                 allowed = ()
-            elif own is not None and allowed:
+            elif isinstance(own, list | tuple) and allowed:
                 allowed = tuple(own)
             choices[group][gene.name] = allowed
             # A gene that the file names is present more often: the user asked for it.

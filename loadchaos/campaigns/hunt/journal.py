@@ -13,6 +13,7 @@ from loadchaos.campaigns.campaign import saved
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import IF_SET, from_json, to_json
 
 SETTINGS, WORKLOADS = "hunt.json", "workloads.jsonl"
@@ -21,15 +22,6 @@ SCHEMA = 1
 COUNTED = ("server", "self-inflicted")
 """Attributions of failures that are findings."""
 Genes = Mapping[str, Mapping[str, object]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HuntedServer:
-    """Server of a hunt, as it told itself."""
-
-    dialect: str | None = None
-    version: str | None = None
-    model: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +48,7 @@ class HuntSettings:
     ca: str | None = None
     insecure: bool = False
     identified_with: Mapping[str, int] = field(default_factory=dict, metadata=IF_SET)
-    server: HuntedServer | None = field(default=None, metadata=IF_SET)
+    server: ServerName | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True, kw_only=True)

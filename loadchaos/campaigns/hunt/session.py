@@ -17,7 +17,6 @@ from loadchaos.campaigns.hunt.journal import (
     CORPUS,
     RUNS,
     SETTINGS,
-    HuntedServer,
     HuntSettings,
     Journal,
     WorkloadResult,
@@ -27,8 +26,9 @@ from loadchaos.campaigns.hunt.slot import ProbedSlot, WorkloadOrder
 from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.core.model import ServerName
 from loadchaos.core.stats import upper_bound_at_zero
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
@@ -112,7 +112,7 @@ class HuntSession:
         self._settings = replace(
             settings,
             identified_with={name: n + before.get(name, 0) for name, n in probed.asked.items()},
-            server=HuntedServer(dialect=facts.dialect, version=facts.version, model=facts.model),
+            server=from_json(ServerName, to_json(facts)),
         )
         self._campaign.write({SETTINGS: self._settings})
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -104,12 +102,11 @@ The same as a profile of loadchaos: `loadchaos run profile.yaml`. What was left 
 def _table(candidate: Reduction) -> str:
     rows = []
     for i, spec in enumerate(script.specifications(candidate.trace)):
-        body: Mapping[str, Any] = spec["body"]
         whole = orjson.loads(candidate.trace.body_file(candidate.trace.sends[i]).read_bytes())
         prompt = f"{rewrite.words(whole)} words"
         urls = [url for _, _, part in rewrite.parts(whole) if (url := rewrite.image_url(part)) is not None]
         images = ", ".join("x".join(map(str, rewrite.image_size(url) or ("unknown",))) for url in urls) or "none"
-        options = ", ".join(f"{k} = {json.dumps(v)}" for k, v in body.items() if k not in _NOT_OPTIONS)
+        options = ", ".join(f"{k} = {json.dumps(v)}" for k, v in spec["body"].items() if k not in _NOT_OPTIONS)
         after = f"after {', '.join(map(str, spec['after']))}" if "after" in spec else f"at {spec.get('at', 0)} s"
         rows.append(f"| {i} | {after} | {prompt} | {images} | {options} |")
     return "| | sent | prompt | images | options |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"

@@ -53,7 +53,7 @@ def parts(body: Body) -> Iterator[tuple[list[Any], int, Body]]:
             yield from ((content, i, part) for i, part in enumerate(content) if isinstance(part, dict))
 
 
-def image_url(part: Mapping[str, Any]) -> str | None:
+def image_url(part: Mapping[str, object]) -> str | None:
     image = part.get("image_url") if part.get("type") == "image_url" else None
     url = image.get("url") if isinstance(image, dict) else image
     return url if isinstance(url, str) else None

@@ -80,7 +80,6 @@ class ScriptFacts:
     """
 
     failure: str
-    command: str
     url: str
     dialect: str = "vllm"
     deadly: bool = True

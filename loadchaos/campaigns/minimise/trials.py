@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from loadchaos.campaigns.campaign import Campaign, run_facts
+from loadchaos.campaigns.campaign import Campaign, server_of
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.validate import facts_of, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
@@ -153,8 +153,8 @@ class Trials:
         return folder
 
     def _learn(self, run: Path) -> None:
-        facts = run_facts(run)
-        self.version, self.dialect = str(facts.get("version") or ""), str(facts.get("dialect") or self.dialect)
+        server = server_of(run)
+        self.version, self.dialect = server.version or "", server.dialect or self.dialect
 
 
 def patience(limit_s: float, first_s: float | None, *, known_flags: bool, least_s: float = _LEAST_READY_S) -> float:

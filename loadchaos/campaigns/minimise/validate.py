@@ -146,7 +146,6 @@ def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> S
     assert server.launch is not None
     return ScriptFacts(
         expected.title or expected.describe(),
-        server.describe(),
         server.launch.url,
         dialect,
         expected.deadly,

@@ -17,6 +17,7 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.load import request_builder
 from loadchaos.load.payloads.live import SentBack
 from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run.rebuild import answers_of, planned_steps, sent_step
 
 MAX_BYTES = 4 * 1024**3
@@ -47,7 +48,7 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
             f"{header.source}: the trace has neither bodies nor a plan with facts: nothing can be sent; give the run folder"
         )
     try:
-        plan = orjson.loads((trace.folder / header.plan).read_bytes())
+        plan = RunPlan.read(trace.folder / header.plan)
         facts = typed_json.from_json(Facts, orjson.loads((trace.folder / header.facts).read_bytes()))
         steps = dict(planned_steps(plan, missing))
     except (OSError, ValueError, KeyError, LoadchaosError) as e:
@@ -100,7 +101,7 @@ class _Builder:
         if own is None:
             raise OptionError(f"request {send.id}: an answer that it repeats is not in the ledger; give the whole run")
         request = request_builder.build(own, self.facts)
-        behaviour: Mapping[str, Mapping[str, Any]] = {}
+        behaviour: Mapping[str, Mapping[str, object]] = {}
         if step.behaviour != "plain" and send.id not in self.aborted:
             behaviour = {step.behaviour: _plain(step.behaviour_options)}
         return send.model_copy(
@@ -123,7 +124,7 @@ class _Builder:
         )
 
 
-def _plain(options: Any) -> Mapping[str, Any]:
+def _plain(options: Any) -> Mapping[str, object]:
     return dict(options.model_dump(mode="json", exclude_unset=True)) if options is not None else {}
 
 

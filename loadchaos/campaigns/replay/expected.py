@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.verdict.model import FailureResult
@@ -36,7 +35,7 @@ class ExpectedFailure:
         found = guilty_frame(failure)
         return failure.id == self.id and (not self.frame or not found or found == self.frame)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "id": self.id, "frame": self.frame, "severity": self.severity, "title": self.title,
             "evidence": {"text": self.line}, "attribution": "server", "remedy": self.remedy,

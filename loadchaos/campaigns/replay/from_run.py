@@ -30,6 +30,7 @@ from loadchaos.profile.request_trace import (
     TraceHeader,
     TraceSend,
 )
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.server.answer import SMALL_QUESTION
 
 _NEXT_WITHIN_NS = 50_000_000
@@ -61,10 +62,9 @@ def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path |
         return _trace_of_first_question(folder, ledger, scratch)
     if not folder.plan.is_file():
         raise OptionError(f"{folder.path}: the run has no plan.json, which its requests are built from")
-    plan = orjson.loads(folder.plan.read_bytes())
     try:
-        profile = from_mapping(plan["profile"], registry.traffic_registry())
-    except LoadchaosError as e:
+        profile = from_mapping(RunPlan.read(folder.plan).profile, registry.traffic_registry())
+    except (LoadchaosError, OSError, ValueError) as e:
         raise OptionError(f"{folder.path}: the plan of the run cannot be read: {e}") from e
     zero_ns = begins[0]["at_ns"] if ledger.zero_ns is None else min(ledger.zero_ns, begins[0]["at_ns"])
     causes = dict(_causes(begins, ledger.ends, profile))

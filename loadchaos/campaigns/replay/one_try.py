@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
@@ -61,7 +60,7 @@ class TryPlan:
     server: ServerChoice
     expected: ExpectedFailure
     options: Options
-    base: Mapping[str, Any]
+    base: Mapping[str, object]
     rounds: int = 1
     name: str = "replay"
     share: bool = False

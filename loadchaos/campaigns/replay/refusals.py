@@ -6,12 +6,12 @@ model, an option that it does not have.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from loadchaos.campaigns.campaign import run_facts
+from loadchaos.campaigns.campaign import server_of
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
@@ -55,7 +55,7 @@ def refuses_some(result: TryResult) -> bool:
 
 
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
-    model = str(run_facts(Path(result.folder)).get("model") or "")
+    model = server_of(Path(result.folder)).model or ""
     tls = options.tls.context()
     async with discovery_client(url, headers=headers_of_options(options), tls=tls) as client:
         for send in {send.traffic: send for send in reversed(trace.sends)}.values():
@@ -76,7 +76,7 @@ def _short_body(body: bytes) -> bytes:
     return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
 
 
-def shortened(body: dict[str, Any]) -> dict[str, Any]:
+def shortened(body: Mapping[str, object]) -> dict[str, object]:
     """Shorten a body to hardly any text and one token; its options stay."""
     found = {key: _short(value) if key in _TEXTS else value for key, value in body.items()}
     found.update({key: 1 for key in _LENGTHS if isinstance(body.get(key), int)})
@@ -85,7 +85,7 @@ def shortened(body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     if isinstance(value, str):
         return value[:_KEPT_CHARS]
     if isinstance(value, list):

@@ -15,16 +15,16 @@ _INHERITED = (
 SHARED, FRESH = "shared by tries (--share-server)", "fresh for each try"
 
 
-def settings_of(plan: TryPlan) -> dict[str, str]:
+def settings_of(plan: TryPlan) -> dict[str, str | tuple[str, ...]]:
     """Settings on which tries depend, beside their candidates. Possible secrets are slow hashes."""
     launch = plan.server.launch
     variables = {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
     variables |= launch.env if launch is not None else {}
     secret = launch_secrets(variables)
-    found = {
+    found: dict[str, str | tuple[str, ...]] = {
         "failure": plan.expected.describe(),
         "choice of servers": SHARED if plan.share else FRESH,
-        "environment": " ".join(
+        "environment": tuple(
             f"{name}={_hash(name, value) if name in secret else value}" for name, value in sorted(variables.items())
         ),
     }

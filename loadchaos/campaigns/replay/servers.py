@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -15,13 +14,14 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.profile.target import EmbeddedServer, Launch
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import free_port
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 from loadchaos.simulator.command import command as embedded_command
-from loadchaos.simulator.options import SimulatorSpec
+from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class ServerChoice:
     launch: CommandLine | None = None
     url: str | None = None
     ready_within_s: float = field(default=READY_WITHIN_S, compare=False)
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> str:
         if self.launch is None:
             return str(self.url)
         return shlex.join([*(f"{k}={v}" for k, v in self.launch.env.items()), *self.launch.argv])
 
-    def target(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"on_death": "stop"}
+    def target(self) -> dict[str, object]:
+        found: dict[str, object] = {"on_death": "stop"}
         if self.launch is not None:
             found["launch"] = {
                 "command": list(self.launch.argv), "env": dict(self.launch.env), "url": self.launch.url,
@@ -55,54 +55,46 @@ def from_launch(command: str) -> ServerChoice:
 
 def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
     """Server that the run launched itself. Raises OptionError without one; `takes_target`: --target may name one."""
-    kind = trace.header.server.get("kind")
-    data = _recorded_profile(trace.folder / "profile.yaml")
-    target = data.get("target") or {}
-    if kind in ("launched", "embedded") and target.get("launch"):  # a reproducer's profile launches an embedded server
-        return _of_launch(target["launch"], trace.header.source)
-    if kind == "embedded" and target.get("embedded"):
-        return _of_embedded(target["embedded"])
-    what = (
-        f"its server was started by somebody else ({trace.header.server.get('url')})"
-        if kind == "external"
-        else ("it does not say how its server is started")
-    )
+    kind, source = trace.header.server.get("kind"), trace.header.source
+    target = _recorded_profile(trace).get("target")
+    if isinstance(target, dict) and kind in ("launched", "embedded"):
+        if target.get("launch"):  # a reproducer's profile launches an embedded server
+            return _of_launch(target["launch"], source)
+        if kind == "embedded" and target.get("embedded") is not None:
+            return _of_embedded(EmbeddedServer.model_validate(target["embedded"]))
+    what = "it does not say how its server is started"
+    if kind == "external":
+        what = f"its server was started by somebody else ({trace.header.server.get('url')})"
     raise OptionError(
-        f"{trace.header.source}: {what}: give the command with --launch 'vllm serve MODEL --port 8000'"
+        f"{source}: {what}: give the command with --launch 'vllm serve MODEL --port 8000'"
         + (", or the URL of a running server with --target" if takes_target else "")
     )
 
 
-def recorded_parts(trace: RequestTrace) -> dict[str, Any]:
+def recorded_parts(trace: RequestTrace) -> dict[str, object]:
     """Parts of the recorded profile that a try keeps. Limits of requests, monitors."""
-    data = _recorded_profile(trace.folder / "profile.yaml")
-    found = {key: data[key] for key in ("limits", "watch") if key in data}
-    return {key: value for key, value in found.items() if REDACTED not in str(value)}
+    data = _recorded_profile(trace)
+    return {key: data[key] for key in ("limits", "watch") if key in data and REDACTED not in str(data[key])}
 
 
-def _recorded_profile(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        return {}
-    return YAML(typ="safe", pure=True).load(file.read_text("utf-8")) or {}
+def _recorded_profile(trace: RequestTrace) -> Mapping[str, object]:
+    file = trace.folder / "profile.yaml"
+    found = YAML(typ="safe", pure=True).load(file.read_text("utf-8")) if file.is_file() else None
+    return found if isinstance(found, dict) else {}
 
 
-def _of_launch(launch: Mapping[str, Any], source: str) -> ServerChoice:
+def _of_launch(launch: object, source: str) -> ServerChoice:
     if REDACTED in str(launch):
         raise OptionError(f"{source}: the launch command had a secret, which is not recorded: give it with --launch")
-    from loadchaos.profile.target import Launch
-
     found = Launch.model_validate(launch)
     line = CommandLine(tuple(found.command), dict(found.env), parse_target(found.url))
     return ServerChoice(line, None, found.ready_within, found.limits.model_dump(mode="json", exclude_none=True))
 
 
-def _of_embedded(embedded: Mapping[str, Any]) -> ServerChoice:
-    dialect = embedded.get("dialect", "vllm")
-    flags = embedded.get("flags") or {}
-    era = embedded.get("era") or "0.18"
+def _of_embedded(embedded: EmbeddedServer) -> ServerChoice:
     port = free_port()
-    spec = SimulatorSpec(dialect, era, tuple(embedded.get("defects") or ()), flags)
-    argv = embedded_command(spec, port)
+    era = embedded.era or DEFAULT_ERA[embedded.dialect]
+    argv = embedded_command(SimulatorSpec(embedded.dialect, era, embedded.defects, embedded.flags), port)
     return ServerChoice(CommandLine(tuple(argv), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
 
 

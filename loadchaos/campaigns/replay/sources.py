@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -106,7 +105,7 @@ def without_later(source: Path, trace: RequestTrace, failure: str) -> RequestTra
         return trace
 
 
-def _with_failure(trace: RequestTrace, failure: Mapping[str, Any], source: str) -> RequestTrace:
+def _with_failure(trace: RequestTrace, failure: Mapping[str, object], source: str) -> RequestTrace:
     known = trace.header.failure
     if known is None or known.get("id") != failure["id"]:
         known = failure

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadchaos.chaos import authorization
-from loadchaos.core.errors import AuthorizationError, OptionError
+from loadchaos.core.errors import OptionError
 from loadchaos.profile.profile import Profile
 from loadchaos.run.probe import ProfileFit
 
@@ -53,15 +53,8 @@ def _selected(name: str, profile: Profile, fit: ProfileFit, choice: SuiteChoice,
     if profile.schedule is not None and name not in choice.only:
         return Selected(profile, ["it runs on a schedule: loadchaos soak"])
     reasons = list(fit.lacks)
-    if choice.authorized is not None and (refusal := _refusal(url, profile.dangers(), choice.authorized)):
-        reasons.append(refusal)
+    dangers = profile.dangers()
+    if choice.authorized is not None and authorization.is_missing(url, dangers, choice.authorized):
+        allowed = f"allow it with --authorize {authorization.address(url)}"
+        reasons.append(f"it can harm the server ({'; '.join(dangers)}): {allowed}")
     return Selected(profile, reasons)
-
-
-def _refusal(url: str, dangers: Sequence[str], authorized: Sequence[str]) -> str | None:
-    try:
-        authorization.check(url, dangers, authorized)
-    except AuthorizationError:
-        shown = "; ".join(dangers)
-        return f"it can harm the server ({shown}): allow it with --authorize {authorization.address(url)}"
-    return None

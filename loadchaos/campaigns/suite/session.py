@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from loadchaos.analysis.verdict.model import CheckResult, FailureResult
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.campaigns.campaign import Campaign, counting_failures, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
-from loadchaos.core.model import Facts
+from loadchaos.core.model import Facts, ServerName
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.units import iso_utc
 from loadchaos.profile.profile import Profile
 from loadchaos.report.html import suite_page
-from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteFailure, SuiteResult
+from loadchaos.report.suite_result import ProfileRow, State, SuiteFailure, SuiteResult
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
@@ -83,11 +84,10 @@ class SuiteRecord:
         return worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
 
     def result(self, *, ended: bool) -> SuiteResult:
-        facts = self._facts
         return SuiteResult(
             schema=1,
             target=self._target,
-            server=ServerName(dialect=facts.dialect, version=facts.version, model=facts.model),
+            server=from_json(ServerName, to_json(self._facts)),
             started=self._started,
             ended=iso_utc(timespec="seconds") if ended else None,
             exit_code=self.exit_code if ended else None,
@@ -145,7 +145,7 @@ def _finished(row: ProfileRow, result: Result) -> ProfileRow:
         error=result.error,
         requests=sum(result.outcomes.values()),
         worth=verdict.worth if verdict is not None else "",
-        failures=tuple(_failure(f) for f in counting_failures(result)[:_MOST_FAILURES]),
+        failures=tuple(from_json(SuiteFailure, to_json(f)) for f in counting_failures(result)[:_MOST_FAILURES]),
         unknown=tuple(_described(c) for c in checks if c.verdict == "unknown"),
         broken=tuple(_described(c) for c in checks if c.verdict == "fail"),
     )
@@ -153,12 +153,6 @@ def _finished(row: ProfileRow, result: Result) -> ProfileRow:
 
 def _described(check: CheckResult) -> str:
     return f"{check.name}: {check.actual} (expected {check.expected})"
-
-
-def _failure(f: FailureResult) -> SuiteFailure:
-    return SuiteFailure(
-        id=f.id, title=f.title, severity=f.severity, count=f.count, known=f.known, remedy=f.remedy, incident=f.incident
-    )
 
 
 def _named(row: ProfileRow) -> str:

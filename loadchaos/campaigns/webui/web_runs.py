@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.campaigns.webui.web_searches import WebSearches
@@ -19,6 +17,7 @@ from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.load_session import WebStart
 from loadchaos.run.options import Options, locust_arguments, target_spec
+from loadchaos.run.ports import bindable_port
 from loadchaos.run.run import run
 from loadchaos.run.web_session import WebUiProcess, WebUiSettings
 
@@ -27,14 +26,6 @@ _READY_S = 30.0
 _END_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PASSWORD_BYTES = 12
-
-
-@dataclass(frozen=True)
-class WebAddress:
-    """Address that the web UI listens on."""
-
-    host: str = "127.0.0.1"
-    port: int = 8089
 
 
 class WebSession:
@@ -51,7 +42,7 @@ class WebSession:
         self._profile, self._options, self._interrupts = profile, options, interrupts
         self._print, self._print_result = print_line, print_result
 
-    async def serve(self, address: WebAddress) -> int:
+    async def serve(self, host: str, port: int) -> int:
         """Serve until a signal; returns the exit code of the last run. Raises LoadchaosError without a web UI."""
         options, profile = self._options, self._profile
         if options.master is not None:
@@ -62,15 +53,21 @@ class WebSession:
             )
         target = target_spec(profile, options)
         url = target.url or ("http://embedded-server" if target.kind == "embedded" else "http://launched-server")
+        try:
+            free = bindable_port(host, port)
+        except OSError as e:
+            raise OptionError(
+                f"--web-port {port} on {host} cannot be used ({e.strerror}): choose another port, or 0"
+            ) from None
         settings = WebUiSettings(
-            address.host,
-            _free_port(address),
+            host,
+            free,
             profile.name,
             profile.about,
             url,
             max(phase.slots for phase in profile.load),
             options.processes,
-            None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+            None if host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
         )
         home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
         ui = WebUiProcess(home, settings)
@@ -139,20 +136,6 @@ async def _wait_until_up(ui: WebUiProcess, interrupts: Interrupts) -> None:
 def _connect_host(host: str) -> str:
     """Host to connect to; loopback for a server that listens on all addresses."""
     return "127.0.0.1" if host in ("", "*", "0.0.0.0") else host
-
-
-def _free_port(address: WebAddress) -> int:
-    """Port of the address, or a free one for 0. Raises OptionError where it is taken."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("" if address.host == "*" else address.host, address.port))
-        except OSError as e:
-            raise OptionError(
-                f"--web-port {address.port} on {address.host} cannot be used ({e.strerror}): choose another port, or 0"
-            ) from None
-        return int(s.getsockname()[1])
 
 
 def _start_lines(web: WebUiSettings) -> str:

@@ -39,7 +39,7 @@ class WebSearches:
         for file in changed:
             self._read_ns[file] = _modified_ns(file)
             try:
-                data = CapacityResult.from_json(files.read(file.parent))
+                data = files.read(file.parent)
             except OptionError:  # a broken file has no page
                 continue
             self._searches[file.parent.name] = data

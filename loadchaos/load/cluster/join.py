@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -15,6 +15,7 @@ from locust import rpc as untyped
 from locust.exception import RPCError
 
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.locust_main import LOCUST
 from loadchaos.load.wire.headers import headers_from_plan
@@ -48,38 +49,37 @@ def join(
             f"no master at {host}:{port} accepted this worker within {wait_s:g} s: check that `loadchaos run --master` "
             "waits there and that no firewall blocks its port"
         )
-    plan = welcome["plan"]
-    headers_from_plan(plan.get("headers") or {}, None, os.environ)
-    if (key := plan.get("api_key_env")) and not os.environ.get(key):
+    plan = welcome.bundle.plan
+    headers_from_plan(plan.headers, None, os.environ)
+    if (key := plan.api_key_env) and not os.environ.get(key):
         raise OptionError(
             f"the run sends the API key in {key}, but that variable is not set here; keys are not sent to workers: export it"
         )
-    folder = _folder(spool, f"{Path(plan['folder']).name}-worker-{welcome['slot']}")
-    path = bundle.unpack(welcome, folder, int(welcome["slot"]))
-    load = f"{plan['profile']['name']} against {plan['base_url']}"
-    report(f"worker {welcome['slot']} of {plan['workers']}: {load}; its rows: {folder}")
+    folder = _folder(spool, f"{Path(plan.folder).name}-worker-{welcome.slot}")
+    path = bundle.unpack(welcome.bundle, folder, welcome.slot)
+    load = f"{plan.profile['name']} against {plan.base_url}"
+    report(f"worker {welcome.slot} of {plan.workers}: {load}; its rows: {folder}")
     argv = [*LOCUST, "--worker", "--headless", "--only-summary"]
     argv += ["--loglevel", "WARNING", "--master-host", host, "--master-port", str(port)]
     return argv, {"LOADCHAOS_PLAN": str(path), "LOADCHAOS_TOKEN": token}
 
 
-def _request_slot(client: Any, token: str, deadline: float, report: Callable[[str], None]) -> Mapping[str, Any] | None:
-    hello = {"token": token, "host": socket.gethostname(), "versions": messages.versions()}
+def _request_slot(client: Any, token: str, deadline: float, report: Callable[[str], None]) -> messages.Welcome | None:
+    hello = messages.Hello(token=token, host=socket.gethostname(), versions=messages.versions())
     reported = ""
     while time.monotonic() < deadline:
-        client.send(_rpc.Message(messages.HELLO, hello, _client_name(token)))
+        client.send(_rpc.Message(hello.KIND, to_json(hello), _client_name(token)))
         answer, state = None, reported
         with _gevent.Timeout(_ASK_PERIOD_S, False):
             answer = client.recv()
         if answer is None:
             state = "no master answers yet; retrying"
-        elif answer.type == messages.WELCOME:
-            found: Mapping[str, Any] = answer.data
-            return found
-        elif answer.type == messages.REFUSED:
-            raise OptionError(f"refused: {answer.data['why']}")
-        elif answer.type == messages.WAIT:
-            state = f"standing by: {answer.data['why']}"
+        elif answer.type == messages.Welcome.KIND:
+            return from_json(messages.Welcome, answer.data)
+        elif answer.type == messages.Refused.KIND:
+            raise OptionError(f"refused: {from_json(messages.Refused, answer.data).why}")
+        elif answer.type == messages.Wait.KIND:
+            state = f"standing by: {from_json(messages.Wait, answer.data).why}"
         if state != reported:
             report(state)
             reported = state

@@ -20,6 +20,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ControlRow, WorkerEvent
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.cluster.lost_workers import PhaseBegins, control_rows, missed_rows
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S
@@ -81,10 +82,10 @@ class Coordinator:
         self._began = self._ended = False
         self._unplaced: dict[str, float] = {}
         for kind, listener in (
-            (messages.HELLO, self._on_hello),
-            (messages.ROWS, self._on_rows),
-            (messages.PING, self._on_ping),
-            (messages.DONE, self._on_done),
+            (messages.Hello.KIND, self._on_hello),
+            (messages.RowPiece.KIND, self._on_rows),
+            (messages.Ping.KIND, self._on_ping),
+            (messages.Done.KIND, self._on_done),
         ):
             runner.register_message(kind, listener)
         spawn(self._run)
@@ -92,11 +93,11 @@ class Coordinator:
     # --- who comes ----------------------------------------------------------------------------------------------------
 
     def _on_hello(self, msg: Any, **_: Any) -> None:
-        data = msg.data if isinstance(msg.data, dict) else {}
-        token, host = str(data.get("token")), str(data.get("host"))
-        if (why := messages.mismatch(data.get("versions") or {})) is not None:
+        hello = from_json(messages.Hello, msg.data)
+        token, host = hello.token, hello.host
+        if (why := messages.mismatch(hello.versions)) is not None:
             self._note_unplaced(token, "refused", host, why)
-            self._send(msg.node_id, messages.REFUSED, {"why": why})
+            self._send(msg.node_id, messages.Refused(why=why))
             return
         slot = next((p for p in self._slots if p.token == token), None)
         if slot is None and not self._began:
@@ -104,11 +105,11 @@ class Coordinator:
         if slot is None:
             why = "the load began without it" if self._began else f"all {len(self._slots)} worker slots are taken"
             self._note_unplaced(token, "late" if self._began else "spare", host, why)
-            self._send(msg.node_id, messages.WAIT, {"why": why})
+            self._send(msg.node_id, messages.Wait(why=why))
             return
         slot.token, slot.host, slot.heard_at_s = token, host, time.monotonic()
         slot.state = "given" if slot.state == "free" else slot.state
-        self._send(msg.node_id, messages.WELCOME, {"slot": slot.number, **self._bundle})
+        self._send(msg.node_id, messages.Welcome(slot=slot.number, bundle=self._bundle))
 
     def _note_unplaced(self, token: str, what: WorkerEvent, host: str, why: str) -> None:
         """Record once that a worker got no slot, however often it asks."""
@@ -118,11 +119,9 @@ class Coordinator:
 
     def _slot_of(self, msg: Any) -> WorkerSlot | None:
         """Return the slot of a message's sender. Returns None if it has none any more."""
-        number = msg.data.get("slot")
-        if not isinstance(number, int) or not 0 <= number < len(self._slots):
-            return None
-        slot = self._slots[number]
-        if not slot.token or msg.data.get("token") != slot.token:
+        sender = from_json(messages.Sender, msg.data)
+        slot = self._slots[sender.slot] if 0 <= sender.slot < len(self._slots) else None
+        if slot is None or not slot.token or sender.token != slot.token:
             return None
         slot.heard_at_s, slot.client = time.monotonic(), msg.node_id
         if slot.state == "given":
@@ -138,20 +137,22 @@ class Coordinator:
     def _on_ping(self, msg: Any, **_: Any) -> None:
         now_ns = time.monotonic_ns()
         if (slot := self._slot_of(msg)) is not None:
-            self._send(slot.client, messages.PONG, {"mine_ns": msg.data["mine_ns"], "theirs_ns": now_ns})
-            self._send_commands(slot, int(msg.data.get("commands") or 0))
+            ping = from_json(messages.Ping, msg.data)
+            self._send(slot.client, messages.Pong(mine_ns=ping.mine_ns, theirs_ns=now_ns))
+            self._send_commands(slot, ping.commands)
 
     def _on_rows(self, msg: Any, **_: Any) -> None:
         slot = self._slot_of(msg)
         if slot is None or self._ended:
             return
-        part, offset = int(msg.data.get("part") or 0), int(msg.data["offset"])
+        piece = from_json(messages.RowPiece, msg.data)
+        part, offset = piece.part, piece.offset
         if part == slot.part + 1 and offset == 0:  # sent only after all of the last file was acknowledged
             self._close(slot)
             slot.part, slot.received = part, 0
         if (part, offset) == (slot.part, slot.received):
             try:
-                rows = messages.decompress(msg.data["rows"])
+                rows = messages.decompress(piece.rows)
                 self._append(slot, rows)
             except ValueError as e:
                 self._note("refused", slot, why=str(e))
@@ -160,12 +161,12 @@ class Coordinator:
                 self._end(e)
                 return
             self._phase_begins.feed(rows)
-            late_ns = time.monotonic_ns() - int(msg.data["sent_ns"])
+            late_ns = time.monotonic_ns() - piece.sent_ns
             if late_ns > SLOW_NS and not slot.slow:
                 self._note("slow", slot, why=f"its rows arrive {late_ns / 1e9:.1f} s late")
             slot.slow = late_ns > SLOW_NS
         ahead = (part, offset) > (slot.part, slot.received)
-        self._send(slot.client, messages.ACK, {"part": slot.part, "received": slot.received, "resend": ahead})
+        self._send(slot.client, messages.Ack(part=slot.part, received=slot.received, resend=ahead))
 
     def _close(self, slot: WorkerSlot) -> None:
         if slot.fd >= 0:
@@ -188,7 +189,7 @@ class Coordinator:
 
     def _on_done(self, msg: Any, **_: Any) -> None:
         if (slot := self._slot_of(msg)) is not None and slot.state != "done":
-            slot.state, slot.why = "done", str(msg.data.get("why"))
+            slot.state, slot.why = "done", from_json(messages.Done, msg.data).why
             self._note("left" if slot.why in ("done", "stopped") else "failed", slot, why=slot.why)
 
     # --- watching over them -------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class Coordinator:
 
     def _send_commands(self, slot: WorkerSlot, known: int) -> None:
         if known < len(self._commands):
-            self._send(slot.client, messages.CONTROL, {"first": known, "rows": self._commands[known:]})
+            self._send(slot.client, messages.CommandRows(first=known, rows=tuple(self._commands[known:])))
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -293,5 +294,5 @@ class Coordinator:
             }
         )
 
-    def _send(self, client: str, kind: str, data: dict[str, object]) -> None:
-        self._runner.send_message(kind, data, client_id=client)
+    def _send(self, client: str, message: messages.Message) -> None:
+        self._runner.send_message(message.KIND, to_json(message), client_id=client)

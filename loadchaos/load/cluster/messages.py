@@ -9,29 +9,116 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from loadchaos.core.model import Row
 from loadchaos.core.version import __version__
+from loadchaos.load.worker.bundle import Bundle
 
-HELLO = "loadchaos_hello"
-"""Worker to master, before Locust knows it: versions and host. Repeated until WELCOME, WAIT or REFUSED arrives."""
-WELCOME = "loadchaos_welcome"
-"""Master to worker: its slot, the plan, the server's facts, and the files that the profile names."""
-WAIT = "loadchaos_wait"
-"""Master to worker: no slot is free now; it may ask again."""
-REFUSED = "loadchaos_refused"
-"""Master to worker: it cannot take part, and the reason."""
-ROWS = "loadchaos_rows"
-"""Worker to master: a piece of its file."""
-ACK = "loadchaos_ack"
-"""Master to worker: how many bytes of its file the master has written."""
-PING = "loadchaos_ping"
-PONG = "loadchaos_pong"
-CONTROL = "loadchaos_control"
-"""Master to workers: rows of control.jsonl."""
-DONE = "loadchaos_done"
-"""Worker to master: its load has ended, and the master has every row."""
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """Worker to master, before Locust knows it. Repeated until `Welcome`, `Wait` or `Refused` arrives."""
+
+    KIND: ClassVar = "loadchaos_hello"
+    token: str
+    host: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """Master to worker: its slot, and what it needs for the load."""
+
+    KIND: ClassVar = "loadchaos_welcome"
+    slot: int
+    bundle: Bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Master to worker: no slot is free now; it may ask again."""
+
+    KIND: ClassVar = "loadchaos_wait"
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """Master to worker: it cannot take part, and the reason."""
+
+    KIND: ClassVar = "loadchaos_refused"
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender:
+    """Worker that sent a message: all but `Hello` have it, too."""
+
+    slot: int = -1
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPiece:
+    """Worker to master: a compressed piece of its file, sent at `sent_ns` of the master's clock."""
+
+    KIND: ClassVar = "loadchaos_rows"
+    part: int = 0
+    offset: int
+    rows: bytes
+    sent_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ack:
+    """Master to worker: bytes of its file that the master has written. `resend`: it misses an earlier piece."""
+
+    KIND: ClassVar = "loadchaos_ack"
+    part: int = 0
+    received: int
+    resend: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ping:
+    """Worker to master: its clock, and how many commands it has."""
+
+    KIND: ClassVar = "loadchaos_ping"
+    mine_ns: int
+    commands: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pong:
+    """Master to worker: both clocks."""
+
+    KIND: ClassVar = "loadchaos_pong"
+    mine_ns: int
+    theirs_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRows:
+    """Master to workers: rows of control.jsonl, from number `first` on."""
+
+    KIND: ClassVar = "loadchaos_control"
+    first: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Worker to master: its load has ended, and the master has every row."""
+
+    KIND: ClassVar = "loadchaos_done"
+    why: str
+    size: int = 0
+
+
+Message = Hello | Welcome | Wait | Refused | RowPiece | Ack | Ping | Pong | CommandRows | Done
 
 PIECE_BYTES = 256 * 1024
 """Largest piece of a file in one message, before compression."""
@@ -40,9 +127,7 @@ PIECE_BYTES = 256 * 1024
 class LocustRunner(Protocol):
     """The part of Locust's MasterRunner and WorkerRunner that is used here. A worker has one client, its master."""
 
-    def send_message(
-        self, msg_type: str, data: dict[str, object] | None = None, client_id: str | None = None
-    ) -> None: ...
+    def send_message(self, msg_type: str, data: object = None, client_id: str | None = None) -> None: ...
 
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
         """Call `listener(environment, msg)` for messages of a kind."""
@@ -53,7 +138,7 @@ def versions() -> dict[str, str]:
     return {"loadchaos": __version__, "locust": version("locust")}
 
 
-def mismatch(theirs: Mapping[str, object]) -> str | None:
+def mismatch(theirs: Mapping[str, str]) -> str | None:
     """Explain why a worker of these versions cannot take part, or None. Locust's messages change with minor versions."""
     for name, ours in versions().items():
         compared = 2 if name == "locust" else None

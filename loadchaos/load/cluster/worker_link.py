@@ -21,6 +21,7 @@ import orjson
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import ClockRow
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import flag, sleep, spawn
@@ -47,7 +48,7 @@ class WorkerLink:
     ) -> None:
         self.clock = MasterClock()
         self.known = flag()
-        self._runner, self._slot, self._token, self._lost = runner, slot, token, lost
+        self._runner, self._me, self._lost = runner, messages.Sender(slot=slot, token=token), lost
         self._path = RunFolder(folder).requests(slot)
         self._control = RunFolder(folder).control
         self._part = self._sent = self._acked = 0
@@ -58,9 +59,9 @@ class WorkerLink:
         self._note: Callable[[ClockRow], None] | None = None
         self._finished = False
         for kind, listener in (
-            (messages.ACK, self._on_ack),
-            (messages.PONG, self._on_pong),
-            (messages.CONTROL, self._on_control),
+            (messages.Ack.KIND, self._on_ack),
+            (messages.Pong.KIND, self._on_pong),
+            (messages.CommandRows.KIND, self._on_control),
         ):
             runner.register_message(kind, listener)
         spawn(self._ping_forever)
@@ -81,7 +82,7 @@ class WorkerLink:
             self._ship()
             self._acks.wait(SHIP_S)
         self._finished = True
-        self._send(messages.DONE, {"why": why, "size": self._size()})
+        self._send(messages.Done(why=why, size=self._size()))
         return True
 
     # --- rows to the master -----------------------------------------------------------------------------------------------
@@ -100,8 +101,8 @@ class WorkerLink:
             self._sent = self._acked  # lost in transfer, or the master is slow: it ignores rows that it has
         while self._sent - self._acked < _WINDOW_BYTES and (piece := self._piece(self._sent)):
             lag_ns = self.clock.now_ns()
-            rows = {"part": self._part, "offset": self._sent, "rows": messages.compress(piece), "sent_ns": lag_ns}
-            self._send(messages.ROWS, rows)
+            rows = messages.compress(piece)
+            self._send(messages.RowPiece(part=self._part, offset=self._sent, rows=rows, sent_ns=lag_ns))
             self._sent += len(piece)
             self._sent_at_s = time.monotonic()
 
@@ -138,12 +139,12 @@ class WorkerLink:
 
     def _on_ack(self, msg: Any, **_: Any) -> None:
         self._heard_at_s = time.monotonic()
-        if int(msg.data.get("part") or 0) != self._part:
+        ack = from_json(messages.Ack, msg.data)
+        if ack.part != self._part:
             return
-        received = int(msg.data["received"])
-        if msg.data.get("resend"):  # the master misses an earlier piece
-            self._sent = received
-        self._acked = max(self._acked, received)
+        if ack.resend:  # the master misses an earlier piece
+            self._sent = ack.received
+        self._acked = max(self._acked, ack.received)
         self._sent = max(self._sent, self._acked)
         self._acks.set()
         if not self._all_acked():
@@ -153,12 +154,13 @@ class WorkerLink:
 
     def _ping_forever(self) -> None:
         while not self._finished:
-            self._send(messages.PING, {"mine_ns": time.monotonic_ns(), "commands": self._commands})
+            self._send(messages.Ping(mine_ns=time.monotonic_ns(), commands=self._commands))
             sleep(0.05 if self.clock.samples < _FIRST_PINGS else PING_S)
 
     def _on_pong(self, msg: Any, **_: Any) -> None:
         self._heard_at_s = time.monotonic()
-        self.clock.sample(int(msg.data["mine_ns"]), int(msg.data["theirs_ns"]), time.monotonic_ns())
+        pong = from_json(messages.Pong, msg.data)
+        self.clock.sample(pong.mine_ns, pong.theirs_ns, time.monotonic_ns())
         if self.clock.samples >= _FIRST_PINGS:
             self.known.set()
         if time.monotonic() - self._clock_row_at_s > _CLOCK_ROW_S:
@@ -172,9 +174,10 @@ class WorkerLink:
 
     def _on_control(self, msg: Any, **_: Any) -> None:
         self._heard_at_s = time.monotonic()
-        if int(msg.data["first"]) > self._commands:  # an earlier one is missing: the next ping requests it
+        told = from_json(messages.CommandRows, msg.data)
+        if told.first > self._commands:  # an earlier one is missing: the next ping requests it
             return
-        new = msg.data["rows"][self._commands - int(msg.data["first"]) :]
+        new = told.rows[self._commands - told.first :]
         self._commands += len(new)
         fd = os.open(self._control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -186,8 +189,8 @@ class WorkerLink:
         """Note a sign of life from the master (Locust's heartbeat)."""
         self._heard_at_s = time.monotonic()
 
-    def _send(self, kind: str, data: dict[str, object]) -> None:
-        self._runner.send_message(kind, {**data, "slot": self._slot, "token": self._token})
+    def _send(self, message: messages.Message) -> None:
+        self._runner.send_message(message.KIND, to_json(message) | to_json(self._me))
 
 
 def _convert_part(part: Path) -> None:

@@ -5,47 +5,60 @@ No secret is in it: plan.json holds keys and headers by the names of their varia
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from loadchaos.core.errors import LedgerError, next_step
+from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
+from loadchaos.profile.run_plan import RunPlan
 
 FILES = "files"
 _MAX_BYTES = 256 * 1024 * 1024
 
 
-def pack(run_folder: Path) -> dict[str, Any]:
-    """Pack `{plan, facts, files: {name: bytes}}`. Raises LedgerError when a file cannot be read or all are too large."""
-    plan = orjson.loads((run_folder / "plan.json").read_bytes())
-    plan["tag"] = run_tag(str(plan["folder"]))
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """Plan of a run, facts of its server, and the files that the profile names, by their names in the bundle."""
+
+    plan: RunPlan
+    facts: Facts
+    files: Mapping[str, bytes]
+
+
+def pack(run_folder: Path) -> Bundle:
+    """Pack the bundle of a run. Raises LedgerError when a file cannot be read or all are too large."""
+    plan = RunPlan.read(run_folder / "plan.json")
+    data = to_json(replace(plan, tag=run_tag(plan.folder)))
     files: dict[str, bytes] = {}
-    for holder, key in _path_entries(plan):
+    for holder, key in _path_entries(data):
         holder[key] = _add_file(Path(holder[key]), files)
     if sum(map(len, files.values())) > _MAX_BYTES:
         raise LedgerError(
             f"the profile's files are larger than {_MAX_BYTES >> 20} MB, the limit for each worker: choose smaller ones"
         )
-    return {"plan": plan, "facts": orjson.loads((run_folder / "facts.json").read_bytes()), FILES: files}
+    facts = from_json(Facts, orjson.loads((run_folder / "facts.json").read_bytes()))
+    return Bundle(plan=from_json(RunPlan, data), facts=facts, files=files)
 
 
-def unpack(contents: Mapping[str, Any], folder: Path, worker: int) -> Path:
+def unpack(contents: Bundle, folder: Path, worker: int) -> Path:
     """Write the bundle to `folder` for this worker; returns plan.json's path. Raises LedgerError."""
-    plan = copy.deepcopy({**contents["plan"], "spool": str(folder), "worker": worker})
+    plan = to_json(replace(contents.plan, spool=str(folder), worker=worker))
     try:
-        for name, data in contents[FILES].items():
+        for name, data in contents.files.items():
             path = _inside(folder / FILES, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         for holder, key in _path_entries(plan):
             holder[key] = str(_inside(folder / FILES, holder[key]))
-        (folder / "facts.json").write_bytes(orjson.dumps(contents["facts"]))
+        (folder / "facts.json").write_bytes(orjson.dumps(to_json(contents.facts)))
         (folder / "plan.json").write_bytes(orjson.dumps(plan))
     except OSError as e:
         raise LedgerError(f"{folder}: cannot be written: {e.strerror}; {next_step(e)}") from e
@@ -67,9 +80,9 @@ def run_tag(folder: str) -> str:
     return hashlib.blake2b(folder.encode(), digest_size=3).hexdigest()
 
 
-def _path_entries(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield every (mapping, key) of a plan whose value is a path."""
-    if (plan.get("tls") or {}).get("ca"):
+def _path_entries(plan: Any) -> Iterator[tuple[Any, str]]:
+    """Yield every (mapping, key) of the JSON of a plan whose value is a path."""
+    if plan["tls"]["ca"]:
         yield plan["tls"], "ca"
     for holder, loc in file_names(plan["profile"], PAYLOADS):
         if loc[0] != "target" and holder[loc[-1]]:  # files that only discovery needs

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -42,6 +43,7 @@ from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import load
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.profile.steps import of_phase
 
 _NO_PLAN_PAUSE_S = 0.5
@@ -83,7 +85,7 @@ class ProfileUser(User):
 
     abstract = True
     title: ClassVar[str]
-    plan: ClassVar[dict[str, Any]]
+    plan: ClassVar[RunPlan]
     servers: ClassVar[dict[str | None, ServerState]]
     reported_errors: ClassVar[set[str]]
 
@@ -203,15 +205,16 @@ def from_profile(
         ProfileError: The profile is invalid.
     """
     profile = load(resources.profile(name), registry.traffic_registry())
-    plan = {
-        "profile": {**profile.to_json(), "load": _ENDLESS_LOAD},
-        "seed": seed,
-        "model": model,
-        "api_key_env": api_key_env,
-        "headers": dict(headers or {}),
-        "folder": "",
-        "tls": typed_json.to_json(TlsSettings(profile.target.ca, profile.target.insecure)),
-    }
+    plan = RunPlan(
+        profile={**profile.to_json(), "load": _ENDLESS_LOAD},
+        seed=seed,
+        base_url="",
+        model=model,
+        api_key_env=api_key_env,
+        headers=dict(headers or {}),
+        folder="",
+        tls=TlsSettings(profile.target.ca, profile.target.insecure),
+    )
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     attributes = {
         "abstract": False,
@@ -245,16 +248,16 @@ def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) 
         sys.exit(TargetError.exit_code)
 
 
-def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Environment) -> WorkerPlan:
+def _discover_plan(plan: RunPlan, host: str | None, environment: Environment) -> WorkerPlan:
     """Discover the server in a process of its own. Raises LoadchaosError if that fails."""
     runner = environment.runner
     if not host:
         raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")
-    headers = headers_from_plan(plan["headers"], plan["api_key_env"], os.environ)
-    request = {**plan, "base_url": host, "headers": headers}
+    headers = headers_from_plan(plan.headers, plan.api_key_env, os.environ)
+    request = replace(plan, base_url=host, headers=headers)
     finished = subprocess.run(
         [sys.executable, "-m", "loadchaos.run.discover"],
-        input=json.dumps(request),
+        input=json.dumps(typed_json.to_json(request)),
         capture_output=True,
         text=True,
         check=False,
@@ -263,5 +266,5 @@ def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Envir
         raise LoadchaosError(finished.stderr.strip().removeprefix("loadchaos: "))
     facts = typed_json.from_json(Facts, json.loads(finished.stdout))
     worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-    own = {**plan, "base_url": host, "seed": plan["seed"] + worker * _SEED_STRIDE, "tag": f"{os.getpid():x}"}
+    own = replace(plan, base_url=host, seed=plan.seed + worker * _SEED_STRIDE, tag=f"{os.getpid():x}")
     return WorkerPlan(own, facts, 0, os.environ)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -17,7 +16,6 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
-from loadchaos.core.tls import TlsSettings
 from loadchaos.core.traceparent import traceparent
 from loadchaos.load import registry, request_builder
 from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
@@ -35,7 +33,8 @@ from loadchaos.load.worker import bundle
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
-from loadchaos.profile.steps import SentSteps, is_left, of_phase
+from loadchaos.profile.run_plan import RunPlan
+from loadchaos.profile.steps import is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 DEAD_SERVER_PAUSE_S = 0.5
@@ -72,33 +71,29 @@ def user_share(total: int, worker: int, workers: int) -> int:
 class WorkerPlan:
     """The contents of plan.json and facts.json, for one worker. Raises LedgerError when they cannot be read."""
 
-    def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
+    def __init__(self, plan: RunPlan, facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
-        self.workers = int(plan.get("workers") or 1)
+        self.workers, self.seed = plan.workers, plan.seed
         if not 0 <= worker < self.workers:
             raise LedgerError(
                 f"plan.json: worker {worker} of {self.workers}: workers count from 0; start the run again"
             )
-        self.seed = int(plan["seed"])
-        resumed = plan.get("resume") or {}
-        self._resume_point = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
-        self._sent: SentSteps = resumed.get("sent") or ()
+        self._resume = plan.resume
         self.facts = facts
         # A worker on another machine has its own folder; request ids still carry the run's prefix.
-        self.folder = Path(plan.get("spool") or plan["folder"])
-        via, tls = plan.get("via"), typed_json.from_json(TlsSettings, plan.get("tls"))
-        self.target = Origin(plan["base_url"], tls.context(), (via[0], int(via[1])) if via else None)
-        self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
+        self.folder = Path(plan.spool or plan.folder)
+        self.target = Origin(plan.base_url, plan.tls.context(), plan.via)
+        self.profile: Profile = from_mapping(plan.profile, registry.traffic_registry())
         limits = self.profile.limits
         self.limits = WireTimeouts.of(limits)
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = dialect.outcome_rules
         self._keeps_streams = dialect.keeps_streams
-        self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
+        self._id_prefix = plan.tag or bundle.run_tag(str(self.folder))
         self._secrets = SecretWords(alphabets_of(facts.text), self.seed, self._id_prefix)
-        given: Mapping[str, str] = plan.get("headers") or {}
-        header_dict = headers_from_plan(given, plan.get("api_key_env"), env)
+        given = plan.headers
+        header_dict = headers_from_plan(given, plan.api_key_env, env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
@@ -110,15 +105,17 @@ class WorkerPlan:
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
         """Read the run folder's plan.json and the facts.json beside it; with `worker` None, the plan names its worker."""
         try:
-            plan = orjson.loads(path.read_bytes())
+            plan = RunPlan.read(path)
             facts = typed_json.from_json(Facts, orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
             raise LedgerError(f"{path}: the plan cannot be read: {e}; start the run again") from e
-        return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
+        number = plan.worker or 0 if worker is None else worker
+        return cls(plan, facts, number, os.environ if env is None else env)
 
     def phases(self) -> Iterator[tuple[WorkerPhase, Iterator[Step]]]:
         """Yield each phase with this worker's steps. Those of a closed phase with `for_s` never end."""
-        from_phase, behind_s = self._resume_point
+        resumed = self._resume
+        from_phase, behind_s, sent = (resumed.phase, resumed.behind_s, resumed.sent) if resumed else (0, 0.0, ())
         for number, phase in enumerate(self.profile.load):
             if number < from_phase:
                 continue
@@ -139,7 +136,7 @@ class WorkerPlan:
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
             if phase.replay is not None:
                 steps = map(with_behaviour_options, steps)
-            yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
+            yield worker_phase, (step for step in steps if is_left(step.index, sent)) if sent else steps
 
     def build_request(self, step: Step, part: str = "") -> Request:
         """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import CapacityAnswer, CapacityResult, CapacityStep, CurrentStep, Saturation
+from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, CurrentStep, Saturation
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
@@ -124,7 +124,7 @@ def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: floa
         began, ended = parse_time(step.began), parse_time(step.ended)
         if began is None or ended is None:  # of an older version
             continue
-        found = CapacityAnswer(low=proved[0], high=proved[1])
+        found = replace(data.answer, low=proved[0], high=proved[1], interval=())
         page = replace(before, steps=tuple(done), answer=found, current=CurrentStep(load=step.load))
         at_s = max(at_s, math.ceil(began.timestamp()))
         while at_s < ended.timestamp():

@@ -20,7 +20,7 @@ def render(suite: SuiteResult) -> str:
         badge=_BADGES[suite.verdict] if suite.verdict else "unknown",
         verdict=(suite.verdict or "not ended").upper(),
         target=clean(suite.target, 300),
-        server=" ".join(clean(part, 100) for part in suite.server.text),
+        server=" ".join(clean(part, 100) for part in suite.server.parts),
         times=utc_text(suite.started, suite.ended),
         badges=_BADGES,
         rows=finished,

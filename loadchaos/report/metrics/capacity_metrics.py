@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, CurrentStep
+from loadchaos.analysis.capacity.result import LATENCIES, CapacityResult, CapacityStep, CurrentStep
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import RESOURCE_TEXT, longest_steps
 from loadchaos.report.metrics.metric_table import CAPACITY_LOADS
@@ -18,7 +18,7 @@ _MET = {"met": 1, "not_met": 0}
 def capacity_families(data: CapacityResult, run: str) -> list[Metric]:
     """Build all families of the page. `current` of `data` is the step in progress."""
     page = SamplePage(run)
-    profile = Path(str(data.wanted.get("profile") or "")).stem
+    profile = Path(data.wanted.profile).stem
     page.add("loadchaos_capacity_info", [profile, data.by], 1)
     page.add("loadchaos_capacity_running", [], 0 if data.ended else 1)
     page.add("loadchaos_capacity_goal_ratio", [], data.goal)
@@ -74,11 +74,7 @@ def _step(page: SamplePage, step: CapacityStep) -> None:
         ("goodput_ratio", load, "measured"): step.goodput,
         ("goodput_ratio", load, "low"): step.goodput_low,
         ("goodput_ratio", load, "high"): step.goodput_high,
-        **{
-            ("latency_seconds", load, latency, statistic): step.figure(f"{latency}_{statistic}_s")
-            for latency in ("ttft", "itl", "tpot", "e2e")
-            for statistic in ("p50", "p99")
-        },
+        **{("latency_seconds", load, kind, statistic): step.figure(name) for name, kind, statistic in LATENCIES},
     }
     for (name, *labels), value in figures.items():
         if value is not None:

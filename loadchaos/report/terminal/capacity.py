@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
-from loadchaos.report.formatting import clean, columns, duration, short_path, wrapped
+from loadchaos.report.formatting import clean, columns, short_path, wrapped
 
 _HEAD_WIDTH = 14
 
@@ -34,19 +34,12 @@ def render(data: CapacityResult, folder: Path, *, width: int = 100) -> str:
 
 def table(data: CapacityResult) -> list[str]:
     """One row for each step, in the order of the load."""
-    heads = ("requests/s" if data.by == "rate" else "users", "status", *capacity_text.STEP_HEADS)
+    heads = ("requests/s" if data.by == "rate" else "users", "status", *capacity_text.STEP_HEADS.values())
     rows = [
         [figure(float(f"{step.load:.4g}")), capacity_text.status_text(step), *capacity_text.step_cells(step)]
         for step in data.by_load
     ]
     return columns([heads, *rows], (1,))
-
-
-def step_line(by: Unit, step: CapacityStep) -> str:
-    requests, goodput = capacity_text.step_cells(step)[:2]
-    load, status = capacity_text.load_text(by, step.load), capacity_text.status_text(step)
-    text = f"{load}: {status}, goodput {goodput}, {requests} requests"
-    return f"{text}, {duration(step.seconds)}: {clean(step.why, 300)}"
 
 
 def _files(data: CapacityResult, folder: Path) -> list[str]:

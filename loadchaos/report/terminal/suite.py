@@ -12,7 +12,7 @@ _NAME_WIDTH = 22
 
 
 def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
-    server = " ".join(clean(part, 100) for part in suite.server.text)
+    server = " ".join(clean(part, 100) for part in suite.server.parts)
     verdict = (suite.verdict or "not ended").upper()
     lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]
     lines += [f"      target: {clean(suite.target, 300)}: {server}", ""]

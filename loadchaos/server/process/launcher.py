@@ -251,7 +251,7 @@ class LaunchedServer:
         await self._order({"what": "term", "grace_s": grace_s})
         await self.wait_recorded(grace_s + 8.0)
 
-    async def stop_or_record(self, grace_s: float = KILL_GRACE_ALONE_S) -> None:
+    async def stop_or_record(self, grace_s: float) -> None:
         """Stop the server, or wait until the end of a dead one is recorded."""
         await (self.wait_recorded() if self.exit.done() else self.stop(grace_s))
 

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.findings import knee, limiting_resource, saturation
-from loadchaos.analysis.capacity.result import Knee, Saturation
+from loadchaos.analysis.capacity.result import CapacityStep, Knee, Saturation
+from loadchaos.core.typed_json import from_json
 
 QUIET = {
     "kv_usage_ratio_max": 0.2,
@@ -13,11 +14,12 @@ QUIET = {
 }
 
 
-def step(load: float, status: str = "met", **more: Any) -> dict[str, Any]:
-    return {
+def step(load: float, status: str = "met", **more: Any) -> CapacityStep:
+    data = {
         "load": load, "status": status, "requests_per_s": load, "output_tokens_per_s": 10 * load, "e2e_p50_s": 1.0,
         "tpot_p50_s": 0.01, "over": {}, "why": "", **more,
     }  # fmt: skip
+    return from_json(CapacityStep, data)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.queue_model import QueueModel, variance_to_mean
+from loadchaos.analysis.capacity.result import CapacityStep
+from loadchaos.core.typed_json import from_json
 
 
 @pytest.mark.parametrize(("load", "slack_s"), [(0.9, 20.0), (0.8, 10.0)])
@@ -24,8 +26,12 @@ def test_share_in_time_at_the_limits() -> None:
 
 
 def test_queue_model_is_made_of_overloaded_steps() -> None:
-    low = {"load": 1.0, "status": "met", "ttft_p50_s": 0.2, "queue_grows": False, "completed": 10, "completing_s": 10.0}
-    full = {"load": 9.0, "queue_grows": True, "completed": 80, "completing_s": 20.0, "completion_variation": 0.5}
+    low, full = (
+        CapacityStep(load=1.0, status="met", ttft_p50_s=0.2, completed=10, completing_s=10.0),
+        CapacityStep(
+            load=9.0, status="not_met", queue_grows=True, completed=80, completing_s=20.0, completion_variation=0.5
+        ),
+    )
     model = QueueModel.of([low, full], {"ttft": 1.0, "itl_p99": 0.1}, arrivals=1.0)
     assert model is not None
     assert (model.completed_per_s, model.variation, model.slack_s) == (4.0, 1.5, 0.8)
@@ -44,7 +50,7 @@ def test_queue_model_is_made_of_overloaded_steps() -> None:
 )
 def test_queue_model_without_sure_growth_needs_a_queue(more: dict[str, Any], rate: float | None) -> None:
     step = {"load": 9.0, "status": "not_met", "queue_grows": False, "completed": 80, "completing_s": 10.0, **more}
-    model = QueueModel.of([step], {"ttft": 1.0}, 1.0)
+    model = QueueModel.of([from_json(CapacityStep, step)], {"ttft": 1.0}, 1.0)
     assert (None if model is None else model.completed_per_s) == rate
 
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepWatch
+from loadchaos.core.typed_json import to_json
 from tests.rows import S
 
 Row = dict[str, Any]
@@ -51,7 +52,7 @@ def watched(plan: StepPlan, source: Iterator[Row]) -> StepWatch:
 
 
 def test_step_with_good_requests_is_met_at_the_first_look() -> None:
-    found = watched(GOAL, rows(lambda _: 0.1)).to_json()
+    found = to_json(watched(GOAL, rows(lambda _: 0.1)).result())
     assert (found["status"], found["leans"], found["goodput"]) == ("met", True, 1.0)
     assert 15 <= found["measured_s"] < 20
     assert found["goodput_low"] >= 0.99
@@ -60,20 +61,20 @@ def test_step_with_good_requests_is_met_at_the_first_look() -> None:
 
 
 def test_step_leaves_the_warm_up_out() -> None:
-    found = watched(GOAL, rows(lambda due_s: 3.0 if due_s < 2 else 0.1)).to_json()
+    found = to_json(watched(GOAL, rows(lambda due_s: 3.0 if due_s < 2 else 0.1)).result())
     assert (found["status"], found["goodput"]) == ("met", 1.0)
     assert found["warm_up_s"] >= 3
 
 
 def test_step_with_bad_requests_ends_early() -> None:
-    found = watched(GOAL, rows(lambda due_s: 1.5 if int(due_s * 50) % 4 == 0 else 0.1)).to_json()
+    found = to_json(watched(GOAL, rows(lambda due_s: 1.5 if int(due_s * 50) % 4 == 0 else 0.1)).result())
     assert (found["status"], found["leans"]) == ("not_met", False)
     assert found["seconds"] < 16
     assert found["over"]["ttft"] == pytest.approx(found["requests"] / 4, abs=2)
 
 
 def test_step_near_the_goal_stays_undecided() -> None:
-    found = watched(GOAL, rows(lambda due_s: 1.5 if int(due_s * 50) % 100 == 0 else 0.1)).to_json()
+    found = to_json(watched(GOAL, rows(lambda due_s: 1.5 if int(due_s * 50) % 100 == 0 else 0.1)).result())
     assert (found["status"], found["goodput"]) == ("undecided", pytest.approx(0.99, abs=0.001))
     assert found["measured_s"] >= 55
 
@@ -82,7 +83,7 @@ def test_step_with_a_growing_queue_ends_before_a_limit_is_exceeded() -> None:
     """At 5 % above the capacity, TTFT grows by 50 ms a second: 3 s is exceeded after a minute only."""
     values = {"requests_waiting": 5.0, "requests_running": 8.0}
     plan = StepPlan("rate", 200.0, 0.99, {"ttft": 3.0}, look_s=15.0, most_s=60.0)
-    found = watched(plan, rows(lambda due_s: 0.05 * due_s, rate=200.0, seconds=40.0, values=values)).to_json()
+    found = to_json(watched(plan, rows(lambda due_s: 0.05 * due_s, rate=200.0, seconds=40.0, values=values)).result())
     assert found["seconds"] < 35
     assert (found["status"], found["queue_grows"]) == ("not_met", True)
     assert found["goodput"] == 1.0
@@ -91,13 +92,13 @@ def test_step_with_a_growing_queue_ends_before_a_limit_is_exceeded() -> None:
 
 def test_step_whose_server_has_no_queue_is_not_overloaded() -> None:
     values = {"requests_waiting": 0.0, "requests_running": 8.0}
-    found = watched(GOAL, rows(lambda due_s: min(0.9, 0.05 * due_s), values=values, seconds=20)).to_json()
+    found = to_json(watched(GOAL, rows(lambda due_s: min(0.9, 0.05 * due_s), values=values, seconds=20)).result())
     assert found["status"] == "undecided"
     assert not found["queue_grows"]
 
 
 def test_step_of_a_late_client_does_not_blame_the_server() -> None:
-    found = watched(GOAL, rows(lambda _: 1.2, late_s=1.1)).to_json()
+    found = to_json(watched(GOAL, rows(lambda _: 1.2, late_s=1.1)).result())
     assert found["status"] == "client"
     assert found["why"].startswith("our own client sends late: the median delay is 1")
 
@@ -112,7 +113,7 @@ def test_step_counts_requests_that_never_end_as_not_good() -> None:
             if row["row"] != "end" or int(row["id"]) % 25:
                 yield row
 
-    found = watched(GOAL, lost(rows(lambda _: 0.1, values={"requests_waiting": 0.0}))).to_json()
+    found = to_json(watched(GOAL, lost(rows(lambda _: 0.1, values={"requests_waiting": 0.0}))).result())
     assert found["status"] == "undecided"  # they may still end well
     assert found["unfinished"] > 0.03 * found["requests"]
     assert found["goodput"] < 0.97
@@ -126,13 +127,13 @@ def without_slots(source: Iterator[Row]) -> Iterator[Row]:
 
 
 def test_step_counts_requests_that_found_no_slot_as_not_good() -> None:
-    found = watched(GOAL, without_slots(rows(lambda due_s: 0.1 if int(due_s * 50) % 20 else 3.0))).to_json()
+    found = to_json(watched(GOAL, without_slots(rows(lambda due_s: 0.1 if int(due_s * 50) % 20 else 3.0))).result())
     assert found["status"] == "not_met"
     assert found["not_sent"] > 10
 
 
 def test_step_whose_own_limit_of_requests_in_flight_was_reached_does_not_blame_the_server() -> None:
-    found = watched(GOAL, without_slots(rows(lambda _: 0.1))).to_json()
+    found = to_json(watched(GOAL, without_slots(rows(lambda _: 0.1))).result())
     assert found["status"] == "client"
     assert found["why"].startswith("our own client had as many requests in flight as it may, and did not send ")
     assert found["goodput"] < 0.9
@@ -145,19 +146,19 @@ def test_step_keeps_its_figures_while_the_load_drains() -> None:
         watch.feed(row)
         if watch.reason() is not None:
             break
-    decided = watch.to_json()
+    decided = to_json(watch.result())
     assert decided["status"] == "not_met"
     for n in range(5000):
         end_ns = (40 + n % 10) * S
         watch.feed({"row": "end", "id": str(n), "outcome": "aborted", "at_ns": end_ns, "due_ns": S, "expect": ["ok"]})
         watch.feed({"row": "heartbeat", "at_ns": end_ns, "cpu_share": 1.0})
     watch.finish()
-    assert watch.to_json() == decided
+    assert to_json(watch.result()) == decided
 
 
 def test_scout_step_is_short_and_proves_nothing() -> None:
     plan = StepPlan("rate", 50.0, 0.95, {"ttft": 1.0}, look_s=15.0, most_s=60.0, scout=True)
-    found = watched(plan, rows(lambda _: 0.1)).to_json()
+    found = to_json(watched(plan, rows(lambda _: 0.1)).result())
     assert (found["status"], found["leans"], found["scout"]) == ("undecided", True, True)
     assert found["seconds"] < 14
 
@@ -169,5 +170,5 @@ def test_step_whose_answers_lack_a_figure_names_it() -> None:
 
 
 def test_step_without_requests_is_undecided() -> None:
-    found = watched(GOAL, iter([{"row": "load", "what": "begin", "at_ns": 0}])).to_json()
+    found = to_json(watched(GOAL, iter([{"row": "load", "what": "begin", "at_ns": 0}])).result())
     assert (found["status"], found["requests"], found["leans"]) == ("undecided", 0, None)

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from bench.capacity import CASES, VirtualStep, profile_of
-from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.analysis.capacity.result import CapacityResult, SearchedPhase, SearchOptions
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.capacity import session as module
@@ -22,6 +22,7 @@ from loadchaos.campaigns.capacity.search import SearchSettings
 from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import to_json
 from loadchaos.profile.profile import Profile
 from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal.capacity import render
@@ -78,7 +79,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     folder, lines = tmp_path_factory.mktemp("whole"), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         replace_runs(patch)
-        return folder, asyncio.run(session(folder, lines).run()), lines
+        return folder, ran(session(folder, lines)), lines
+
+
+def ran(search: CapacitySession) -> dict[str, Any]:
+    found: dict[str, Any] = to_json(asyncio.run(search.run()))
+    return found
 
 
 def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
@@ -86,7 +92,10 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     assert slo is not None
     limits_s = slo.limits_s()
     search = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s)
-    given = {"search": search, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}
+    given = {
+        "search": search, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "at_least": None,
+        "wanted": SearchOptions(), "phase": SearchedPhase(), **more,
+    }  # fmt: skip
     return CapacitySession(
         Campaign(folder, lines.append),
         profile_of(CASE),
@@ -114,7 +123,7 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     settings = session(tmp_path, lines)._settings
     campaign = Campaign(tmp_path, lines.append)
     found = CapacitySession(campaign, profile, settings, Options(), SearchOutput(lines.append))
-    data = asyncio.run(found.run())
+    data = ran(found)
     assert data["answer"]["known"]
     assert len(seen) == len(data["steps"])
     assert len({pid for pid, _ in seen}) == 1
@@ -159,7 +168,7 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
         return stepped(profile, options, efficiency={"warm_cache": cached})
 
     monkeypatch.setattr(module, "run_quietly", run)
-    data = asyncio.run(session(tmp_path, []).run())
+    data = ran(session(tmp_path, []))
     assert (data["verdict"], data["exit_code"], data["ended_by"]) == (
         "unknown", 3, "step 3: the server had the prompts in its prefix cache",
     )  # fmt: skip
@@ -183,8 +192,8 @@ def test_session_goes_on_after_its_last_finished_step(
     assert "not finished" in capacity_page.render(CapacityResult.from_json(stored))
     virtual_runs.clear()
     again = session(tmp_path, [])
-    again.restore(CapacityResult.from_json(stored), stored["steps"])
-    data = asyncio.run(again.run())
+    again.restore(CapacityResult.from_json(stored))
+    data = ran(again)
     same = ("load", "status", "goodput", "requests")
     assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in whole[1]["steps"]]
     assert data["seconds"] >= stored["seconds"]
@@ -192,7 +201,7 @@ def test_session_goes_on_after_its_last_finished_step(
 
 def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
     virtual_runs[2] = lambda: Result(1, Verdict.from_json({"failures": [DEATH]}), RunFolder(tmp_path / "steps/02/run"))
-    data = asyncio.run(session(tmp_path, []).run())
+    data = ran(session(tmp_path, []))
     assert (data["verdict"], data["exit_code"], len(data["steps"])) == ("fail", 1, 2)
     assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
     assert data["failures"][0]["id"] == "engine_dead"
@@ -202,7 +211,7 @@ def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual
 
 def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
     virtual_runs[3] = lambda: Result(4, None, RunFolder(tmp_path / "steps/03/run"), "the server is not healthy")
-    data = asyncio.run(session(tmp_path, []).run())
+    data = ran(session(tmp_path, []))
     assert (data["verdict"], data["exit_code"]) == ("error", 4)
     assert data["ended_by"] == "step 3: the server is not healthy"
 
@@ -215,7 +224,7 @@ def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[
         return Result(130, Verdict.from_json({"failures": []}), RunFolder(tmp_path / "steps/02/run"))
 
     virtual_runs[2] = interrupted
-    data = asyncio.run(found.run())
+    data = ran(found)
     assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
     assert "loadchaos capacity --resume" in render(CapacityResult.from_json(data), tmp_path)
 
@@ -223,7 +232,7 @@ def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[
 def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
     assert virtual_runs == {}
     lines: list[str] = []
-    data = asyncio.run(session(tmp_path, lines, budget_s=30.0).run())
+    data = ran(session(tmp_path, lines, budget_s=30.0))
     assert (data["verdict"], data["exit_code"], data["steps"]) == ("unknown", 3, [])
     assert "capacity unknown: no step ended" in render(CapacityResult.from_json(data), tmp_path)
     assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
@@ -236,12 +245,12 @@ def test_session_with_little_time_proves_a_first_load(
     """Short steps alone would use the whole budget and prove nothing."""
 
     def spent_s(self: CapacitySession) -> float:
-        return sum(14.0 if step["scout"] else 25.0 for step in self._search.steps)
+        return sum(14.0 if step.scout else 25.0 for step in self._search.steps)
 
     monkeypatch.setattr(CapacitySession, "spent_s", property(spent_s))
     assert virtual_runs == {}
     slow = SearchSettings("rate", 1.0, 1000.0, goal=0.95, limits_s={"ttft": 1.0})
-    data = asyncio.run(session(tmp_path, [], budget_s=budget_s, search=slow).run())
+    data = ran(session(tmp_path, [], budget_s=budget_s, search=slow))
     assert (data["verdict"], data["answer"]["known"]) == ("pass", True)
     assert 4.0 <= data["answer"]["low"] < CAPACITY
     assert sum(not step["scout"] for step in data["steps"]) <= 2
@@ -256,13 +265,15 @@ def test_session_judges_the_capacity_that_is_asked_for(
     found = session(tmp_path, [], at_least=at_least)
     steps = [(20.4, "met"), (20.6, "not_met")]
     found.restore(
-        CapacityResult.from_json({"seconds": 100.0, "started": "2026-01-01T00:00:00+00:00"}),
-        [
-            {"load": load, "status": status, "leans": status == "met", "scout": False, "why": ""}
-            for load, status in steps
-        ],
+        CapacityResult.from_json(
+            {
+                "seconds": 100.0,
+                "started": "2026-01-01T00:00:00+00:00",
+                "steps": [{"load": load, "status": status, "leans": status == "met"} for load, status in steps],
+            }
+        )
     )
-    assert asyncio.run(found.run())["exit_code"] == code
+    assert ran(found)["exit_code"] == code
 
 
 def test_session_refuses_a_limit_that_no_answer_has(

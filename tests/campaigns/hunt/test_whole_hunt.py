@@ -15,9 +15,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.campaigns.hunt.journal import HuntSettings
-from loadchaos.cli.hunt import hunt, newest_hunt, stored_form, with_stored
+from loadchaos.cli.hunt import hunt, newest_hunt
 from loadchaos.cli.main import main
+from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.redact import REDACTED
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
@@ -82,11 +82,11 @@ def stored_hunt(folder: Path, *workloads: str, **more: object) -> None:
 @pytest.mark.parametrize(
     ("stored", "args", "message"),
     [
-        ({}, ["--seed", "4"], "--seed differs from that of the hunt (3); start a new hunt"),
-        ({}, ["--requests", "128"], "--requests differs from that of the hunt (64)"),
+        ({}, ["--seed", "4"], "continues a hunt with its own options: leave out --seed, or start a new hunt"),
+        ({}, ["--requests", "128"], "leave out --requests, or start a new hunt"),
         ({}, ["--genes", "genes.yaml"], "--genes differs from those of the hunt"),
-        ({}, ["--launch", "other"], "--launch differs from that of the hunt (serve --port 9)"),
-        ({"headers": [f"X-Key={REDACTED}"]}, [], "the value of the header X-Key is not stored: give it again"),
+        ({}, ["--launch", "other"], "leave out --launch, or start a new hunt"),
+        ({"headers": [f"X-Key={REDACTED}"]}, [], "--header had a secret, which is not recorded; give it again"),
         ({"api_key_env": "NOT_SET_HERE"}, [], "NOT_SET_HERE"),
     ],
 )
@@ -105,10 +105,10 @@ def test_resumed_hunt_has_the_options_of_the_stored_one(
 def test_resumed_hunt_takes_options_that_were_not_typed() -> None:
     typed = ["--launch", "serve", "--model", "m", "--parallel", "2", "--header", "X-Team=text", "--workload-time", "9s"]
     first = hunt.make_context("hunt", typed)
-    stored = stored_form(first.params)
+    stored = {name: recorded(name, value) for name, value in first.params.items()}
     assert stored["headers"] == (f"X-Team={REDACTED}",)
     again = hunt.make_context("hunt", ["--resume", "--parallel", "4", "--header", "X-Team=other"])
-    found = with_stored(again, again.params, HuntSettings(**stored))
+    found = restored(again, stored, ("seed",), "hunt")
     assert (found["model"], found["workload_time"], found["parallel"]) == ("m", 9.0, 4)
     assert found["headers"] == ("X-Team=other",)
 

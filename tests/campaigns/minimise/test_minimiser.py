@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.rare_failures import measure
+from bench.rare_failures import expected_tries, measure
 from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.ddmin import ddmin
@@ -99,7 +99,7 @@ def test_minimiser_holds_in_19_of_20_seeds(p: float) -> None:
     assert minimal >= 18
     # Every decision needs at least as many tries as Wald's bound; about 25 decisions are made.
     raised = min(0.95, 0.7 * 0.9)
-    bound = SequentialTest(raised, raised / 10, 0.1).expected_tries(raised / 10)
+    bound = expected_tries(SequentialTest(raised, raised / 10, 0.1), raised / 10)
     assert tries / 20 <= 60 * max(1.0, bound)
 
 

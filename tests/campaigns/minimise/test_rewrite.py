@@ -20,7 +20,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceAbort, TraceAttack, TraceHeader, TraceSend
 
 REPROS = Path(__file__).parents[3] / "docs" / "repros"
-FACTS = script.ScriptFacts('a "quoted" failure', "serve --port 1", "http://127.0.0.1:1")
+FACTS = script.ScriptFacts('a "quoted" failure', "http://127.0.0.1:1")
 
 
 def body(text: str = "one two three four", images: int = 0, **more: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def scripts(folder: Path) -> dict[str, Reduction]:
 @pytest.mark.parametrize("name", ["words", "images", "raw", "long", "everything"])
 def test_script_has_at_most_forty_lines_and_no_loadchaos(tmp_path: Path, name: str) -> None:
     for deadly in (True, False):
-        facts = script.ScriptFacts(FACTS.failure, FACTS.command, FACTS.url, "vllm", deadly)
+        facts = script.ScriptFacts(FACTS.failure, FACTS.url, "vllm", deadly)
         text = script.write(scripts(tmp_path)[name], facts, tmp_path).read_text()
         tree = ast.parse(text)
         names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}

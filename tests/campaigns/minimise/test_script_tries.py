@@ -122,7 +122,7 @@ def test_script_finds_answers_that_break_their_schema(embedded: str, wrong: bool
     name = store_body(tmp_path / "bodies", orjson.dumps({**body, "stream": stream}))
     sends = tuple(TraceSend(id=f"r{i}", body=name, stream=stream, outcome="wrong_output") for i in range(6))
     whole = RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path)
-    facts = ScriptFacts("x", "serve", embedded, deadly=False, check=CHECKS["schema_violated"])
+    facts = ScriptFacts("x", embedded, deadly=False, check=CHECKS["schema_violated"])
     file = write(Reduction(whole, ("serve",), ()), facts, tmp_path)
     assert len(file.read_text().splitlines()) <= 40
     server = held(tmp_path, "", dead=False)
@@ -169,20 +169,18 @@ def test_script_that_does_not_end_is_stopped_and_its_server_is_not_used_again(tm
 def test_try_by_script_says_that_the_server_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"import sys; open({str(tmp_path / 'server.log')!r}, 'a').write({OOM_LINE!r}); sys.exit(1)"
     monkeypatch.setattr("loadchaos.campaigns.minimise.validate.write", lambda *_: script(tmp_path, text))
-    found = asyncio.run(
-        try_script(candidate(1), ScriptFacts("x", "serve", "u"), OOM, tmp_path, held(tmp_path, ""), 60.0)
-    )
+    found = asyncio.run(try_script(candidate(1), ScriptFacts("x", "u"), OOM, tmp_path, held(tmp_path, ""), 60.0))
     assert (found.reproduced, found.died, found.fresh) == (True, True, False)
 
 
 def test_script_looks_for_a_dead_server_until_it_is_dead() -> None:
-    text = _script([{"words": 3, "body": {}}], 1, ScriptFacts("x", "serve", "http://127.0.0.1:1"), inline=True)
+    text = _script([{"words": 3, "body": {}}], 1, ScriptFacts("x", "http://127.0.0.1:1"), inline=True)
     assert "if BAD and not all(time.sleep(0.5) or alive() for _ in range(6)):" in text
 
 
 def test_script_has_one_client_for_all_threads() -> None:
     """A client takes some 20 ms to make: a burst of 131 would come over three seconds."""
-    text = _script([{"words": 3, "body": {}}] * 131, 1, ScriptFacts("x", "serve", "http://127.0.0.1:1"), inline=True)
+    text = _script([{"words": 3, "body": {}}] * 131, 1, ScriptFacts("x", "http://127.0.0.1:1"), inline=True)
     assert text.count("httpx.Client(") == 1
     assert "httpx.stream(" not in text
 

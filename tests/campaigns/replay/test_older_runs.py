@@ -42,4 +42,6 @@ def test_source_of_a_run_of_loadchaos_0_1_names_its_failure_and_server(run: RunF
     assert launch is not None
     assert "loadchaos.simulator.server" in launch.argv  # where today's embedded server is
     assert "near_max_oob" in launch.argv
-    assert recorded_parts(trace)["limits"]["total"]
+    limits = recorded_parts(trace)["limits"]
+    assert isinstance(limits, dict)
+    assert limits["total"]

@@ -224,7 +224,9 @@ def test_soak_killed_leaves_its_run_and_the_next_notes_both(tmp_path: Path) -> N
     assert "short: 2 runs" in (tmp_path / "runs" / "trend.html").read_text()
 
 
-@pytest.mark.parametrize("given", [["-t", "5s"], ["-t5s"], ["--duration", "5s"], ["--duration=5s"]])
+@pytest.mark.parametrize(
+    "given", [["-t", "5s"], ["-t5s"], ["--duration", "5s"], ["--duration=5s"], ["--run-time", "5s"]]
+)
 def test_soak_passes_its_own_duration_in_place_of_the_given_one(given: list[str]) -> None:
     """`run` refuses one option by two names with different values."""
     _, order = _order("soak_nightly", ("--embedded", *given, "--set", "load.0.users=1"), once=True)

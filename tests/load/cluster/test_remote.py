@@ -2,6 +2,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.typed_json import from_json
 from loadchaos.load.cluster import master as master_module
 from loadchaos.load.cluster import messages, worker_link
 from loadchaos.load.cluster.lost_workers import PhaseBegins, unsent_share
@@ -35,7 +37,7 @@ class Wire:
         self.sent: list[tuple[str, dict[str, Any], str | None]] = []
         self.listeners: dict[str, Callable[..., None]] = {}
 
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
+    def send_message(self, msg_type: str, data: Any = None, client_id: str | None = None) -> None:
         self.sent.append((msg_type, data or {}, client_id))
 
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
@@ -71,12 +73,14 @@ class Master:
         )
 
     def hello(self, token: str, **versions: str) -> tuple[str, dict[str, Any]]:
-        return self.wire.deliver(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
+        return self.wire.deliver(
+            messages.Hello.KIND, token=token, host=token, versions={**messages.versions(), **versions}
+        )
 
     def joined(self, *tokens: str) -> None:
         for slot, token in enumerate(tokens):
-            assert self.hello(token)[0] == messages.WELCOME
-            self.wire.deliver(messages.PING, client=token, slot=slot, token=token, mine_ns=7, commands=0)
+            assert self.hello(token)[0] == messages.Welcome.KIND
+            self.wire.deliver(messages.Ping.KIND, client=token, slot=slot, token=token, mine_ns=7, commands=0)
 
     def seen(self, what: str) -> list[dict[str, Any]]:
         rows = map(json.loads, (self.folder / "requests-master.jsonl").read_bytes().splitlines())
@@ -97,7 +101,7 @@ def master(tmp_path: Path) -> Master:
 
 def test_master_gives_slots_and_plan_and_begins_with_the_last_worker(master: Master) -> None:
     kind, welcome = master.hello("a")
-    assert (kind, welcome["slot"], welcome["plan"]["seed"]) == (messages.WELCOME, 0, 1)
+    assert (kind, welcome["slot"], welcome["bundle"]["plan"]["seed"]) == (messages.Welcome.KIND, 0, 1)
     assert master.hello("a")[1]["slot"] == 0, "asked again, it has the same place"
     master.joined("a")
     sleep(0.2)
@@ -111,7 +115,7 @@ def test_master_gives_slots_and_plan_and_begins_with_the_last_worker(master: Mas
 @pytest.mark.parametrize(("which", "theirs"), [("loadchaos", "0.0.9"), ("locust", "2.1.0")])
 def test_master_refuses_a_worker_of_another_version(master: Master, which: str, theirs: str) -> None:
     kind, answer = master.hello("old", **{which: theirs})
-    assert kind == messages.REFUSED
+    assert kind == messages.Refused.KIND
     assert theirs in answer["why"]
     assert "install the same version" in answer["why"]
     assert [r["what"] for r in master.seen("refused")] == ["refused"]
@@ -121,8 +125,8 @@ def test_master_refuses_a_worker_of_another_version(master: Master, which: str, 
 def test_master_lets_a_late_worker_wait_and_records_it_once(master: Master) -> None:
     master.joined("a", "b")
     wait_until(lambda: master.begun)
-    assert master.hello("c")[0] == messages.WAIT
-    assert master.hello("c")[0] == messages.WAIT
+    assert master.hello("c")[0] == messages.Wait.KIND
+    assert master.hello("c")[0] == messages.Wait.KIND
     assert [r["host"] for r in master.seen("late")] == ["c"]
 
 
@@ -133,7 +137,9 @@ def test_master_writes_rows_once_and_in_order(master: Master) -> None:
 
     def send(offset: int, rows: bytes) -> dict[str, Any]:
         data = messages.compress(rows)
-        return master.wire.deliver(messages.ROWS, slot=1, token="b", offset=offset, rows=data, sent_ns=now_ns)[1]
+        return master.wire.deliver(messages.RowPiece.KIND, slot=1, token="b", offset=offset, rows=data, sent_ns=now_ns)[
+            1
+        ]
 
     assert send(len(first), second) == {"part": 0, "received": 0, "resend": True}, "one before it is missing"
     assert send(0, first) == {"part": 0, "received": len(first), "resend": False}
@@ -147,7 +153,7 @@ def test_master_ignores_rows_of_unknown_workers(master: Master) -> None:
     before = len(master.wire.sent)
     for more in ({"slot": 0, "token": "x"}, {"slot": 9, "token": "a"}, {"slot": None, "token": "a"}):
         compress = messages.compress(ROW)
-        master.wire.listeners[messages.ROWS](
+        master.wire.listeners[messages.RowPiece.KIND](
             environment=None,
             msg=SimpleNamespace(data={"offset": 0, "rows": compress, "sent_ns": 0, **more}, node_id="s"),
         )
@@ -160,7 +166,12 @@ def test_master_records_a_slow_worker_once(master: Master) -> None:
     for n in range(2):
         long_ago = time.monotonic_ns() - 3 * master_module.SLOW_NS
         master.wire.deliver(
-            messages.ROWS, slot=0, token="a", offset=n * len(ROW), rows=messages.compress(ROW), sent_ns=long_ago
+            messages.RowPiece.KIND,
+            slot=0,
+            token="a",
+            offset=n * len(ROW),
+            rows=messages.compress(ROW),
+            sent_ns=long_ago,
         )
     assert [r["worker"] for r in master.seen("slow")] == [0]
 
@@ -169,17 +180,20 @@ def test_master_sends_commands_to_all_and_again_to_those_that_missed_some(master
     master.joined("a", "b")
     with (master.folder / "control.jsonl").open("w") as f:
         f.write('{"row":"control","at_ns":1,"what":"pause","why":""}\n')
-    wait_until(lambda: master.wire.kinds()[messages.CONTROL] == 2)
-    kind, data = master.wire.deliver(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=0)
-    assert (kind, data["first"], data["rows"][0]["what"]) == (messages.CONTROL, 0, "pause")
-    assert master.wire.deliver(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=1)[0] == messages.PONG
+    wait_until(lambda: master.wire.kinds()[messages.CommandRows.KIND] == 2)
+    kind, data = master.wire.deliver(messages.Ping.KIND, client="a", slot=0, token="a", mine_ns=7, commands=0)
+    assert (kind, data["first"], data["rows"][0]["what"]) == (messages.CommandRows.KIND, 0, "pause")
+    assert (
+        master.wire.deliver(messages.Ping.KIND, client="a", slot=0, token="a", mine_ns=7, commands=1)[0]
+        == messages.Pong.KIND
+    )
 
 
 def test_master_ends_the_load_when_all_workers_are_done(master: Master) -> None:
     master.joined("a", "b")
     wait_until(lambda: master.begun)
-    master.wire.deliver(messages.DONE, slot=0, token="a", why="done")
-    master.wire.deliver(messages.DONE, slot=1, token="b", why="done")
+    master.wire.deliver(messages.Done.KIND, slot=0, token="a", why="done")
+    master.wire.deliver(messages.Done.KIND, slot=1, token="b", why="done")
     wait_until(lambda: master.on_end)
     assert master.on_end == [None]
     assert not [r for r in master.seen("begin") if r["row"] == "missed"]
@@ -197,7 +211,7 @@ def test_master_records_an_absent_worker_and_its_missed_share(tmp_path: Path) ->
     wait_until(lambda: master.begun)
     assert master.begun == [1]
     assert [r["worker"] for r in master.seen("absent")] == [1]
-    master.wire.deliver(messages.DONE, slot=0, token="a", why="done")
+    master.wire.deliver(messages.Done.KIND, slot=0, token="a", why="done")
     wait_until(lambda: master.on_end)
     rows = [json.loads(line) for line in (tmp_path / "requests-master.jsonl").read_bytes().splitlines()]
     assert [(r["traffic"], r["why"], r["count"]) for r in rows if r["row"] == "missed"] == [("text", "worker_lost", 50)]
@@ -210,14 +224,14 @@ def test_worker_link_sends_rows_measures_the_clock_and_resends(tmp_path: Path) -
     wire, file = Wire(), tmp_path / "requests-3.jsonl"
     link = worker_link.WorkerLink(wire, tmp_path, 3, "t", lambda: None)
     file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
-    wait_until(lambda: wire.kinds()[messages.ROWS])
-    _, data, _ = next(s for s in wire.sent if s[0] == messages.ROWS)
+    wait_until(lambda: wire.kinds()[messages.RowPiece.KIND])
+    _, data, _ = next(s for s in wire.sent if s[0] == messages.RowPiece.KIND)
     assert (data["offset"], messages.decompress(data["rows"]), data["slot"]) == (0, ROW * 2, 3)
-    wire.deliver(messages.ACK, received=0, resend=True)
-    wait_until(lambda: wire.kinds()[messages.ROWS] == 2)
+    wire.deliver(messages.Ack.KIND, received=0, resend=True)
+    wait_until(lambda: wire.kinds()[messages.RowPiece.KIND] == 2)
     assert wire.sent[-1][1]["offset"] == 0
     for _ in range(8):
-        wire.deliver(messages.PONG, mine_ns=time.monotonic_ns(), theirs_ns=time.monotonic_ns() + 10**12)
+        wire.deliver(messages.Pong.KIND, mine_ns=time.monotonic_ns(), theirs_ns=time.monotonic_ns() + 10**12)
     assert link.known.is_set()
     assert abs(link.clock.offset_ns - 10**12) < 50_000_000
 
@@ -227,8 +241,8 @@ def test_worker_link_finishes_only_when_the_master_has_every_row(tmp_path: Path)
     link = worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     file.write_bytes(ROW)
     assert not link.finish("done", 0.3)
-    assert wire.kinds()[messages.DONE] == 0
-    wire.deliver(messages.ACK, received=len(ROW), resend=False)
+    assert wire.kinds()[messages.Done.KIND] == 0
+    wire.deliver(messages.Ack.KIND, received=len(ROW), resend=False)
     assert link.finish("done", 0.3)
     assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "slot": 0, "token": "t"}
 
@@ -240,10 +254,10 @@ class Through(Wire):
         super().__init__()
         self._master = master
 
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
+    def send_message(self, msg_type: str, data: Any = None, client_id: str | None = None) -> None:
         super().send_message(msg_type, data, client_id)
         kind, answer = self._master.wire.deliver(msg_type, client="a", **(data or {}))
-        if kind in (messages.ACK, messages.PONG):
+        if kind in (messages.Ack.KIND, messages.Pong.KIND):
             spawn(self._on_answer, kind, answer)
 
     def _on_answer(self, kind: str, answer: dict[str, Any]) -> None:
@@ -278,7 +292,9 @@ def test_worker_link_applies_commands_once_and_in_order(tmp_path: Path) -> None:
     worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     pause, resume = ({"row": "control", "what": w} for w in ("pause", "resume"))
     for first, commands in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
-        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": commands}))
+        wire.listeners[messages.CommandRows.KIND](
+            environment=None, msg=SimpleNamespace(data={"first": first, "rows": commands})
+        )
     written = [json.loads(line)["what"] for line in (tmp_path / "control.jsonl").read_bytes().splitlines()]
     assert written == ["pause", "resume"]
 
@@ -351,7 +367,7 @@ def test_bundle_contains_the_files_of_a_profile(tmp_path: Path) -> None:
 
 def test_bundle_refuses_to_write_outside_the_worker_folder(tmp_path: Path) -> None:
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1)
-    compress = {**bundle.pack(tmp_path), "files": {"../../evil": b"x"}}
+    compress = replace(bundle.pack(tmp_path), files={"../../evil": b"x"})
     with pytest.raises(LedgerError, match="outside"):
         bundle.unpack(compress, tmp_path / "here", 0)
 
@@ -363,12 +379,12 @@ def test_bundle_refuses_to_read_elsewhere_on_the_worker(tmp_path: Path, named: s
     plan = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "here").mkdir()
     with pytest.raises(LedgerError, match="outside"):
-        bundle.unpack({"plan": plan, "facts": {}, "files": {}}, tmp_path / "here", 0)
+        bundle.unpack(from_json(bundle.Bundle, {"plan": plan}), tmp_path / "here", 0)
 
 
 def test_master_ignores_rows_of_a_slot_that_nobody_has(master: Master) -> None:
     master.hello("x", loadchaos="other")
-    master.wire.deliver(messages.ROWS, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
+    master.wire.deliver(messages.RowPiece.KIND, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
 
 

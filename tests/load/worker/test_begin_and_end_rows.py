@@ -5,10 +5,12 @@ import pytest
 import xxhash
 
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import begin_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.run_plan import RunPlan
 
 
 def made_requests(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[Any]]:
@@ -18,7 +20,7 @@ def made_requests(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, lis
         "load": [{"users": 1, "requests": 100}],
     }  # fmt: skip
     plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(folder), "workers": 1}
-    worker = WorkerPlan(plan, Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
+    worker = WorkerPlan(from_json(RunPlan, plan), Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
     return worker, [
         worker.build_request(step) for step, _ in zip(next(iter(worker.phases()))[1], range(20), strict=False)
     ]

@@ -9,10 +9,12 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.run_plan import RunPlan
 
 _gevent = cast("Any", gevent)
 
@@ -30,7 +32,7 @@ def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
         "load": [{"users": 1, "requests": 100}],
     }  # fmt: skip
     plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(tmp_path), "workers": 1}
-    worker = WorkerPlan(plan, Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
+    worker = WorkerPlan(from_json(RunPlan, plan), Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
     _, steps = next(iter(worker.phases()))
 
     def one() -> str:

@@ -16,6 +16,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts
 from loadchaos.core.session_ids import place_of
+from loadchaos.core.typed_json import from_json
 from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.answer_reader import AnswerReader
@@ -27,6 +28,7 @@ from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.profile.steps import of_phase
 from loadchaos.run import rebuild
 from tests.http_server import Asked, Handler, serving
@@ -196,7 +198,7 @@ def runner(
     """Run one session with replies that `send` gives: (last reply, rows)."""
     profile = {"name": "t", "traffic": [traffic("talk", more, **options)], "load": [{"users": 1, "requests": 1}]}
     data = {"profile": profile, "seed": 1, "base_url": "http://h", "folder": str(folder), "api_key_env": "KEY"}
-    plan = WorkerPlan(data, FACTS, 0, {"KEY": "sk-of-ours-1234"})
+    plan = WorkerPlan(from_json(RunPlan, data), FACTS, 0, {"KEY": "sk-of-ours-1234"})
     control, rows = Control(Tail(folder / "control.jsonl")), list[Any]()
     answer = AnswerReader(AnswerRules(contract=AnswerContract(), answers=1), asked_stream=False, declared_stream=False)
     message = {"content": "fine, sk-of-ours-1234", **({"tool_calls": [call]} if call else {})}

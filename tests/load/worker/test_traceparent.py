@@ -3,9 +3,11 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.load.registry import full_registry
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
+from loadchaos.profile.run_plan import RunPlan
 from loadchaos.profile.steps import steps
 
 TRAFFIC = [{"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}]
@@ -18,7 +20,7 @@ def heads(folder: Path, **parts: Any) -> list[bytes]:
     plan = {
         "profile": profile.to_json(), "seed": 0, "workers": 1, "folder": str(folder), "base_url": "http://127.0.0.1:1",
     }  # fmt: skip
-    worker = WorkerPlan(plan, Facts("http://x", "http://x", "vllm"), 0, {})
+    worker = WorkerPlan(from_json(RunPlan, plan), Facts("http://x", "http://x", "vllm"), 0, {})
     return [worker.build_request(step).head for step in steps(profile, 0)]
 
 

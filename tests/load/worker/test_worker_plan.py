@@ -2,7 +2,9 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.run_plan import RunPlan
 
 
 @pytest.mark.parametrize(("worker", "workers"), [(1, 1), (2, 2), (-1, 2)])
@@ -20,4 +22,4 @@ def test_worker_outside_its_count_is_refused(worker: int, workers: int) -> None:
     }
     facts = Facts("http://x", "http://x", "vllm")
     with pytest.raises(LedgerError, match=f"worker {worker} of {workers}"):
-        WorkerPlan(plan, facts, worker, {})
+        WorkerPlan(from_json(RunPlan, plan), facts, worker, {})

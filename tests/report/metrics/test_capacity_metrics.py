@@ -79,7 +79,7 @@ def test_search_serves_what_was_published_last() -> None:
     metrics = SearchMetrics("capacity-1", 0)
     try:
         for load in (5.0, 6.0):
-            metrics.publish(search_data(ended=False, current={"load": load, "requests": 3, "goodput": 0.5}))
+            metrics.publish(search_result(ended=False, current={"load": load, "requests": 3, "goodput": 0.5}))
         with urllib.request.urlopen(metrics.url, timeout=5) as answer:
             text = answer.read().decode()
         samples = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}
