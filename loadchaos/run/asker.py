@@ -19,7 +19,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.contract import AnswerContract
+from loadchaos.load.wire.contract import AnswerContract, asked_tokens
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
@@ -43,7 +43,7 @@ class HttpAsker:
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
-        rules = AnswerRules(dialect.outcome_rules, answers=options.get("answers"))
+        rules = AnswerRules(dialect.outcome_rules, answers=options.get("answers"), most_tokens=asked_tokens(body))
         reading = _Reading(url, rules, stream=options.get("stream", False))
         headers = {**reading.endpoint.headers, "content-type": reading.endpoint.content_type}
         try:

@@ -57,7 +57,8 @@ def ask(url: str, dialect: Dialect, *, stream: bool, **options: Any) -> Answer:
     async def send() -> Answer:
         async with bounded_http.client() as http:
             asker = HttpAsker(http, dialect)
-            return await asker.ask(f"{url}/v1/chat/completions", b"{}", limit_s=60.0, stream=stream, **options)
+            body = b'{"max_tokens":32}'
+            return await asker.ask(f"{url}/v1/chat/completions", body, limit_s=60.0, stream=stream, **options)
 
     return asyncio.run(send())
 

@@ -33,37 +33,37 @@ _UNNAMED = re.compile(r"unexplained|^alive_but_hung$|^server_unreachable$")
 
 
 @dataclass(frozen=True)
-class Cause:
-    """Who caused a failure, and what shows it."""
+class FailureCause:
+    """Cause of a failure, and what shows it."""
 
     who: Who
     why: str
 
 
-def cause_of(failure: FailureResult | IncidentRecord) -> Cause:
+def cause_of(failure: FailureResult | IncidentRecord) -> FailureCause:
     shown, attribution = failure.evidence, failure.attribution
     words = f"{failure.title}\n{shown.text or ''}"
     if attribution in _ATTACKS:
-        return Cause("attack", _ATTACKS[attribution])
+        return FailureCause("attack", _ATTACKS[attribution])
     if attribution == "load":
-        return Cause("load", "it works, and answers in order")
+        return FailureCause("load", "it works, and answers in order")
     if any(_STOPPED.search(sign) for sign in failure.signs):
-        return Cause("outside", next(sign for sign in failure.signs if _STOPPED.search(sign)))
+        return FailureCause("outside", next(sign for sign in failure.signs if _STOPPED.search(sign)))
     if failure.severity == "startup":
-        return Cause("start", "it ended before it was ready")
+        return FailureCause("start", "it ended before it was ready")
     if failure.id == "answers_filtered":
-        return Cause("policy", "the finish_reason of the answers")
+        return FailureCause("policy", "the finish_reason of the answers")
     if failure.id in _REFUSED or _CLIENT_ERROR.match(failure.title):
         if _POLICY.search(words):
-            return Cause("policy", "the words of the refusal")
-        return Cause("request", "it was refused with a status of the 400s, in the words above")
+            return FailureCause("policy", "the words of the refusal")
+        return FailureCause("request", "it was refused with a status of the 400s, in the words above")
     if _UNNAMED.search(failure.id):
-        return Cause("unknown", "no log and no answer names it")
+        return FailureCause("unknown", "no log and no answer names it")
     if failure.layer in _LAYERS:
-        return Cause(_LAYERS[failure.layer], _shown_by(shown))
+        return FailureCause(_LAYERS[failure.layer], _shown_by(shown))
     if shown.source is None:
-        return Cause("unknown", "nothing shows it")
-    return Cause("server", _shown_by(shown))
+        return FailureCause("unknown", "nothing shows it")
+    return FailureCause("server", _shown_by(shown))
 
 
 def _shown_by(shown: Evidence) -> str:
