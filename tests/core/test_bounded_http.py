@@ -1,14 +1,12 @@
 """Answers are bounded in time and size, on raw sockets."""
 
 import asyncio
-import contextlib
 import gzip
 import resource
 import socket
-import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -17,27 +15,7 @@ from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
 from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery.client import DiscoveryClient
-
-Answer = Callable[[socket.socket], None]
-
-
-@contextlib.contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """A server that answers each connection once, in threads."""
-
-    def handle(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.recv(1 << 16)
-            answer(connection)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=handle, args=[server.accept()[0]], daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+from tests.raw_sockets import ConnectionServer, Handler
 
 
 def head(length: int, *more: str) -> bytes:
@@ -45,6 +23,7 @@ def head(length: int, *more: str) -> bytes:
 
 
 def drips_body(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     connection.sendall(head(1000))
     while True:
         connection.sendall(b"x")
@@ -52,24 +31,28 @@ def drips_body(connection: socket.socket) -> None:
 
 
 def drips_head(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     for byte in head(1000):
         connection.sendall(bytes([byte]))
         time.sleep(0.05)
 
 
 def huge(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     connection.sendall(head(600 << 20))
     for _ in range(600):
         connection.sendall(b"x" * (1 << 20))
 
 
 def gzip_bomb(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     packer = zlib.compressobj(9, wbits=31)
     data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
     connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
 
 
 def packed(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     data = gzip.compress(b'{"a": 1}')
     connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
 
@@ -83,7 +66,7 @@ def packed(connection: socket.socket) -> None:
         (gzip_bomb, bounded_http.TooLargeError),
     ],
 )
-def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exception]) -> None:
+def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
     limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
 
     async def story(url: str) -> None:
@@ -92,9 +75,9 @@ def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exc
                 await bounded_http.request(http, "GET", url, limit_s=limit_s)
 
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    with serving(answer) as url:
-        asyncio.run(story(url))
-    assert time.monotonic() - begin < 15.0
+    with ConnectionServer(answer) as server:
+        asyncio.run(story(server.url))
+        assert time.monotonic() - begin < 15.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
@@ -104,8 +87,8 @@ def test_bounded_request_unpacks_an_answer() -> None:
             answer = await bounded_http.request(http, "GET", url, limit_s=5.0)
         assert (answer.status, answer.text) == (200, '{"a": 1}')
 
-    with serving(packed) as url:
-        asyncio.run(story(url))
+    with ConnectionServer(packed) as server:
+        asyncio.run(story(server.url))
 
 
 class EndlessBody(httpx.AsyncByteStream):
@@ -141,5 +124,5 @@ def test_discovery_has_a_total_limit() -> None:
             with pytest.raises(TargetError, match=r"was not identified within 30 min"):
                 await client.ask("GET", "/x")
 
-    with serving(packed) as url:
-        asyncio.run(story(url))
+    with ConnectionServer(packed) as server:
+        asyncio.run(story(server.url))

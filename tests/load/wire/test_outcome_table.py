@@ -11,6 +11,7 @@ from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
 from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
+from tests.raw_sockets import chunk, reset
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}
 """No byte of an answer came."""
@@ -46,7 +47,7 @@ def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
 
 
 def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> None:
-    reply = ask(server.url("good"))
+    reply = ask(server.url_of("good"))
     assert (reply["status"], reply["request_id"], reply["finish_reason"]) == (200, "req-9", "stop")
     assert (reply["prompt_tokens"], reply["completion_tokens"], reply["cached_tokens"], reply["chunks"]) == (
         17,
@@ -62,11 +63,11 @@ def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> N
 
 def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Any) -> None:
     server.modes["slow_answer"] = _in_two_parts()
-    reply = ask(server.url("slow_answer"))
+    reply = ask(server.url_of("slow_answer"))
     assert reply["first_token_ns"] is not None
     assert reply["first_answer_ns"] is not None
     assert reply["first_token_ns"] < reply["first_answer_ns"]
-    only = ask(server.url("reasoning_only"))
+    only = ask(server.url_of("reasoning_only"))
     assert only["detail"]["reasoning_only"] is True
     assert only["first_answer_ns"] is None
 
@@ -86,30 +87,30 @@ def _in_two_parts() -> Callable[[Any], None]:
 
 def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Any) -> None:
     server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
-    reply = ask(server.url("two"), limits=SHORT)
+    reply = ask(server.url_of("two"), limits=SHORT)
     assert reply["outcome"] == "stream_error"
     assert reply["error"] == "boom"
     assert any(e.startswith("stalled") for e in reply["evidence"])
 
 
 def test_outcome_error_keeps_body_and_code(server: Any) -> None:
-    reply = ask(server.url("status_500_json"))
+    reply = ask(server.url_of("status_500_json"))
     assert reply["error"] is not None
     assert "EngineCore encountered" in reply["error"]
     assert reply["error_code"] == 500
-    assert ask(server.url("status_500_text"))["error"] == "Internal Server Error"
+    assert ask(server.url_of("status_500_text"))["error"] == "Internal Server Error"
 
 
 def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
     unknown = AnswerRules(plain_validation=frozenset({400, 413, 422}))
-    assert ask(server.url("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
-    assert ask(server.url("status_404"), judged_by=unknown)["outcome"] == "http_error"
-    assert ask(server.url("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
+    assert ask(server.url_of("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
+    assert ask(server.url_of("status_404"), judged_by=unknown)["outcome"] == "http_error"
+    assert ask(server.url_of("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
 
 
 def test_outcome_rules_allow_no_done_and_an_empty_answer(server: Any) -> None:
-    assert ask(server.url("good_no_done"), judged_by=rules(sends_done=False))["outcome"] == "ok"
-    reply = ask(server.url("no_token_stop"), judged_by=rules(allow_empty=True))
+    assert ask(server.url_of("good_no_done"), judged_by=rules(sends_done=False))["outcome"] == "ok"
+    reply = ask(server.url_of("no_token_stop"), judged_by=rules(allow_empty=True))
     assert (reply["outcome"], reply["detail"]["no_text"]) == ("ok", True)
 
 
@@ -121,19 +122,20 @@ def test_outcome_without_a_listener_is_connect_error(server: Any, unused_port: i
 def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
     def drip(peer: Any) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        while not server.release.wait(0.02):
+        while True:  # until the client closes
             peer.sendall(b": ping\n\n")
+            time.sleep(0.02)
 
     server.modes["drip"] = drip
-    reply = ask(server.url("drip"), limits=WireTimeouts(total_ns=200_000_000))
+    reply = ask(server.url_of("drip"), limits=WireTimeouts(total_ns=200_000_000))
     assert reply["outcome"] == "timeout"
 
 
 def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
-    assert ask(server.url("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
+    assert ask(server.url_of("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
     assert (
-        ask(server.url("utf8_split"))["text"]
-        == ask(server.url("whole_utf8_split"), stream=False)["text"]
+        ask(server.url_of("utf8_split"))["text"]
+        == ask(server.url_of("whole_utf8_split"), stream=False)["text"]
         == "日本語🙂é"
     )
 
@@ -143,7 +145,7 @@ def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
 )
 def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
     for url, stream in ((mode, True), (f"whole_{mode}", False)):
-        reply = ask(server.url(url), stream=stream)
+        reply = ask(server.url_of(url), stream=stream)
         assert (reply["prompt_tokens"], reply["completion_tokens"]) == counted
 
 
@@ -159,7 +161,7 @@ def test_outcome_page_of_the_docs_is_current() -> None:
 
 def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any) -> None:
     def detail(mode: str) -> dict[str, Any]:
-        found = ask(server.url(mode))["detail"]
+        found = ask(server.url_of(mode))["detail"]
         return {k: v for k, v in found.items() if k not in ("connect_ns", "send_ns")}  # both are noted when slow
 
     assert detail("content_empty_in_every_chunk") == {"no_text": True}
@@ -180,14 +182,14 @@ def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any
 
 def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> None:
     server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
-    reply = ask(server.url("quoting"))
+    reply = ask(server.url_of("quoting"))
     assert (reply["outcome"], reply["error"], reply["text"], reply["chunks"]) == (
         "wrong_output",
         "text follows the [DONE] of its answer",
         "Hello!",
         3,
     )
-    another = ask(server.url("tokens_of_another_after_done"))
+    another = ask(server.url_of("tokens_of_another_after_done"))
     assert (another["text"], another["completion_tokens"]) == ("Hello!", 3)
 
 
@@ -201,7 +203,7 @@ def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
     def act(peer: Any) -> None:
         peer.sendall(misbehaving.stream(end=b""))
         for word in ("a", "b", "c"):
-            peer.sendall(misbehaving.chunk(frame(delta(content=word))))
+            peer.sendall(chunk(frame(delta(content=word))))
             time.sleep(0.01)
         time.sleep(0.3)
         then(peer)
@@ -211,7 +213,7 @@ def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def _finish(peer: Any) -> None:
     for part in (frame(delta(content="d")), STOP, usage(9, 4), DONE):
-        peer.sendall(misbehaving.chunk(part))
+        peer.sendall(chunk(part))
     peer.sendall(b"0\r\n\r\n")
 
 
@@ -219,9 +221,9 @@ def _finish(peer: Any) -> None:
     ("then", "outcome"),
     [
         (_finish, "ok"),
-        (misbehaving.reset, "reset"),
+        (reset, "reset"),
         (misbehaving.close, "reset"),
-        (lambda peer: peer.sendall(misbehaving.chunk(frame(misbehaving.error("boom")))), "stream_error"),
+        (lambda peer: peer.sendall(chunk(frame(misbehaving.error("boom")))), "stream_error"),
         (lambda peer: peer.sendall(b"0\r\n\r\n"), "truncated"),
         (lambda peer: time.sleep(1), "stalled"),
     ],
@@ -229,7 +231,7 @@ def _finish(peer: Any) -> None:
 def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[Any], None], outcome: str) -> None:
     server.modes["frozen"] = _frozen(then)
     limits = WireTimeouts(between_bytes_ns=290_000_000 if outcome == "stalled" else 5_000_000_000)
-    reply = ask(server.url("frozen"), limits=limits)
+    reply = ask(server.url_of("frozen"), limits=limits)
     assert reply["outcome"] == outcome
     gaps = _gaps_s(reply)
     assert len(gaps) == 3
@@ -239,10 +241,10 @@ def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[
 
 def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> None:
     def act(peer: Any) -> None:
-        _frozen(lambda peer: peer.sendall(misbehaving.chunk(frame(delta(content="d")))))(peer)
-        misbehaving.reset(peer)
+        _frozen(lambda peer: peer.sendall(chunk(frame(delta(content="d")))))(peer)
+        reset(peer)
 
     server.modes["frozen_before"] = act
-    reply = ask(server.url("frozen_before"))
+    reply = ask(server.url_of("frozen_before"))
     assert reply["outcome"] == "reset"
     assert len(_gaps_s(reply)) == 3
