@@ -18,9 +18,7 @@ def without(history: History, row: str, what: str | None = None) -> Any:
 
 def healthy(history: History) -> Any:
     history.images = 1
-    history.begin()
-    history.attacked("reset_mm_cache", [])
-    return history.work(30, traffic="images").end()
+    return history.begin().attacked("reset_mm_cache", []).work(30, traffic="images").end()
 
 
 def case_no_end(h: Any) -> Any:
@@ -46,9 +44,7 @@ def case_half_missed(h: Any) -> Any:
 
 
 def case_shed(h: Any) -> Any:
-    h.begin().work(20)
-    h.answer(h.send(6), "shed", status=503)
-    return h.end()
+    return h.begin().work(20).answer(h.send(6), "shed", status=503).end()
 
 
 def case_locust_crashed(h: Any) -> Any:
@@ -62,8 +58,7 @@ def case_no_load_end(h: Any) -> Any:
 
 
 def case_unfinished(h: Any) -> Any:
-    h.begin().work(30)
-    h.send(1)
+    h.begin().work(30).send(1)
     return h.end()
 
 
@@ -173,8 +168,7 @@ def test_judge_leaves_failed_attacks_unknown(history: History) -> None:
     history.begin()
     base = {"attack": "reset_mm_cache", "n": 1, "replica": "server", "effects": []}
     history.add("attack", what="begin", ok=None, **base)
-    history.add("attack", what="end", ok=False, status=404, **base)
-    history.work(30).end()
+    history.add("attack", what="end", ok=False, status=404, **base).work(30).end()
     verdict = history.verdict(attacks=["reset_mm_cache", "reset_mm_cache"])  # twice in the profile, one in the ledger
     assert history.unknowns(verdict) == {"attack reset_mm_cache"}
     assert sum(check["name"] == "attack reset_mm_cache" for check in verdict["checks"]) == 1
@@ -225,20 +219,15 @@ def test_judge_voids_latency_of_a_slow_generator_only(history: History) -> None:
 
 
 def test_judge_fails_an_interrupted_run_with_the_signals_code(history: History) -> None:
-    ids = history.begin().work(5).send(3)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2)
-    history.add("run", what="interrupted", signal="SIGINT")
-    history.end(exit_code=130, why="SIGINT")
-    verdict = history.verdict()
+    history.begin().work(5).miss().idle(2).add("run", what="interrupted", signal="SIGINT")
+    verdict = history.end(exit_code=130, why="SIGINT").verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 130)
 
 
 def test_judge_exits_4_only_while_nothing_was_sent(history: History) -> None:
-    history.begin().end(exit_code=4, why="401")
-    assert history.verdict()["exit_code"] == 4
+    assert history.begin().end(exit_code=4, why="401").verdict()["exit_code"] == 4
     history.rows = [r for r in history.rows if r["row"] != "run" or r["what"] != "end"]
-    history.work(10).end(exit_code=4, why="401")
-    assert history.verdict()["exit_code"] == 3
+    assert history.work(10).end(exit_code=4, why="401").verdict()["exit_code"] == 3
 
 
 # --- a false pass must be impossible ------------------------------------------------------------------------------------
@@ -253,8 +242,7 @@ def test_judge_passes_no_prefix_of_a_run(history: History) -> None:
 
 def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], Any]) -> None:
     history = make_history()
-    ids = history.begin().work(10).send(5)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    history.begin().work(10).miss(5).idle(2).end()
     for kind in sorted({r["row"] for r in history.rows}):
         judge = Judge(Terms("test"))
         for row in history.rows:
@@ -264,8 +252,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
 
 
 def test_judge_is_deterministic(history: History) -> None:
-    ids = history.begin().work(5).send(5)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    history.begin().work(5).miss(5).idle(2).end()
     assert history.verdict() == history.verdict()
     judge = Judge(Terms("test"))
     for row in history.rows:

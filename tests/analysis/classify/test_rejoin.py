@@ -2,11 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.analysis.classify.rejoin import rejoin
-from loadchaos.cli.main import main
 from loadchaos.core.whole_lines import WholeLine
+from tests.invoking import output_of
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
@@ -15,8 +14,7 @@ CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache
 
 def only_failure(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
     (tmp_path / "x.log").write_text("\n".join(lines) + "\n")
-    result = CliRunner().invoke(main, ["classify", "--json", str(tmp_path / "x.log")])
-    [failure] = json.loads(result.output)
+    [failure] = json.loads(output_of("classify", "--json", tmp_path / "x.log", code=1))
     return failure["id"], failure["title"], failure["evidence"]["line"], len(failure["frames"])
 
 

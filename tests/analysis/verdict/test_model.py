@@ -27,9 +27,7 @@ def test_missing_verdict_is_unknown_and_fits_the_schema() -> None:
 
 
 def test_verdict_of_a_run_is_read_back_whole(history: Any) -> None:
-    ids = history.begin().work(10).send(3)
-    history.serve(0.2).log(history.MISS).die(ids).idle(3).end()
-    written = history.verdict()
+    written = history.begin().work(10).miss().idle(3).end().verdict()
     read = Verdict.from_json(written)
     assert read.to_json() == written
     assert list(read.to_json()) == list(written)
