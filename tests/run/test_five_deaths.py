@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.rows import S
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Start, StartSim
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}]
@@ -103,7 +103,7 @@ def test_on_death_restart_reports_each_death_separately(start: Start) -> None:
     run.all_gone()
 
 
-def test_on_death_wait_reports_each_death_separately(start: Start, sim: Callable[..., Sim], unused_port: int) -> None:
+def test_on_death_wait_reports_each_death_separately(start: Start, sim: StartSim, unused_port: int) -> None:
     flags = ("--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0", "--port", str(unused_port))
     planted = ("--defect", "near_max_oob", *flags)
     servers = [sim(*planted)]

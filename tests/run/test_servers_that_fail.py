@@ -1,12 +1,11 @@
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Start, StartSim
 from tests.run.foreign_server import ForeignServer, serving
 from tests.waiting import until
 
@@ -53,9 +52,9 @@ def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Start,
 
 
 @pytest.mark.slow
-def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: Callable[..., Sim]) -> None:
+def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: StartSim) -> None:
     other = sim()
-    port = int(other.url.rsplit(":", 1)[1])
+    port = other.port
     run = start(target=launching(served(port), port))
     assert run.ends() == 2
     assert f"another server already listens on {other.url}" in run.output
@@ -88,7 +87,7 @@ def test_server_outside_the_launched_process_is_tested_with_a_note(start: Start,
 
 
 @pytest.mark.slow
-def test_external_server_that_dies_of_the_first_request_is_named(start: Start, sim: Callable[..., Sim]) -> None:
+def test_external_server_that_dies_of_the_first_request_is_named(start: Start, sim: StartSim) -> None:
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
     run = start("--target", server.url, "--server-log", str(server.log))
     assert run.ends() == 4

@@ -118,16 +118,13 @@ def fake_nvml() -> types.ModuleType:
     return module
 
 
-def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
 
-    async def story() -> None:
-        watch = NvmlMonitor(rows.append)
-        watch.start()
-        await rows.until(lambda: any(r["values"]["gpu_xid_last"] == 79 for r in rows.of("device", device="gpu1")))
-        await watch.stop()
-
-    asyncio.run(story())
+    watch = NvmlMonitor(rows.append)
+    watch.start()
+    await rows.until(lambda: any(r["values"]["gpu_xid_last"] == 79 for r in rows.of("device", device="gpu1")))
+    await watch.stop()
     assert rows.of("device", device="gpu1")[0]["name"] == "NVIDIA H1"
     assert values(rows, "gpu0")["gpu_power_w"] == 300
     assert "gpu_power_w" not in values(rows, "gpu1")

@@ -124,20 +124,17 @@ async def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -
         assert rows.of("gap", source="watch")[0]["seconds"] > 1
 
 
-def test_event_loop_lag_records_a_changed_wall_clock(
+async def test_event_loop_lag_records_a_changed_wall_clock(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("probe", ok=True))
-            real = time.time
-            monkeypatch.setattr("time.time", lambda: real() - 3600)
-            await rows.until(lambda: any("wall clock" in g["why"] for g in rows.of("gap", source="watch")))
-            before = len(rows)
-            await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
-
-    asyncio.run(story())
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("probe", ok=True))
+        real = time.time
+        monkeypatch.setattr("time.time", lambda: real() - 3600)
+        await rows.until(lambda: any("wall clock" in g["why"] for g in rows.of("gap", source="watch")))
+        before = len(rows)
+        await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
     reasons = [g["why"] for g in rows.of("gap", source="watch") if "wall clock" in g["why"]]
     assert reasons == ["the wall clock was set by -3600.0 s"]
     times = [r["at_ns"] for r in rows]

@@ -113,21 +113,18 @@ def test_process_monitor_leaves_out_a_child_that_has_not_begun_its_program(monke
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_processes_end_when_they_are_cancelled_while_the_root_changes(rows: Any, turns: int) -> None:
+async def test_processes_end_when_they_are_cancelled_while_the_root_changes(rows: Any, turns: int) -> None:
     """A server that comes back at the end of a run: `set_pid`, and `cancel` some turns of the loop later."""
 
-    async def story() -> bool:
-        watch = ProcessMonitor("a", ROLES, rows.append, Redactor([]))
-        task = asyncio.create_task(watch.run())
-        await asyncio.sleep(0.1)
-        watch.set_pid(os.getpid())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task], timeout=2 * processes.POLL_S + 1)
-        ended = task.done()
-        task.cancel()
-        await asyncio.wait([task])
-        return ended
-
-    assert asyncio.run(story())
+    watch = ProcessMonitor("a", ROLES, rows.append, Redactor([]))
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.1)
+    watch.set_pid(os.getpid())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=2 * processes.POLL_S + 1)
+    ended = task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert ended
