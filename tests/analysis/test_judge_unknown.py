@@ -21,21 +21,21 @@ def healthy(history: History) -> Any:
     return history.begin().attacked("reset_mm_cache", []).work(30, traffic="images").end()
 
 
-def case_no_end(h: Any) -> Any:
+def case_no_end(h: History) -> Any:
     return without(healthy(h), "run", "end")
 
 
-def case_interrupted(h: Any) -> Any:
+def case_interrupted(h: History) -> Any:
     h = healthy(h)
     h.rows.append({"row": "run", "at_ns": h.now, "what": "interrupted", "signal": "SIGINT"})
     return h
 
 
-def case_no_request(h: Any) -> Any:
+def case_no_request(h: History) -> Any:
     return h.begin().idle(10).end()
 
 
-def case_half_missed(h: Any) -> Any:
+def case_half_missed(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         -3, {"row": "missed", "at_ns": h.now, "traffic": "images", "phase": 0, "why": "no_slot", "count": 200}
@@ -43,30 +43,30 @@ def case_half_missed(h: Any) -> Any:
     return h
 
 
-def case_shed(h: Any) -> Any:
+def case_shed(h: History) -> Any:
     return h.begin().work(20).answer(h.send(6), "shed", status=503).end()
 
 
-def case_locust_crashed(h: Any) -> Any:
+def case_locust_crashed(h: History) -> Any:
     h = healthy(h)
     next(r for r in h.rows if r["row"] == "locust" and r["what"] == "exit")["code"] = 1
     return h
 
 
-def case_no_load_end(h: Any) -> Any:
+def case_no_load_end(h: History) -> Any:
     return without(healthy(h), "load", "end")
 
 
-def case_unfinished(h: Any) -> Any:
+def case_unfinished(h: History) -> Any:
     h.begin().work(30).send(1)
     return h.end()
 
 
-def case_no_probe(h: Any) -> Any:
+def case_no_probe(h: History) -> Any:
     return without(healthy(h), "probe")
 
 
-def case_watcher_stopped(h: Any) -> Any:
+def case_watcher_stopped(h: History) -> Any:
     h.begin().work(20)
     rows = h.rows
     h.rows = []
@@ -75,21 +75,21 @@ def case_watcher_stopped(h: Any) -> Any:
     return h.end()
 
 
-def case_log_lost(h: Any) -> Any:
+def case_log_lost(h: History) -> Any:
     h = healthy(h)
     gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
     h.rows.insert(-4, {**gap, "why": "any text", "loss": "certain"})
     return h
 
 
-def case_log_lost_in_an_older_folder(h: Any) -> Any:
+def case_log_lost_in_an_older_folder(h: History) -> Any:
     h = healthy(h)
     gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
     h.rows.insert(-4, {**gap, "why": "3000 bytes of server output could not be written"})
     return h
 
 
-def case_scrape_blind(h: Any) -> Any:
+def case_scrape_blind(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         -4, {"row": "gap", "at_ns": h.now, "replica": "server", "source": "scrape", "seconds": 20.0, "why": "x"}
@@ -97,13 +97,13 @@ def case_scrape_blind(h: Any) -> Any:
     return h
 
 
-def case_ledger(h: Any) -> Any:
+def case_ledger(h: History) -> Any:
     h = healthy(h)
     h.rows[-1]["ledger_lost"] = "No space left on device"
     return h
 
 
-def case_preflight(h: Any) -> Any:
+def case_preflight(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         5, {"row": "preflight", "at_ns": h.rows[5].get("at_ns", h.now), "name": "x", "ok": False, "text": "no"}

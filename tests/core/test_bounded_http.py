@@ -13,8 +13,7 @@ import pytest
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.run.asker import HttpAsker
-from loadchaos.server.discovery.client import DiscoveryClient
+from tests.discovering import discovering
 from tests.raw_sockets import ConnectionServer, Handler
 
 
@@ -46,7 +45,7 @@ def huge(connection: socket.socket) -> None:
 
 def gzip_bomb(connection: socket.socket) -> None:
     connection.recv(1 << 16)
-    packer = zlib.compressobj(9, wbits=31)
+    packer = zlib.compressobj(1, wbits=31)
     data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
     connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
 
@@ -66,29 +65,22 @@ def packed(connection: socket.socket) -> None:
         (gzip_bomb, bounded_http.TooLargeError),
     ],
 )
-def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
+async def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
     limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
-
-    async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            with pytest.raises(error):
-                await bounded_http.request(http, "GET", url, limit_s=limit_s)
-
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     with ConnectionServer(answer) as server:
-        asyncio.run(story(server.url))
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with pytest.raises(error):
+                await bounded_http.request(http, "GET", server.url, limit_s=limit_s)
         assert time.monotonic() - begin < 15.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
-def test_bounded_request_unpacks_an_answer() -> None:
-    async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            answer = await bounded_http.request(http, "GET", url, limit_s=5.0)
-        assert (answer.status, answer.text) == (200, '{"a": 1}')
-
+async def test_bounded_request_unpacks_an_answer() -> None:
     with ConnectionServer(packed) as server:
-        asyncio.run(story(server.url))
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await bounded_http.request(http, "GET", server.url, limit_s=5.0)
+    assert (answer.status, answer.text) == (200, '{"a": 1}')
 
 
 class EndlessBody(httpx.AsyncByteStream):
@@ -100,29 +92,20 @@ class EndlessBody(httpx.AsyncByteStream):
             await asyncio.sleep(0.05)
 
 
-def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
-    async def story(url: str) -> None:
-        endless = httpx.MockTransport(lambda _: httpx.Response(200, stream=EndlessBody()))
-        async with httpx.AsyncClient(transport=endless) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url)
-            for _ in range(2):
-                answer = await client.ask("GET", "/x", limit_s=0.3)
-                assert answer.status == 0
-                assert "began but did not end" in answer.text
-            with pytest.raises(TargetError, match="3 answers began and did not end"):
-                await client.ask("GET", "/x", limit_s=0.3)
-
-    asyncio.run(story("http://127.0.0.1:1"))
+async def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
+    async with discovering(serve=lambda _: httpx.Response(200, stream=EndlessBody())) as client:
+        for _ in range(2):
+            answer = await client.ask("GET", "/x", limit_s=0.3)
+            assert answer.status == 0
+            assert "began but did not end" in answer.text
+        with pytest.raises(TargetError, match="3 answers began and did not end"):
+            await client.ask("GET", "/x", limit_s=0.3)
 
 
-def test_discovery_has_a_total_limit() -> None:
-    async def story(url: str) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url)
+async def test_discovery_has_a_total_limit() -> None:
+    with ConnectionServer(packed) as server:
+        async with discovering(server.url) as client:
             assert (await client.ask("GET", "/x")).json() == {"a": 1}
             client.began_s -= 1801.0
             with pytest.raises(TargetError, match=r"was not identified within 30 min"):
                 await client.ask("GET", "/x")
-
-    with ConnectionServer(packed) as server:
-        asyncio.run(story(server.url))

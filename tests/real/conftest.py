@@ -26,22 +26,6 @@ from tests.real.servers import PROJECT, Command
 from tests.waiting import until
 from tests.warm_command import outside_ci
 
-__all__ = [
-    "PROJECT",
-    "Command",
-    "RunOutput",
-    "Server",
-    "gateway",
-    "launch",
-    "lmdeploy_018",
-    "on",
-    "running",
-    "typed",
-    "vllm_0221_mtp",
-    "vllm_032",
-    "vllm_032_mtp",
-    "vllm_032_topk",
-]  # fmt: skip
 READY_S = 600.0
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import PROJECT, RunOutput, Server, on
+from tests.real.conftest import RunOutput, Server, on
+from tests.real.servers import PROJECT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., RunOutput]

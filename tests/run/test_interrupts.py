@@ -2,16 +2,15 @@
 
 import signal
 import time
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.run.conftest import Row, Start, StartSim
+from tests.run.conftest import Row, Run, Start, StartSim
 
 
-def in_time(run: Any, limit_s: float = 30.0) -> int:
+def in_time(run: Run, limit_s: float = 30.0) -> int:
     """Its exit code, and the end must come within the promised time."""
     begin = time.monotonic()
     code: int = run.ends()

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Row, Start, embedded_target
+from tests.run.conftest import Row, Run, Start, embedded_target
 
 
 def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Row) -> None:
@@ -103,7 +103,7 @@ def of_two(start: Start) -> Any:
     return run
 
 
-def check_accounting(run: Any) -> dict[str, Any]:
+def check_accounting(run: Run) -> dict[str, Any]:
     """Verdict, checked: it counts 500 requests, and passes only with all."""
     verdict: dict[str, Any] = run.verdict()
     assert sum(verdict["outcomes"].values()) == 500

@@ -87,8 +87,11 @@ def captures() -> Path:
     return CAPTURES
 
 
+Png = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture(scope="session")
-def png() -> Callable[..., dict[str, Any]]:
+def png() -> Png:
     """Make an image part of a message: a PNG as a data URL."""
 
     def make(width: int, height: int, color: int = 0, tail: bytes = b"") -> dict[str, Any]:

@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
 from tests.rows import S
 
 NEVER = {"dead", "hung", "terminated"}
 
 
-def saturate(w: Any, rng: random.Random) -> None:
+def saturate(w: World, rng: random.Random) -> None:
     w.serve(rng.uniform(5, 20), in_flight=rng.randint(1, 500))
 
 
-def rest(w: Any, rng: random.Random) -> None:
+def rest(w: World, rng: random.Random) -> None:
     w.idle(rng.uniform(1, 15))
 
 
-def compile_first_request(w: Any, rng: random.Random) -> None:
+def compile_first_request(w: World, rng: random.Random) -> None:
     """A helper compiles for 15 s: CPU use, no tokens, counters stand still."""
     w.in_flight, w.tokens = rng.randint(1, 50), 0
     generated = w.generated
@@ -31,7 +32,7 @@ def compile_first_request(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def prefill_128k(w: Any, rng: random.Random) -> None:
+def prefill_128k(w: World, rng: random.Random) -> None:
     """A long prefill: 40 s without a token or a counter."""
     compile_first_request(w, rng)
     w.in_flight, w.tokens, w.working = 1, 0, True
@@ -42,7 +43,7 @@ def prefill_128k(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def stale_gauges(w: Any, rng: random.Random) -> None:
+def stale_gauges(w: World, rng: random.Random) -> None:
     """LMDeploy refreshes gauges every 10 s: they lag behind."""
     w.serve(3)
     w.gauges_stale = True
@@ -50,39 +51,39 @@ def stale_gauges(w: Any, rng: random.Random) -> None:
     w.gauges_stale = False
 
 
-def partition(w: Any, rng: random.Random) -> None:
+def partition(w: World, rng: random.Random) -> None:
     w.in_flight = rng.choice([0, 0, 5, 80])
     w.part().stall(rng.uniform(1, 90)).open(restarted=False).serve(3)
 
 
-def late_health(w: Any, rng: random.Random) -> None:
+def late_health(w: World, rng: random.Random) -> None:
     w.health = "timeout"
     w.serve(rng.uniform(1, 15), in_flight=300)
     w.health = 200
 
 
-def gateway_says_503(w: Any, rng: random.Random) -> None:
+def gateway_says_503(w: World, rng: random.Random) -> None:
     w.health, w.body = 503, "<html><h1>503 Service Temporarily Unavailable</h1></html>"
     w.serve(rng.uniform(1, 5))
     w.health, w.body = 200, None
 
 
-def one_refusal(w: Any, rng: random.Random) -> None:
+def one_refusal(w: World, rng: random.Random) -> None:
     w.serve(1).refuse_probe(rng.choice(["tcp", "health"])).serve(1)
 
 
-def drains_its_listener(w: Any, rng: random.Random) -> None:
+def drains_its_listener(w: World, rng: random.Random) -> None:
     w.tcp = w.health = "refused"
     w.serve(rng.uniform(0.5, 5)).open(restarted=False).serve(1)
 
 
-def we_sleep(w: Any, rng: random.Random) -> None:
+def we_sleep(w: World, rng: random.Random) -> None:
     w.serve(1)
     w.now += round(rng.uniform(6, 600) * S)
     w.stall(rng.uniform(0, 3)).serve(1)
 
 
-def rollout_behind_a_service(w: Any, rng: random.Random) -> None:
+def rollout_behind_a_service(w: World, rng: random.Random) -> None:
     old = w.start_time
     for _ in range(rng.randint(3, 10)):
         w.start_time = rng.choice([old, old + 3600])
@@ -91,13 +92,13 @@ def rollout_behind_a_service(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def scrape_fails(w: Any, rng: random.Random) -> None:
+def scrape_fails(w: World, rng: random.Random) -> None:
     w.metrics = False
     w.serve(rng.uniform(2, 20))
     w.metrics = True
 
 
-def pause_attack(w: Any, rng: random.Random) -> None:
+def pause_attack(w: World, rng: random.Random) -> None:
     n = rng.randint(1, 10**9)
     w.add(
         "attack", attack="pause", n=n, what="begin", replica="server", effects=["alive_but_hung", "stalled", "timeout"]
@@ -108,11 +109,11 @@ def pause_attack(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def worker_of_a_pool_ends(w: Any, rng: random.Random) -> None:
+def worker_of_a_pool_ends(w: World, rng: random.Random) -> None:
     w.serve(1).lose_process(rng.randint(100, 10**6), "other", name="pt_main_thread").serve(1)
 
 
-def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
+def compile_pool_while_engine_waits(w: World, rng: random.Random) -> None:
     """The engine core waits without CPU use while its compiler works."""
     if not w.pids:
         return
@@ -128,7 +129,7 @@ def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def canary_beside_nothing(w: Any, rng: random.Random) -> None:
+def canary_beside_nothing(w: World, rng: random.Random) -> None:
     """Only the canary asks, and its first answer compiles for a while."""
     w.idle(1)
     for n in range(rng.randint(2, 6)):
@@ -142,7 +143,7 @@ def canary_beside_nothing(w: Any, rng: random.Random) -> None:
         w.idle(rng.uniform(1, 5))
 
 
-def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
+def api_server_prepares_a_long_prompt(w: World, rng: random.Random) -> None:
     """The API server tokenises and decodes images before the engine works."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 3, 0, False, True, 0.0
@@ -153,7 +154,7 @@ def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def starved(w: Any, rng: random.Random) -> None:
+def starved(w: World, rng: random.Random) -> None:
     """Other processes hold the CPU: the engine is ready (R) and waits."""
     before = dict(w.pids)
     w.pids = {pid: (role, "R" if role == "engine_core" else state) for pid, (role, state) in before.items()}
@@ -162,7 +163,7 @@ def starved(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def waits_for_an_image(w: Any, rng: random.Random) -> None:
+def waits_for_an_image(w: World, rng: random.Random) -> None:
     """The API server fetches an image from a slow host; nothing computes."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 1, 0, False, True, 0.0
@@ -171,7 +172,7 @@ def waits_for_an_image(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
+def log_quotes_a_crash(w: World, rng: random.Random) -> None:
     """A prompt about a crash is in the log while single requests fail."""
     w.serve(1, in_flight=rng.randint(1, 4))
     w.add("heard", replica="server", what="dead", text="prompt: 'why does EngineDeadError come up?'")
@@ -181,7 +182,7 @@ def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
     w.serve(1)
 
 
-def prefill_of_many(w: Any, rng: random.Random) -> None:
+def prefill_of_many(w: World, rng: random.Random) -> None:
     """Several long prompts at once: no token for half a minute, though others had streamed fast before."""
     w.in_flight, w.tokens, w.working = rng.randint(3, 8), 0, True
     seconds = rng.uniform(5, 30)
@@ -194,7 +195,7 @@ def prefill_of_many(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def preempts(w: Any, rng: random.Random) -> None:
+def preempts(w: World, rng: random.Random) -> None:
     """The KV cache is full: a few requests get tokens, most wait to be computed again."""
     w.in_flight, w.working = rng.randint(10, 60), True
     for _ in range(rng.randint(3, 8)):
@@ -205,7 +206,7 @@ def preempts(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def slow_at_low_concurrency(w: Any, rng: random.Random) -> None:
+def slow_at_low_concurrency(w: World, rng: random.Random) -> None:
     """One or two requests on a slow machine: seconds between tokens, and many seconds before the first."""
     for _ in range(rng.randint(2, 5)):
         w.in_flight, w.tokens, w.working = rng.randint(1, 2), 0, True
@@ -218,7 +219,7 @@ def slow_at_low_concurrency(w: Any, rng: random.Random) -> None:
     w.serve(1)
 
 
-def some_requests_fail(w: Any, rng: random.Random) -> None:
+def some_requests_fail(w: World, rng: random.Random) -> None:
     """Every image gets 500, a reset or 429, and nothing else is sent for a while; the server is well."""
     w.in_flight, w.tokens, w.working, w.answers_at_once = rng.randint(1, 4), 0, False, True
     for _ in range(rng.randint(10, 90)):
@@ -263,7 +264,7 @@ def called_ill_behind_gateway(make_world: Callable[[], Any], seed: int) -> str |
     return f"seed {seed}: slow {slow}, {[e.__name__ for e in events]}: {ill}" if ill else None
 
 
-def illness(machine: StateMachine, world: Any) -> Any:
+def illness(machine: StateMachine, world: World) -> Any:
     """The first false state of a healthy server."""
     for state in (state for row in world.rows for state in machine.feed(row)):
         if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):

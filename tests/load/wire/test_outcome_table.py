@@ -1,3 +1,4 @@
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from loadchaos.core.model import OUTCOMES
 from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
-from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
+from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, Misbehaving, delta, frame, usage
 from tests.raw_sockets import chunk, reset
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}
@@ -24,7 +25,9 @@ ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream i
 @pytest.mark.parametrize(
     ("mode", "stream", "expected"), ROWS, ids=[f"{m}-{'stream' if s else 'whole'}" for m, s, _ in ROWS]
 )
-def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: str, stream: bool, expected: str) -> None:
+def test_outcome_of_each_misbehaviour_is_that_of_the_table(
+    server: Misbehaving, mode: str, stream: bool, expected: str
+) -> None:
     reply = once(server, mode, stream=stream, expected=expected)
     assert reply["outcome"] == expected, reply
     assert reply["bytes_out"] > 0
@@ -42,11 +45,11 @@ def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: st
         assert reply["first_byte_ns"] <= reply["first_token_ns"] <= (reply["last_byte_ns"] or 0)
 
 
-def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
+def test_outcome_table_contains_every_mode_of_the_server(server: Misbehaving) -> None:
     assert {mode for mode, _, _ in TABLE} == set(server.modes)
 
 
-def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> None:
+def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Misbehaving) -> None:
     reply = ask(server.url_of("good"))
     assert (reply["status"], reply["request_id"], reply["finish_reason"]) == (200, "req-9", "stop")
     assert (reply["prompt_tokens"], reply["completion_tokens"], reply["cached_tokens"], reply["chunks"]) == (
@@ -61,7 +64,7 @@ def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> N
     assert known == sorted(known)
 
 
-def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Any) -> None:
+def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Misbehaving) -> None:
     server.modes["slow_answer"] = _in_two_parts()
     reply = ask(server.url_of("slow_answer"))
     assert reply["first_token_ns"] is not None
@@ -73,7 +76,7 @@ def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: An
 
 
 def _in_two_parts() -> Callable[[Any], None]:
-    def act(peer: Any) -> None:
+    def act(peer: socket.socket) -> None:
         first = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n'
         then = b'data: {"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -85,15 +88,16 @@ def _in_two_parts() -> Callable[[Any], None]:
     return act
 
 
-def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Any) -> None:
-    server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
+def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Misbehaving) -> None:
+    whole = misbehaving.stream(ROLE, misbehaving.TOKENS, frame(misbehaving.error("boom")), DONE)
+    server.modes["two"] = whole[:-5]  # without the last chunk, then silence
     reply = ask(server.url_of("two"), limits=SHORT)
     assert reply["outcome"] == "stream_error"
     assert reply["error"] == "boom"
     assert any(e.startswith("stalled") for e in reply["evidence"])
 
 
-def test_outcome_error_keeps_body_and_code(server: Any) -> None:
+def test_outcome_error_keeps_body_and_code(server: Misbehaving) -> None:
     reply = ask(server.url_of("status_500_json"))
     assert reply["error"] is not None
     assert "EngineCore encountered" in reply["error"]
@@ -101,26 +105,26 @@ def test_outcome_error_keeps_body_and_code(server: Any) -> None:
     assert ask(server.url_of("status_500_text"))["error"] == "Internal Server Error"
 
 
-def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
+def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Misbehaving) -> None:
     unknown = AnswerRules(plain_validation=frozenset({400, 413, 422}))
     assert ask(server.url_of("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
     assert ask(server.url_of("status_404"), judged_by=unknown)["outcome"] == "http_error"
     assert ask(server.url_of("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
 
 
-def test_outcome_rules_allow_no_done_and_an_empty_answer(server: Any) -> None:
+def test_outcome_rules_allow_no_done_and_an_empty_answer(server: Misbehaving) -> None:
     assert ask(server.url_of("good_no_done"), judged_by=rules(sends_done=False))["outcome"] == "ok"
     reply = ask(server.url_of("no_token_stop"), judged_by=rules(allow_empty=True))
     assert (reply["outcome"], reply["detail"]["no_text"]) == ("ok", True)
 
 
-def test_outcome_without_a_listener_is_connect_error(server: Any, unused_port: int) -> None:
+def test_outcome_without_a_listener_is_connect_error(server: Misbehaving, unused_port: int) -> None:
     reply = ask(f"http://127.0.0.1:{unused_port}")
     assert (reply["outcome"], reply["sent_ns"], reply["status"]) == ("connect_error", None, None)
 
 
-def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
-    def drip(peer: Any) -> None:
+def test_outcome_of_an_endless_answer_is_timeout(server: Misbehaving) -> None:
+    def drip(peer: socket.socket) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
         while True:  # until the client closes
             peer.sendall(b": ping\n\n")
@@ -131,7 +135,7 @@ def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
     assert reply["outcome"] == "timeout"
 
 
-def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
+def test_outcome_reply_keeps_unicode_line_separators(server: Misbehaving) -> None:
     assert ask(server.url_of("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
     assert (
         ask(server.url_of("utf8_split"))["text"]
@@ -143,7 +147,7 @@ def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
 @pytest.mark.parametrize(
     ("mode", "counted"), [("usage_zero", (0, 0)), ("usage_missing", (None, None)), ("no_token_stop", (9, 0))]
 )
-def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
+def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Misbehaving, mode: str, counted: Any) -> None:
     for url, stream in ((mode, True), (f"whole_{mode}", False)):
         reply = ask(server.url_of(url), stream=stream)
         assert (reply["prompt_tokens"], reply["completion_tokens"]) == counted
@@ -159,7 +163,7 @@ def test_outcome_page_of_the_docs_is_current() -> None:
     assert page.read_text(encoding="utf-8") == render(), "run `make conformance`"
 
 
-def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any) -> None:
+def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Misbehaving) -> None:
     def detail(mode: str) -> dict[str, Any]:
         found = ask(server.url_of(mode))["detail"]
         return {k: v for k, v in found.items() if k not in ("connect_ns", "send_ns")}  # both are noted when slow
@@ -180,7 +184,7 @@ def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any
         assert detail(healthy) == {}, healthy
 
 
-def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> None:
+def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Misbehaving) -> None:
     server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
     reply = ask(server.url_of("quoting"))
     assert (reply["outcome"], reply["error"], reply["text"], reply["chunks"]) == (
@@ -200,7 +204,7 @@ def _gaps_s(reply: Any) -> list[float]:
 def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
     """Send tokens 10 ms apart, freeze for 300 ms, and go on with `then`."""
 
-    def act(peer: Any) -> None:
+    def act(peer: socket.socket) -> None:
         peer.sendall(misbehaving.stream(end=b""))
         for word in ("a", "b", "c"):
             peer.sendall(chunk(frame(delta(content=word))))
@@ -211,7 +215,7 @@ def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
     return act
 
 
-def _finish(peer: Any) -> None:
+def _finish(peer: socket.socket) -> None:
     for part in (frame(delta(content="d")), STOP, usage(9, 4), DONE):
         peer.sendall(chunk(part))
     peer.sendall(b"0\r\n\r\n")
@@ -228,7 +232,9 @@ def _finish(peer: Any) -> None:
         (lambda peer: time.sleep(1), "stalled"),
     ],
 )
-def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[Any], None], outcome: str) -> None:
+def test_outcome_gap_of_a_freeze_is_among_the_gaps(
+    server: Misbehaving, then: Callable[[Any], None], outcome: str
+) -> None:
     server.modes["frozen"] = _frozen(then)
     limits = WireTimeouts(between_bytes_ns=290_000_000 if outcome == "stalled" else 5_000_000_000)
     reply = ask(server.url_of("frozen"), limits=limits)
@@ -239,8 +245,8 @@ def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[
     assert reply["largest_gap_ns"] > 280_000_000
 
 
-def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> None:
-    def act(peer: Any) -> None:
+def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Misbehaving) -> None:
+    def act(peer: socket.socket) -> None:
         _frozen(lambda peer: peer.sendall(chunk(frame(delta(content="d")))))(peer)
         reset(peer)
 

@@ -1,5 +1,6 @@
 import io
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ def test_exported_search_has_the_times_of_its_steps() -> None:
     assert stamps == sorted(set(stamps))
 
 
-def test_export_command_takes_a_search(tmp_path: Any) -> None:
+def test_export_command_takes_a_search(tmp_path: Path) -> None:
     import json
 
     (tmp_path / "capacity.json").write_text(json.dumps(search_data()))

@@ -17,6 +17,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, StatusCommand, status_command
+from tests.rows import EmittedRows
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -74,7 +75,7 @@ def command_of(spec: str) -> StatusCommand:
 
 
 @contextlib.asynccontextmanager
-async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
+async def asked(spec: str, rows: EmittedRows) -> AsyncIterator[None]:
     task = asyncio.create_task(OrchestratorMonitor("a", spec, command_of(spec), rows.append).run())
     try:
         yield
@@ -105,7 +106,7 @@ def systemd(active: str, pid: int, **more: object) -> str:
     return "".join(f"{k}={v}\n" for k, v in shown.items())
 
 
-async def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, rows: Any) -> None:
+async def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, rows: EmittedRows) -> None:
     put(place / "inspect.json", docker(True))
     async with asked("docker:vllm", rows):
         await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
@@ -117,7 +118,7 @@ async def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, row
     assert ended["source"] == "docker:vllm"
 
 
-async def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, rows: Any) -> None:
+async def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, rows: EmittedRows) -> None:
     put(place / "inspect.json", docker(True))
     attributes = {"exitCode": "137", "name": "vllm"}
     died = [{"Action": action, "Actor": {"Attributes": attributes}} for action in ("oom", "die")]
@@ -131,7 +132,7 @@ async def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, row
     assert rows.of("supervisor", what="ended")[0]["reason"] == "OOMKilled, exited with code 137"
 
 
-async def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: Any) -> None:
+async def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: EmittedRows) -> None:
     put(place / "pod.json", pod(2, {"running": {"startedAt": "x"}}))
     async with asked("k8s:ml/vllm-0/server", rows):
         await rows.until(lambda: rows.of("supervisor", what="seen", running=True, restarts=2))
@@ -142,7 +143,7 @@ async def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: Any
     assert (ended["reason"], ended["oom_killed"], ended["restarts"]) == ("OOMKilled, exited with code 137", True, 3)
 
 
-async def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, rows: Any) -> None:
+async def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, rows: EmittedRows) -> None:
     put(place / "pod.json", pod(0, {"running": {}}))
     async with asked("k8s:ml/vllm-0/server", rows):
         await rows.until(lambda: rows.of("supervisor", what="seen"))
@@ -152,7 +153,7 @@ async def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, ro
     assert rows.of("supervisor", what="ended")[0]["reason"] == "Evicted: The node was low on resource: memory."
 
 
-async def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: Any) -> None:
+async def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: EmittedRows) -> None:
     put(place / "show.txt", systemd("active", 4711))
     async with asked("journal:vllm.service", rows):
         await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
@@ -167,7 +168,9 @@ async def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows:
     ("spec", "why"),
     [("docker:other", "No such container: other"), ("k8s:ml/other", 'pods "other" not found')],
 )
-async def test_orchestrator_without_the_server_writes_one_gap(spec: str, why: str, place: Path, rows: Any) -> None:
+async def test_orchestrator_without_the_server_writes_one_gap(
+    spec: str, why: str, place: Path, rows: EmittedRows
+) -> None:
     supervisor = OrchestratorMonitor("a", spec, command_of(spec), rows.append)
     for _ in range(3):
         await supervisor._poll()
@@ -180,7 +183,9 @@ def test_orchestrator_does_not_exist_for_a_plain_file() -> None:
     assert status_command("/var/log/vllm.log") is None
 
 
-async def test_kubernetes_log_of_the_previous_container_is_read_once(place: Path, tmp_path: Path, rows: Any) -> None:
+async def test_kubernetes_log_of_the_previous_container_is_read_once(
+    place: Path, tmp_path: Path, rows: EmittedRows
+) -> None:
     opening = "".join(f"(EngineCore pid=1) INFO step {n} of the first life\n" for n in range(5))
     (place / "first.log").write_text(opening)
 
