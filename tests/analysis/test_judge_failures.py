@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +7,8 @@ from loadchaos.chaos.admin import operation_named
 from loadchaos.core.model import Terms
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
+from tests.crash_logs import CRASHES
 from tests.rows import folded
-
-CRASHES = Path(__file__).parents[1] / "crashes"
 
 
 def test_judge_names_unexplained_errors_by_outcome_and_text(history: History) -> None:

@@ -27,6 +27,7 @@ from tests.golden.archive import HOME, ROOT, leaks, names, pack
 from tests.run.conftest import FOR_LONG, SLOW_ANSWERS, SMALL, Run
 from tests.run.foreign_server import PAGES, ForeignServer, serving
 from tests.run.raw_server import Answer, RawServer, answer
+from tests.run.test_launch_only import NO_MEMORY
 from tests.warm_command import outside_ci
 
 Parts = dict[str, Any]
@@ -345,8 +346,6 @@ LEAVING = {"name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "outpu
 LONG: Parts = {"load": FOR_LONG, "traffic": SLOW_ANSWERS}
 CHAT = {"turns": 3, "tokens": "200..400", "parallel": 6}
 ACCEPTED = [{"id": i, "because": "known", "until": "2100-01-01"} for i in ("image_pixel_limit", "data_url_not_base64")]
-NO_MEMORY = ("ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
-             "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.")  # fmt: skip
 
 
 def endpoint(name: str, payload: Parts, **more: Any) -> Callable[[Path], None]:

@@ -147,8 +147,11 @@ class RunOutput:
         return {str(c["name"]) for c in self.verdict["checks"] if c["verdict"] != "pass"}
 
 
+Run = Callable[..., RunOutput]
+
+
 @pytest.fixture
-def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
+def loadchaos(tmp_path: Path) -> Run:
     """Runs `loadchaos run` with a shipped profile or a mapping."""
 
     def run(profile: str | Mapping[str, Any], *args: str) -> RunOutput:

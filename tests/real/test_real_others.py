@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from tests.real import servers
-from tests.real.conftest import RunOutput, launch, listeners, skipping, under_load
+from tests.real.conftest import Run, launch, listeners, skipping, under_load
 from tests.real.servers import Command
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-Run = Callable[..., RunOutput]
 STARTS: dict[str, Callable[..., Command]] = {
     "transformers": servers.transformers_524,
     "llamacpp": servers.llama_cpp,

@@ -1,7 +1,7 @@
 """poison_pill through a real vllm-router, in front of two embedded servers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,9 @@ import pytest
 from loadchaos.simulator.options import SimulatorSpec
 from tests.embedded_server import EmbeddedServer
 from tests.real import servers
-from tests.real.conftest import RunOutput, running, skipping
+from tests.real.conftest import Run, RunOutput, running, skipping
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
-Run = Callable[..., RunOutput]
 FLAGS = {"max_model_len": 4096, "num_speculative_tokens": 0}
 
 

@@ -1,16 +1,15 @@
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.real import servers
-from tests.real.conftest import RunOutput, Server, launch, listeners, on, running, skipping, under_load
+from tests.real.conftest import Run, RunOutput, Server, launch, listeners, on, running, skipping, under_load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 sglang = skipping(servers.sglang_0523)
 TEXT = {"name": "text", "payload": {"text": {"tokens": "32..128"}}, "output": {"max": 24}}
 LADDER = {

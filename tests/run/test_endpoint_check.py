@@ -12,8 +12,7 @@ from loadchaos.profile.profile import from_mapping
 from loadchaos.run import endpoint_check
 from loadchaos.simulator.engine import tokenizer
 from tests.discovering import discovering
-
-WORDS = tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "is", "water", "river", "stone", "light", "night"))
+from tests.load.endpoints.test_endpoint_bodies import WORDS
 
 
 def checked(answer: Any, endpoint: str = "completions") -> Facts:

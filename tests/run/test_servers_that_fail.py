@@ -7,13 +7,10 @@ import pytest
 
 from tests.run.conftest import Start, StartSim
 from tests.run.foreign_server import ForeignServer, serving
+from tests.run.test_launch_only import NO_MEMORY
 from tests.waiting import until
 
 OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
-NO_MEMORY = (
-    "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
-    "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
-)
 
 
 def python(code: str) -> list[str]:

@@ -4,8 +4,8 @@ import pytest
 
 from loadchaos.run.start_failure import SILENT_S, StuckStart, explained
 from loadchaos.server.discovery.preflight import READ_THE_LOG
+from tests.crash_logs import CRASHES, log_text
 
-CRASHES = Path(__file__).parents[1] / "crashes"
 EXITED = f"the server did not become healthy: it exited with code 1{READ_THE_LOG}"
 
 
@@ -82,7 +82,7 @@ def test_stuck_start_waits_while_the_log_grows(tmp_path: Path) -> None:
         assert watch.reason() is None
 
 
-GOOD_STARTS = {p.stem: p.read_text().partition("\n\n")[2] for p in sorted((CRASHES / "benign").glob("*start*.log"))}
+GOOD_STARTS = {p.stem: log_text(p) for p in sorted((CRASHES / "benign").glob("*start*.log"))}
 SLOW_STARTS = {
     "no line": "",
     "loading": "loading weights\n",

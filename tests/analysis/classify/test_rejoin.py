@@ -5,10 +5,10 @@ import pytest
 
 from loadchaos.analysis.classify.rejoin import rejoin
 from loadchaos.core.whole_lines import WholeLine
+from tests.crash_logs import CRASHES, log_text
 from tests.invoking import output_of
 
-CRASHES = Path(__file__).parents[2] / "crashes"
-DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+DEATH = log_text(CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").splitlines()
 CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache miss" in line)
 
 
@@ -41,7 +41,7 @@ def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
 def test_rejoin_leaves_an_ordinary_log_alone(path: Path) -> None:
-    lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
+    lines = log_text(path).splitlines()
     assert list(rejoin(lines)) == [WholeLine(line, n) for n, line in enumerate(lines, 1)]
 
 

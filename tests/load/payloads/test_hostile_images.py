@@ -3,7 +3,6 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from loadchaos.core import resources
 from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import build, hostile_images, image_corpus, text
 from tests.invoking import output_of
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 FOLDER = resources.folder("images")
 CORPUS = image_corpus.read(FOLDER)
 

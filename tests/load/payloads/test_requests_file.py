@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from loadchaos.cli.main import main
-from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.model import Facts, Output
 from loadchaos.load.payloads import build, hostile_images, images_by_path, requests_file
 from tests.invoking import output_of
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
 
 JPEG, PNG = b"\xff\xd8\xffmeow", b"\x89PNG\r\n\x1a\nmeow"
