@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -95,12 +94,3 @@ AttackFactory = Callable[[Any, Mapping[str, object], AttackContext], Attack]
 """Makes an attack of the value under its kind's key (`{admin: reset_mm_cache}` gives "reset_mm_cache") and its params.
 
 It raises OptionError where they are not valid."""
-
-
-def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos. The
-    arguments are $1, $2, ... in the shell text.
-    """
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r _; {undo}", "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True
-    )

@@ -12,9 +12,10 @@ from typing import Any
 
 import psutil
 
-from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
+from loadchaos.core.lifetime import guard
 
 TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")

@@ -11,10 +11,11 @@ from typing import Any
 
 import psutil
 
-from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
+from loadchaos.core.lifetime import guard
 from loadchaos.core.model import SERVER_ROLES
 
 _TITLE_CHARS = 160  # as server/monitor/processes.py reads titles, so that both give a process the same role

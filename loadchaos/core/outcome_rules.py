@@ -29,6 +29,12 @@ TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
 WORD_OF_ANOTHER = "the word of another request is in the answer"
 TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
 """Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
+ENDS_WELL = frozenset({
+    "stop", "length", "tool_calls", "tool_call", "tool_use", "function_call", "stop_sequence", "stop_str", "stop_token",
+    "eos", "eos_token", "end_turn", "max_tokens", "completed", "complete", "repetition",
+})  # fmt: skip
+"""Values of finish_reason, in lower case, of answers that ended as the request allows: those of OpenAI, and words for
+the same of text-generation-inference (eos_token), Anthropic (end_turn), vLLM (repetition) and gateways."""
 _NO_CODE = (None, "", 0, "0")
 ANSWER_KEYS = frozenset({
     "id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "prompt_logprobs",
@@ -147,12 +153,13 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
 
 
 def finish_outcome(finish_reason: str) -> Outcome | None:
-    """Classify a finish_reason; None for one that is no fault by itself. A reason that only one server uses
-    (repetition, eos_token) is none.
+    """Classify a finish_reason; None for one that ends a right answer. Any other than ENDS_WELL ended the answer for a
+    reason that is not the request's: abort, cancelled, timeout, content_filter, insufficient_system_resource.
     """
-    if "error" in finish_reason:
-        return "finish_error"
-    return "finish_abort" if "abort" in finish_reason else None
+    reason = finish_reason.lower()
+    if reason in ENDS_WELL:
+        return None
+    return "finish_error" if "error" in reason else "finish_abort"
 
 
 def end_event(end: End, why: str) -> OutcomeEvent:

@@ -26,6 +26,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.lifetime import end_with, parent_pid
 from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
@@ -43,8 +44,6 @@ from loadchaos.load.worker.greenlets import on_signal, sleep, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
-PARENT_VARIABLE = "LOADCHAOS_PARENT"
-"""Pid of the run that started this process (run/children.py)."""
 REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 """Set for a master of workers on other machines: seconds to wait for them."""
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
@@ -81,6 +80,8 @@ def _on_init(environment: Environment, **_: Any) -> None:
     # A KeyboardInterrupt would end whichever greenlet runs just then, possibly the load with all its rows. A shell without
     # job control starts its background jobs with SIGINT ignored, so that it would have no effect there.
     on_signal(signal.SIGINT, cast("Any", runner).quit)
+    if TOKEN_VARIABLE not in os.environ:
+        end_with(parent_pid())
     if session := os.environ.get(SESSION_VARIABLE):
         _on_init_of_session(environment, Path(session))
         return
@@ -167,8 +168,7 @@ def _run_session_worker(environment: Environment, home: Path) -> None:
 
 def _parent_pid(environment: Environment) -> int:
     """Return the pid that must stay alive. The master of a forked process, else the run."""
-    pid = None if isinstance(environment.runner, WorkerRunner) else os.environ.get(PARENT_VARIABLE)
-    return int(pid) if pid else os.getppid()
+    return os.getppid() if isinstance(environment.runner, WorkerRunner) else parent_pid()
 
 
 def _end_with_parent(environment: Environment, parent: int) -> None:

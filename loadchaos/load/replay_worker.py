@@ -17,6 +17,7 @@ import signal  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from loadchaos.core.errors import LedgerError  # noqa: E402
+from loadchaos.core.lifetime import end_with, parent_pid  # noqa: E402
 from loadchaos.load.worker.dispatcher import PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher, print_error, print_failure  # noqa: E402
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn  # noqa: E402
 from loadchaos.load.worker.worker_plan import WorkerPlan  # noqa: E402
@@ -28,7 +29,8 @@ _POLL_S = 0.01
 def main() -> int:
     """Wait for the start, send the plan. Returns the exit code."""
     plan = Path(os.environ["LOADCHAOS_PLAN"])
-    parent = int(os.environ["LOADCHAOS_PARENT"])
+    parent = parent_pid()
+    end_with(parent)
     loads: list[Dispatcher] = []
 
     def stop() -> None:

@@ -30,38 +30,38 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 
 
 class FreezeWatch:
-    """Folds the ends of exchanges. The server has to answer a POST request before its death counts, and again before
-    the next one. `suspect` is True after an answer was cut: then the server has to be asked.
+    """Folds the ends of exchanges. The server has to live before its death counts, and again before the next one: it
+    answers a POST request, or accepts one and is cut off while it answers. `suspect` is True after an answer was cut: then
+    the server has to be asked.
     """
 
     def __init__(self, most_failed: float | None) -> None:
         self._most_failed = most_failed
         self._window: deque[tuple[int, bool]] = deque()
         self._failed = 0
-        self._answers = False
+        self._lived = False
         self._died_ns = -1
         self._rate_armed = True
         self.suspect = False
 
     def feed(self, exchange: TappedExchange) -> str | None:
         outcome = exchange.outcome
-        if outcome == "ok":
+        if outcome == "ok" or outcome in _CUT or exchange.tokens:
             # /metrics answers beside a dead engine, and answers made before the death come after it.
-            self._answers = self._answers or (exchange.recorded and exchange.at_ns > self._died_ns)
-        elif self._says_dead(exchange):
+            self._lived = self._lived or (exchange.recorded and exchange.at_ns > self._died_ns)
+        if outcome != "ok" and self._says_dead(exchange):
             return self.died("the server says that its engine is dead")
-        elif outcome == "connect_error":
+        if outcome == "connect_error":
             return self.died("the server refuses connections")
-        elif outcome in _CUT:
-            self.suspect = True
+        self.suspect = self.suspect or outcome in _CUT
         return self._rate(exchange) if exchange.recorded else None
 
     def died(self, reason: str) -> str | None:
-        """Return the reason the first time after the server has answered."""
+        """Return the reason the first time after the server has lived."""
         self.suspect = False
-        if not self._answers:
+        if not self._lived:
             return None
-        self._answers = False
+        self._lived = False
         self._died_ns = time.monotonic_ns()
         return f"engine died: {reason}"
 

@@ -17,9 +17,10 @@ import psutil
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.lifetime import PARENT_VARIABLE
 from loadchaos.core.model import Row
+from loadchaos.load.locust_main import LOCUST
 
-LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"
 _LOOK_S = 0.2
 
 
@@ -58,8 +59,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                # Given to it, as the parent may have been killed by the time the child asks for its parent.
-                env={**os.environ, **env, "LOADCHAOS_PARENT": str(os.getpid())},
+                env={**os.environ, **env, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,
             )
         finally:
@@ -114,7 +114,7 @@ class Locust(ChildProcess):
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         """Start Locust with further options. `variables` hold values that plan.json only names."""
-        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
+        argv = [*LOCUST, "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")

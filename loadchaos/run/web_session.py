@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow, as_typed
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
-from loadchaos.run.children import LOCUSTFILE, ChildProcess
+from loadchaos.load.locust_main import LOCUST
+from loadchaos.run.children import ChildProcess
 
 SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _POLL_S = 0.5
@@ -61,7 +61,7 @@ class WebUiProcess(ChildProcess):
         self.write(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
         )
-        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--loglevel", "WARNING"]
+        argv = [*LOCUST, "--loglevel", "WARNING"]
         argv += ["--web-host", web.host, "--web-port", str(web.port), "--host", web.target]
         argv += ["--users", str(web.users), "--spawn-rate", str(web.users), *arguments]
         env = {**variables, SESSION_VARIABLE: str(self.home)}

@@ -197,6 +197,26 @@ def test_judge_attributes_only_the_killed_process_to_a_kill(
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", whose)
 
 
+def test_judge_attributes_a_kill_whose_end_is_reported_after_that_of_the_api_server(history: History) -> None:
+    process = {"replica": "server", "cpu_s": 1.0, "rss_bytes": 1}
+    core = {**process, "pid": 50, "role": "engine_core", "name": "EngineCore"}
+    api = {**process, "pid": 49, "role": "api_server", "name": "vllm serve"}
+    attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": ["engine_core_proc_died"],
+              "kind": "process", "pid": 50, "signal": 9, "status": None, "text": ""}  # fmt: skip
+    ids = history.begin().work(5).send(3)
+    history.add("process", what="seen", state="S", **core)
+    history.add("process", what="seen", state="S", **api)
+    history.add("attack", what="begin", ok=None, **attack)
+    history.add("attack", what="end", ok=True, **attack)
+    history.log("ERROR AsyncLLM output_handler failed.")
+    history.add("process", what="gone", state="Z", **api)
+    history.run(0.1)
+    history.add("process", what="gone", state="Z", **core)
+    history.die(ids).idle(2).end()
+    [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
+
+
 ACT = "(Worker pid=17) loadchaos-sabotage: act encoder_pop_draft step=3 pid=17 popped=9f8a1c"
 DRAFTER = (
     '  File "/vllm/v1/worker/gpu_model_runner.py", line 4386, in propose_draft_token_ids\n'

@@ -68,6 +68,24 @@ def test_cut_answer_only_makes_suspicious() -> None:
     assert watch.suspect
 
 
+def test_first_death_counts_though_no_request_has_completed() -> None:
+    watch = FreezeWatch(None)
+    streams = [ended("reset") for _ in range(20)]
+    assert [watch.feed(stream) for stream in streams] == [None] * 20
+    assert watch.died("the server refuses connections") is not None
+    assert watch.feed(ended("connect_error", 0)) is None, "the same death"
+    assert watch.feed(streams[0]) is None
+    assert watch.died("the server refuses connections") is None, "cut by the first death"
+    watch.feed(ended("truncated"))
+    assert watch.died("the server refuses connections") is not None, "the restarted server accepted a request"
+
+
+def test_stream_with_tokens_that_names_a_death_shows_that_the_server_lived() -> None:
+    stream = ended("stream_error", 200, DEAD)
+    stream.tokens = 3
+    assert "its engine is dead" in str(FreezeWatch(None).feed(stream))
+
+
 def test_error_rate_needs_enough_requests_and_rearms() -> None:
     watch = FreezeWatch(0.5)
     assert [watch.feed(ended("http_error", 500)) for _ in range(FEWEST - 1)] == [None] * (FEWEST - 1)

@@ -48,6 +48,8 @@ _OVERLOAD = (
     "The server works and answers in order, but gets more than it can do. Send less at a time or shorter prompts, raise "
     "limits.first_byte, or give the server more KV cache. `loadchaos capacity` finds the load that it bears."
 )
+_FILTERED = ("filter", "sensitive", "safety", "blocklist", "prohibited", "recitation", "refusal")
+"""Parts of a finish_reason by which a server or gateway says that its policy ended the answer."""
 _TITLES = {
     "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",
@@ -192,6 +194,10 @@ def _named(bad: BadAnswer) -> Failure:
         for begin, (name, title) in _AFTER_THE_END.items():
             if bad.text.startswith(begin):
                 return named(name, title, _AFTER_THE_END_REMEDY)
+    reason = str(bad.sample.get("finish_reason") or "")
+    if bad.outcome == "finish_abort" and reason and "abort" not in reason:
+        name = "answers_filtered" if any(part in reason for part in _FILTERED) else "unusual_finish_reason"
+        return of_signature(name, shown, bad.at_ns, outcome=bad.outcome)
     if bad.waited:
         title = f"Requests wait in the queue for longer than the limit of the client: {_titled(bad.text)}"
         return named("queue_wait", title, _OVERLOAD, "load")

@@ -84,6 +84,7 @@ class Incident:
     ever_dead: bool = False
     ever_hung: bool = False
     signs: list[str] = field(default_factory=list)
+    gone: dict[int, str] = field(default_factory=dict)  # pids of processes that ended during it, with the sign of each
     causes: list[Failure] = field(default_factory=list)
     echoes: list[Failure] = field(default_factory=list)
     candidates: list[CandidateLine] = field(default_factory=list)  # unexplained log lines around it, likeliest first
@@ -137,8 +138,8 @@ class Incident:
         first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
         for role, name, label in _GONE:
             sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
-            if role == "engine_core" and sign != first:
-                continue  # it went after its API server, so it did not kill that
+            if role == "engine_core" and sign != first and not self.echoes:
+                continue  # it went after its API server, which reported no death of an engine
             if sign is not None and self.kind == "death":
                 title = f"The {label} process disappeared without a log line: killed from outside, or crashed"
                 remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
@@ -187,6 +188,11 @@ class Incident:
             else:
                 self.signs.append(sign)
 
+    def add_gone_engines(self) -> None:
+        """Add the end of each engine core that no sign names: it was reported when the server was dead already."""
+        named = {int(pid) for sign in self.signs for pid in _PID.findall(sign)}
+        self.add_signs([sign for pid, sign in self.gone.items() if "engine_core" in sign and pid not in named])
+
     def add_log_line(self, file: str, line: int) -> None:
         window = self.log_lines.setdefault(file, [line, line])
         window[0], window[1] = min(window[0], line), max(window[1], line)
@@ -195,7 +201,7 @@ class Incident:
     def ended(self) -> ProcessEnds:
         exit_row = self.exit or {}
         pids = frozenset(int(pid) for sign in self.signs for pid in _PID.findall(sign))
-        return ProcessEnds(pids, exit_row.get("pid"), exit_row.get("signal"))
+        return ProcessEnds(pids | self.gone.keys(), exit_row.get("pid"), exit_row.get("signal"))
 
     def recovered_after_s(self) -> float | None:
         return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / NS_PER_S, 3)

@@ -13,6 +13,7 @@ from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
 from loadchaos.analysis.incidents.incident import Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
+from loadchaos.analysis.state.death_evidence import gone_sign
 from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -22,6 +23,7 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     MetricsRow,
     ProbeRow,
+    ProcessRow,
     RunRow,
     StateRow,
     SupervisorRow,
@@ -117,6 +119,14 @@ class IncidentTracker(RowFold):
         if to == "healthy" or (to == "degraded" and incident.kind in ("unreachable", "outage")):
             incident.back_ns = at_ns
             self._end(incident, at_ns)
+
+    def on_process(self, row: ProcessRow) -> None:
+        """Fold the end of a process of an open death. Processes that die together are reported one after the other,
+        in any order, and the first report already makes the server dead.
+        """
+        incident = self._recent.open.get(str(row.get("replica")))
+        if row["what"] == "gone" and incident is not None and incident.kind in ("death", "restart"):
+            incident.gone[row["pid"]] = gone_sign(row["pid"], row["role"], row["name"])
 
     def on_launch(self, row: LaunchRow) -> None:
         replica = str(row.get("replica"))
@@ -358,6 +368,7 @@ class IncidentTracker(RowFold):
 
     def _end(self, incident: Incident, at_ns: int) -> None:
         incident.closed_ns = at_ns
+        incident.add_gone_engines()
         self._judge_survival(incident)
         if self._was_shut_down(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False

@@ -83,7 +83,7 @@ class DeathEvidence:
         proofs = [self.orchestrator_end] if self.orchestrator_end is not None else []
         signs: list[Sign] = []
         for at_ns, pid, role, name in self._processes.gone:
-            sign = (at_ns, f"process {_short_title(name) or role} (pid {pid}, {role}) is gone")
+            sign = (at_ns, gone_sign(pid, role, name))
             if role in ("engine_core", "api_server"):
                 # A server that was shut down loses its engine core as a dying one does.
                 (signs if self.log.may_still_explain(at_ns, now_ns) else proofs).append(sign)
@@ -143,6 +143,10 @@ class DeathEvidence:
     def _silent_since(self, ns: int, now_ns: int) -> bool:
         """True without a token after `ns`, and where tokens prove nothing."""
         return not self._sole or self._traffic.silent_since(ns, now_ns)
+
+
+def gone_sign(pid: int, role: str, name: str) -> str:
+    return f"process {_short_title(name) or role} (pid {pid}, {role}) is gone"
 
 
 def _short_title(title: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +16,11 @@ from locust.exception import RPCError
 
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.load.cluster import messages
+from loadchaos.load.locust_main import LOCUST
 from loadchaos.load.wire.request import headers_from_plan
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
-LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
 _ASK_PERIOD_S = 1.0
 _STANDBY_S = 2.0
 
@@ -59,7 +58,7 @@ def join(
     path = bundle.unpack(welcome, folder, int(welcome["slot"]))
     load = f"{plan['profile']['name']} against {plan['base_url']}"
     report(f"worker {welcome['slot']} of {plan['workers']}: {load}; its rows: {folder}")
-    argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--worker", "--headless", "--only-summary"]
+    argv = [*LOCUST, "--worker", "--headless", "--only-summary"]
     argv += ["--loglevel", "WARNING", "--master-host", host, "--master-port", str(port)]
     return argv, {"LOADCHAOS_PLAN": str(path), "LOADCHAOS_TOKEN": token}
 

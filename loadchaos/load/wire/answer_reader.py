@@ -31,15 +31,27 @@ from loadchaos.core.outcome_rules import (
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
 from loadchaos.load.wire.request import AnswerRules
-from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, JsonObject, SseParser, json_string
+from loadchaos.load.wire.sse import (
+    MAX_EVENT_BYTES,
+    THOUGHT_KEYS,
+    UNLEARNED,
+    Event,
+    EventTemplate,
+    JsonObject,
+    SseParser,
+    json_string,
+)
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
-_TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
+_TOKEN_KEYS = ("content", *THOUGHT_KEYS, "refusal")
+_ANSWER_KEYS = ("content", "refusal")
+_PART_KEYS = ("text", "thinking", "summary", "content")
 MAX_BODY_BYTES = 64 << 20
 """Limit of an answer that is one JSON value."""
 _SKIPPED_CHOICE = -1
 """Stands for the choices that ended before the part of a stream that is read."""
+_MOST_LOGPROB = 1e-3  # more than rounding gives
 _MIN_COUNTED_TOKENS = 8
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
@@ -59,6 +71,8 @@ class AnswerReader:
     """Name of the mark that ends a choice, in error texts."""
     DONE = "[DONE]"
     """Name of the mark that ends a stream."""
+    HAS_CHOICES = True
+    """False for an endpoint whose answers are results (wire/results.py), which it counts itself."""
     ALWAYS_DONE = False
     """Streams of this protocol end with DONE on every server."""
 
@@ -67,7 +81,7 @@ class AnswerReader:
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
         "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
         "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
-        "last_token_ns", "logprob_entries", "outcome_events", "rules", "second_done", "usage",
+        "last_token_ns", "logprob_entries", "names_call", "outcome_events", "rules", "second_done", "usage",
     )  # fmt: skip
 
     _sse: SseParser  # of a stream, once it is known to be one
@@ -92,7 +106,7 @@ class AnswerReader:
         self.is_stream = asked_stream or declared_stream
         self.has_text = False
         self.has_answer = False
-        self.has_calls = False
+        self.has_calls = self.names_call = False
         self._prefix = b""
         self._stream_known = False
         self._text: list[str] = []
@@ -425,6 +439,11 @@ class AnswerReader:
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(entries := logprobs.get("content"), list):
             self.logprob_entries = (self.logprob_entries or 0) + len(entries)
+            for entry in entries:
+                value = entry.get("logprob") if isinstance(entry, dict) else None
+                if isinstance(value, float) and value > _MOST_LOGPROB and not self.contradictions:
+                    text = f"a log probability is {value:g}; none is above 0"
+                    self.contradictions.append({"id": "logprob_above_zero", "text": text})
         if self._content is None:
             return
         message = message if isinstance(message, dict) else {"content": choice.get("text")}
@@ -477,17 +496,45 @@ class AnswerReader:
             text = delta.get(key)
             if text is None or text == "":
                 continue
+            if isinstance(text, list):
+                got_token, got_answer = self._read_parts(text, answer=key in _ANSWER_KEYS)
+                token, answer = token or got_token, answer or got_answer
+                continue
             if not isinstance(text, str):
                 raise WrongShapeError(f"{key} is not a string")
             self._text.append(text)
             token = True
-            answer = answer or key in {"content", "refusal"}
+            answer = answer or key in _ANSWER_KEYS
+        if not token and (details := delta.get("reasoning_details")) and isinstance(details, list):
+            token, _ = self._read_parts(details, answer=False)  # beside `reasoning` it repeats that
         calls = delta.get("tool_calls")
         if calls is not None and not isinstance(calls, list):
             raise WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
             token = answer = self.has_calls = True
+            functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+            functions.append(delta.get("function_call"))
+            self.names_call = self.names_call or any(isinstance(f, dict) and f.get("name") for f in functions)
         return token, answer
+
+    def _read_parts(self, parts: list[object], *, answer: bool) -> tuple[bool, bool]:
+        """Read a content that is a list of parts, as Mistral's and OpenRouter's. Returns as `_read_message`."""
+        token = of_answer = False
+        for part in parts:
+            if isinstance(part, str):
+                part = {"text": part}
+            if not isinstance(part, dict):
+                raise WrongShapeError("a part of the content is no object")
+            thought = "think" in str(part.get("type", "")) or "reason" in str(part.get("type", ""))
+            for key in _PART_KEYS:
+                value = part.get(key)
+                if value and isinstance(value, str):
+                    self._text.append(value)
+                    token, of_answer = True, of_answer or (answer and not thought)
+                elif value and isinstance(value, list):
+                    got, got_answer = self._read_parts(value, answer=answer and not thought)
+                    token, of_answer = token or got, of_answer or got_answer
+        return token, of_answer
 
     def _read_finish_reason(self, index: int, choice: JsonObject) -> None:
         reason = choice.get("finish_reason")

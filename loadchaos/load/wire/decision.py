@@ -79,6 +79,8 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
     contradiction = _usage_contradiction(answer)
     if contradiction:
         found.append({"id": "usage_contradicts", "text": contradiction})
+    if (missing := _missing_part(answer)) is not None:
+        found.append(missing)
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
@@ -93,6 +95,23 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
                     }
                 )
     return found
+
+
+def _missing_part(answer: AnswerReader) -> WrongPart | None:
+    """The part that a complete answer lacks or has too much of: choices, a tool call, tokens."""
+    rules, ends = answer.rules, len(answer.finish)
+    if answer.front_skipped:
+        return None
+    if answer.HAS_CHOICES and rules.answers is not None and ends < rules.answers:
+        return {"id": "choices_missing", "text": f"{ends} of {rules.answers} choices arrived"}
+    cut = _is_full(answer) and not answer.has_calls
+    if "tool_calls" in answer.finish.values() and not answer.names_call and not cut:
+        return {"id": "tool_call_missing", "text": "the finish_reason is tool_calls, and no function was named"}
+    tokens, most = answer.completion_tokens, rules.most_tokens
+    if most is not None and tokens is not None and tokens - answer.reasoning_tokens() > most * max(1, ends):
+        text = f"{tokens} completion tokens; {most * max(1, ends)} were allowed"
+        return {"id": "more_tokens_than_allowed", "text": text}
+    return None
 
 
 def _is_full(answer: AnswerReader) -> bool:
@@ -121,6 +140,9 @@ def _usage_contradiction(answer: AnswerReader) -> str:
     begin = "the usage contradicts itself"
     if isinstance(prompt, int) and isinstance(total, int) and total != prompt + completion:
         return f"{begin}: {prompt} prompt + {completion} completion tokens are not {total} in total"
+    cached = answer.cached_tokens
+    if cached is not None and isinstance(prompt, int) and cached > prompt:
+        return f"{begin}: {cached} cached tokens of {prompt} prompt tokens"
     reasoning = answer.reasoning_tokens() if usage.get("completion_tokens_details") else 0
     if reasoning > completion:
         return f"{begin}: {reasoning} reasoning tokens of {completion} completion tokens"

@@ -51,7 +51,7 @@ class WireTimeouts:
 class AnswerRules(OutcomeRules):
     """Rules of a server's answers, and of the answer to one request. `allow_empty`: an answer without a token is correct.
     `foreign_nonce` finds a word of another request in the answer's text. `answers` is the number of choices that were
-    requested, `most_tokens` that of tokens that each may have (None: unknown; only read with a contract).
+    requested, `most_tokens` that of tokens that each may have (None: unknown).
     """
 
     allow_empty: bool = False

@@ -20,6 +20,7 @@ class Results(AnswerReader):
     """
 
     __slots__ = ()
+    HAS_CHOICES = False
 
     FINISH = "a result"
 

@@ -15,7 +15,9 @@ import orjson
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 8 << 20
 """Limit of one event of a stream. Those of chat answers have up to some 100 kB (log probabilities)."""
-_TOKEN_KEYS = ("content", "reasoning", "reasoning_content")
+THOUGHT_KEYS = ("reasoning", "reasoning_content", "reasoning_text", "thinking", "thoughts", "thought")
+"""Keys of a delta or message with the text that a model thinks, by server and gateway."""
+_TOKEN_KEYS = ("content", *THOUGHT_KEYS)
 _PROBE_TEXT = "another word, to prove it"
 _TRIES = 4
 """Learning stops where every event differs in more than its text (token ids, log probabilities)."""
@@ -234,4 +236,6 @@ def _token(choices: Any) -> tuple[JsonObject, str] | None:
     if delta.get("tool_calls") or delta.get("function_call") or delta.get("refusal"):
         return None
     keys = [key for key in _TOKEN_KEYS if delta.get(key)]
+    if keys and not isinstance(delta[keys[0]], str):
+        return None
     return (delta, keys[0]) if len(keys) == 1 else None

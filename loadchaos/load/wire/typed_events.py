@@ -87,6 +87,7 @@ class TypedEvents(AnswerReader):
         known, before, _ = self._calls.setdefault((0, number), ["", "", ""])
         self._calls[0, number] = [known or name, before + arguments, ""]
         self.has_calls = True
+        self.names_call = self.names_call or bool(name)
         self._record_token(at_ns, answer=True)
 
     def whole_text(self, text: object, *, answer: bool) -> None:

@@ -80,6 +80,10 @@ class WorkerPlan:
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
         self.workers = int(plan.get("workers") or 1)
+        if not 0 <= worker < self.workers:
+            raise LedgerError(
+                f"plan.json: worker {worker} of {self.workers}: workers count from 0; start the run again"
+            )
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
         self._resume_point = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
@@ -151,7 +155,8 @@ class WorkerPlan:
             head += f"traceparent: {traceparent(request.id)}\r\n".encode()
         request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
-        most_tokens = None if request.contract is None else asked_tokens(request.body)
+        given = request.contract is not None or request.extra  # the body may have a limit of its own
+        most_tokens = asked_tokens(request.body) if given else request.max_tokens
         request.rules = AnswerRules.of(self._rules, check, request.contract, request.answers, most_tokens)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)

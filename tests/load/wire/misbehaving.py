@@ -68,7 +68,7 @@ def plain(body: bytes | object, status: int = 200, kind: str = "application/json
 
 
 def whole(
-    content: str | None = "Hello!", finish: str | None = "stop", usage: object = USAGE, **fields: object
+    content: object = "Hello!", finish: str | None = "stop", usage: object = USAGE, **fields: object
 ) -> dict[str, object]:
     message = {"role": "assistant", "content": content, **fields}
     return {"id": "chatcmpl-7", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
@@ -163,6 +163,34 @@ MODES: dict[str, bytes | Handler] = {
     "no_text_no_usage": stream(ROLE * 16, STOP, DONE),
     "finish_error": stream(ROLE, TOKENS, frame(delta(finish="error")), DONE),
     "finish_abort": stream(ROLE, TOKENS, frame(delta(finish="abort")), DONE),
+    "finish_timeout": stream(ROLE, TOKENS, frame(delta(finish="timeout")), DONE),
+    "finish_cancelled": stream(ROLE, TOKENS, frame(delta(finish="cancelled")), DONE),
+    "finish_content_filter": stream(ROLE, TOKENS, frame(delta(finish="content_filter")), DONE),
+    "finish_eos_token": stream(ROLE, TOKENS, frame(delta(finish="eos_token")), *TAIL[1:]),
+    "finish_tool_calls_without_a_call": stream(ROLE, TOKENS, frame(delta(finish="tool_calls")), *TAIL[1:]),
+    "tool_calls_without_a_name": stream(
+        ROLE, frame(delta(tool_calls=[{"index": 0}])), frame(delta(finish="tool_calls")), *TAIL[1:]
+    ),
+    "one_choice_of_two": stream(*GOOD),
+    "more_tokens_than_most": stream(ROLE, TOKENS, STOP, usage(9, 33), DONE),
+    "more_cached_than_prompt_tokens": stream(
+        ROLE, TOKENS, STOP,
+        frame({"choices": [], "usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": 18}}}), DONE,
+    ),
+    "thinking": stream(ROLE, frame(delta(thinking="hm")), frame(delta(content="yes")), *TAIL),
+    "reasoning_details": stream(
+        ROLE, frame(delta(content="", reasoning_details=[{"type": "reasoning.text", "text": "hm"}])),
+        frame(delta(content="yes")), *TAIL,
+    ),
+    "content_in_parts": stream(
+        ROLE, frame(delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}])),
+        frame(delta(content="yes")), *TAIL,
+    ),
+    "logprob_above_zero": stream(
+        ROLE,
+        frame({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [{"logprob": 0.7}]}}]}),
+        *TAIL,
+    ),
     "no_finish_no_done": stream(ROLE, TOKENS),
     "no_finish_done": stream(ROLE, TOKENS, DONE),
     "done_only": stream(DONE),
@@ -259,7 +287,11 @@ MODES: dict[str, bytes | Handler] = {
     "whole_no_finish": plain(whole(finish=None)),
     "whole_empty": plain(whole("", "length", {"prompt_tokens": 5000, "completion_tokens": 0})),
     "whole_reasoning_only": plain(whole(None, "length", reasoning="hm")),
-    "whole_tool_calls": plain(whole(None, "tool_calls", tool_calls=[{"id": "1"}])),
+    "whole_tool_calls": plain(whole(None, "tool_calls", tool_calls=[{"id": "1", "function": {"name": "f"}}])),
+    "whole_tool_calls_without_a_name": plain(whole(None, "tool_calls", tool_calls=[{"id": "1"}])),
+    "whole_one_choice_of_two": plain(whole()),
+    "whole_finish_content_filter": plain(whole("Hello", "content_filter")),
+    "whole_content_in_parts": plain(whole([{"type": "text", "text": "Hello"}])),
     "whole_wrong_types": plain({"choices": {"a": 1}}),
     "whole_not_json": plain(b"certainly!"),
     "whole_nothing": plain(b""),

@@ -64,6 +64,34 @@ def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Misbehavi
     assert known == sorted(known)
 
 
+@pytest.mark.parametrize("mode", ["thinking", "reasoning_details", "content_in_parts"])
+def test_outcome_thought_in_any_form_is_a_first_token_but_no_first_answer(server: Misbehaving, mode: str) -> None:
+    whole = misbehaving.MODES[mode]
+    assert isinstance(whole, bytes)
+    at = whole.index(chunk(frame(delta(content="yes"))))
+
+    def answer_late(peer: socket.socket) -> None:
+        peer.sendall(whole[:at])
+        time.sleep(0.05)
+        peer.sendall(whole[at:])
+
+    server.modes["late"] = answer_late
+    row = ask(server.url_of("late"))
+    assert (row["chunks"], row["text"]) == (2, "hmyes")
+    assert row["first_token_ns"] is not None
+    assert row["first_answer_ns"] is not None
+    assert row["first_token_ns"] < row["first_answer_ns"]
+
+
+def test_a_call_without_a_name_is_missing_even_in_an_answer_of_all_its_tokens(server: Misbehaving) -> None:
+    calls = [frame(delta(tool_calls=[{"index": 0}]))] * 3
+    end = [frame(delta(finish="tool_calls")), usage(9, 32), DONE]
+    server.modes["nameless"] = misbehaving.stream(ROLE, *calls, *end)
+    server.modes["cut_before_its_call"] = misbehaving.stream(ROLE, frame(delta(content="x")), *end)
+    assert ask(server.url_of("nameless"), judged_by=rules(most_tokens=32))["outcome"] == "wrong_output"
+    assert ask(server.url_of("cut_before_its_call"), judged_by=rules(most_tokens=32))["outcome"] == "ok"
+
+
 def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Misbehaving) -> None:
     server.modes["slow_answer"] = _in_two_parts()
     reply = ask(server.url_of("slow_answer"))

@@ -1,10 +1,14 @@
 import contextlib
 import os
 import stat
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadchaos.core.errors import OptionError
@@ -14,6 +18,7 @@ from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.file import FileSource
 from tests.rows import EmittedRows
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -198,3 +203,19 @@ def test_read_spec_suggests_the_nearest_kind() -> None:
 def test_read_spec_says_what_was_expected(spec: str) -> None:
     with pytest.raises(OptionError, match="--server-log"):
         read_spec(spec)
+
+
+def test_silent_command_ends_when_its_reader_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import threading\nfrom loadchaos.server.monitor.logs.command import CommandSource\n"
+        f"source = CommandSource(lambda _: ['sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 1000; true'])\n"
+        "source.follow(lambda data: None, lambda *gap: None, threading.Event())"
+    )
+    reader = subprocess.Popen([sys.executable, "-c", code])
+    file = tmp_path / "pid"
+    pid = int(until(lambda: text_of(file).strip(), "the command"))
+    children = until(lambda: psutil.Process(pid).children(), "its child")
+    time.sleep(0.3)  # the guard begins after the command
+    reader.kill()
+    reader.wait()
+    until(lambda: not psutil.pid_exists(pid) and not any(c.is_running() for c in children), "the end of both", 10)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from loadchaos.core.lifetime import guard
 from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 _CHUNK_BYTES = 1 << 16
@@ -85,6 +86,8 @@ class CommandSource:
         except OSError as e:
             return f"{argv[0]}: {e.strerror}"
         done = threading.Event()
+        # A log that is silent never writes to its broken pipe: where we are killed, another process ends the command.
+        orphaned = guard('kill -KILL "-$1"', str(process.pid))
         # A read waits for the next line, which may never come: another thread has to end the command.
         ender = threading.Thread(target=_end_when, args=(process, stop, done), daemon=True)
         ender.start()
@@ -96,6 +99,8 @@ class CommandSource:
         finally:
             done.set()
             ender.join()
+            orphaned.kill()
+            orphaned.communicate()
             process.stdout.close()
         return f"{argv[0]} ended with code {code}"
 

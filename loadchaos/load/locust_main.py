@@ -1,0 +1,32 @@
+"""Locust with our locustfile and without settings of its own.
+
+A run-time in LOCUST_RUN_TIME, ~/.locust.conf, or locust.conf and pyproject.toml of the current folder would end our load
+early; the profile alone says what is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+LOCUST = (sys.executable, "-m", "loadchaos.load.locust_main", "-f", str(Path(__file__).with_name("locustfile.py")))
+"""Begin of the command line of each Locust process that we start."""
+
+
+def main() -> None:
+    for name in [name for name in os.environ if name.startswith("LOCUST_")]:
+        del os.environ[name]
+    from locust import argument_parser  # here: it reads these variables
+    from locust.main import main as run_locust
+
+    for make_parser in (argument_parser.get_empty_argument_parser, argument_parser.get_parser):
+        defaults = make_parser.__defaults__ or ()
+        make_parser.__defaults__ = tuple(() if v == argument_parser.DEFAULT_CONFIG_FILES else v for v in defaults)
+    cast("Callable[[], None]", run_locust)()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Kill a process of a command at a random moment: none of its processes is left ten seconds after the command."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+KILLS = int(os.environ.get("LOADCHAOS_TEST_KILLS", "2"))
+"""Kills for each command; the full proof takes 30."""
+LATEST_S, LIMIT_S, LEFT_S = 14.0, 120.0, 10.0
+PROFILE = """\
+name: small
+target: {on_death: restart, embedded: {dialect: vllm, era: "0.18"}}
+traffic: [{name: text, payload: {text: {tokens: 16..64}}, output: {max: 32}}]
+load: [{users: 4, for: 12s}]
+"""
+RUN = ["run", "x.yaml", "--embedded", "--no-live", "--exporter-port", "0"]
+COMMANDS = {
+    "run": RUN,
+    "run with 2 workers": [*RUN, "--processes", "2"],
+    "run with 4 workers": [*RUN, "--processes", "4"],
+    "run with a silent log command": [*RUN, "--server-log", "cmd:sleep 1000"],
+    "suite": ["suite", "x.yaml", "--embedded"],
+    "capacity": ["capacity", "x.yaml", "--embedded", "--budget", "40s"],
+    "soak": ["soak", "x.yaml", "--embedded", "--for", "25s"],
+    "hunt": ["hunt", "--embedded", "--for", "25s"],
+}
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Living processes with this mark in their environment, which children inherit."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("victim", ["the command", "any"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_process_is_left_after_a_kill(name: str, victim: str, kill: int, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(PROFILE)
+    chance, mark = random.Random(f"{name} {victim} {kill}"), uuid.uuid4().hex
+    env = {k: v for k, v in os.environ.items() if k != "CI"} | {"MARK": mark}
+    with (tmp_path / "out").open("wb") as out:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "loadchaos", *COMMANDS[name]], cwd=tmp_path, env=env, stdout=out, stderr=out
+        )
+    try:
+        time.sleep(chance.uniform(0.5, LATEST_S))
+        running = marked(mark)
+        if victim == "the command":
+            command.kill()
+        elif running:
+            chance.choice(running).send_signal(signal.SIGKILL)
+        command.wait(LIMIT_S)
+        deadline = time.monotonic() + LEFT_S
+        while marked(mark) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert [" ".join(p.cmdline()) for p in marked(mark)] == [], (tmp_path / "out").read_text()
+    finally:
+        for process in marked(mark):
+            process.kill()
