@@ -7,13 +7,14 @@ import asyncio
 import inspect
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.embedded_server import EmbeddedServer
 
 # A busy machine is not a fault of the code: how long one example takes is measured in bench/, never asserted.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -47,17 +48,8 @@ def unused_port() -> int:
 @pytest.fixture
 def embedded(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an embedded server with the flags that a test is parametrised with."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loadchaos.simulator.server", "--port", "0", *request.param],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = next(line for line in process.stdout if "running on http" in line)
-    try:
-        yield line.split("running on ")[1].split()[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    with EmbeddedServer(*request.param) as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What people install: the wheel carries profiles, schemas and templates, and works away from any checkout."""
 
-import os
 import subprocess
 import sys
 import zipfile
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos import __version__
+from tests.warm_command import outside_ci
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,11 +32,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loadchaos(installed: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k != "CI"}
     return subprocess.run(
         [sys.executable, "-m", "loadchaos", *args],
         cwd=cwd,
-        env={**env, "PYTHONPATH": str(installed)},
+        env={**outside_ci(), "PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import psutil
+
 T = TypeVar("T")
 
 
@@ -24,6 +26,14 @@ async def until_async(condition: Callable[[], object], what: str = "the conditio
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
         await asyncio.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """True when a process has ended, a zombie included."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.asynccontextmanager

@@ -69,8 +69,40 @@ class World:
                 self._look()
         return self
 
-    def add(self, row: str, **more: Any) -> None:
+    def add(self, row: str, **more: Any) -> Self:
         self.rows.append({"row": row, "at_ns": self.now, **more})
+        return self
+
+    def launch(self, pid: int = 9) -> Self:
+        """The server is launched, for the first time or again."""
+        return self.add("launch", what="start", replica="server", pid=pid, command=["vllm", "serve"])
+
+    def exit(self, code: int | None = 0, signal: int | None = None, *, asked: bool = False, pid: int = 9) -> Self:
+        """The launched process exits, by itself or as it was asked to."""
+        how = "ended (asked)" if asked else f"exited with code {code}"
+        reason = how if signal is None else f"was ended by signal {signal}"
+        known = {"code": code if signal is None else None, "signal": signal, "reason": reason, "asked": asked}
+        return self.add("launch", what="exit", replica="server", pid=pid, **known)
+
+    def processes(self, engine: str = "S", api_server: str = "S") -> Self:
+        """Processes of these states are seen from now on."""
+        self.pids = {10: ("api_server", api_server), 11: ("engine_core", engine)}
+        return self
+
+    def refuse_probe(self, what: str = "tcp", replica: str = "server") -> Self:
+        """One probe is refused; what follows decides whether that was chance."""
+        refused = {"ok": False, "status": None, "error": "[Errno 111] Connection refused", "body": None}
+        return self.add("probe", replica=replica, what=what, **refused)
+
+    def part(self) -> Self:
+        """The network loses all packets until `open`."""
+        self.tcp = self.health = "timeout"
+        return self
+
+    def lose_process(self, pid: int = 11, role: str = "engine_core", name: str = "", state: str = "") -> Self:
+        """A process of the server is gone."""
+        gone = {"pid": pid, "role": role, "state": state, "name": name or "VLLM::EngineCore"}
+        return self.add("process", replica="server", what="gone", **gone)
 
     def _beat(self) -> None:
         tokens = self.tokens if self.in_flight else 0
@@ -167,26 +199,24 @@ class History(World):
         self.rows.append({"row": "header", "schema": 1, "mono_ns": self.now, "utc_ns": 1_790_000_000 * S})
         self.drafts = 0.0
 
-    def add(self, row: str, **more: Any) -> None:
+    def add(self, row: str, **more: Any) -> Self:
         """A row, and the state rows that it gives."""
         if row == "metrics":
             more["values"] |= {"spec_drafts_total": self.drafts}
         super().add(row, **more)
         if row != "state":
             self.rows += [dict(r) for r in self.states.feed(self.rows[-1])]
+        return self
 
     def begin(self, **more: Any) -> Self:
         """From the first row to the start of the load, with a healthy server."""
         target = {"kind": "embedded", "url": "http://127.0.0.1:1"}
         self.add("run", what="begin", profile="test", version="0.1", seed=1, target=target)
-        self.add("launch", what="start", replica="server", pid=9, command=["vllm", "serve"])
-        self.idle(1)
+        self.launch().idle(1)
         if more:
             self.add("facts", facts={"base_url": "", "admin_url": "", "dialect": "vllm", "version": "0.18.0", **more})
-        self.add("run", what="load_begin")
-        self.add("locust", what="start", pid=10)
-        self.add("load", what="begin", file="requests-0")
-        return self
+        self.add("run", what="load_begin").add("locust", what="start", pid=10)
+        return self.add("load", what="begin", file="requests-0")
 
     def send(self, n: int = 1, traffic: str = "text", **more: Any) -> list[str]:
         ids = [f"{traffic}-{self.n + i}" for i in range(n)]
@@ -237,41 +267,29 @@ class History(World):
         self.answer(
             ids, "stream_error", error="EngineCore encountered an issue. See stack trace (above) for the root cause."
         )
-        self.close().run(1)
-        self.add(
-            "launch",
-            what="exit",
-            replica="server",
-            pid=9,
-            code=code if signal is None else None,
-            signal=signal,
-            reason=f"exited with code {code}" if signal is None else f"was ended by signal {signal}",
-            asked=False,
-        )
-        return self
+        return self.close().run(1).exit(code, signal)
+
+    def miss(self, n: int = 3, traffic: str = "text") -> Self:
+        """An encoder cache miss ends the server while it computes so many requests."""
+        ids = self.send(n, traffic)
+        return self.serve(0.2).log(self.MISS).die(ids)
 
     def end_load(self) -> Self:
-        self.add("load", what="end", why="done", file="requests-0")
-        self.add("locust", what="exit", pid=10, code=0)
-        self.add("run", what="load_end")
-        return self
+        self.add("load", what="end", why="done", file="requests-0").add("locust", what="exit", pid=10, code=0)
+        return self.add("run", what="load_end")
 
     def end(self, **more: Any) -> Self:
         """The load ends, what we started is stopped, the record closes."""
         self.in_flight = 0
         self.end_load()
         if self.tcp == "ok":
-            self.add(
-                "launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="ended (asked)", asked=True
-            )
-        self.add("run", what="end", **more)
-        return self
+            self.exit(asked=True)
+        return self.add("run", what="end", **more)
 
-    def attacked(self, name: str, effects: list[str], **more: Any) -> None:
+    def attacked(self, name: str, effects: list[str], **more: Any) -> Self:
         """An attack that began and ended, as run writes it."""
         base = {"attack": name, "n": 1, "replica": "server", "effects": effects, "status": None, "text": "", **more}
-        self.add("attack", what="begin", ok=None, **base)
-        self.add("attack", what="end", ok=True, **base)
+        return self.add("attack", what="begin", ok=None, **base).add("attack", what="end", ok=True, **base)
 
     def verdict(self, **terms: Any) -> Row:
         """The verdict; every one that any test makes must fit the schema."""
@@ -279,6 +297,11 @@ class History(World):
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)
         return verdict
+
+    @staticmethod
+    def decision(verdict: Row, name: str) -> str:
+        """The verdict of the check or expectation of a name; empty where there is none."""
+        return next((c["verdict"] for c in [*verdict["checks"], *verdict["expectations"]] if c["name"] == name), "")
 
     @staticmethod
     def unknowns(verdict: Row) -> set[str]:

@@ -21,12 +21,8 @@ def test_judge_passes_a_healthy_run_with_its_strength(history: History) -> None:
 
 
 def test_judge_names_a_death_by_its_cause_in_the_log(history: History) -> None:
-    history.begin(kv_blocks=10).work(10)
-    ids = history.send(20, "images")
-    history.serve(0.2, in_flight=20)
-    history.log(history.MISS).die(ids)
-    history.idle(3).end()
-    verdict = history.verdict()
+    ids = history.begin(kv_blocks=10).work(10).send(20, "images")
+    verdict = history.serve(0.2, in_flight=20).log(history.MISS).die(ids).idle(3).end().verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 1)
     [failure] = verdict["failures"]
     assert (failure["id"], failure["severity"], failure["attribution"]) == (
@@ -47,21 +43,16 @@ def test_judge_names_a_death_by_its_cause_in_the_log(history: History) -> None:
 
 def test_judge_counts_early_clients_as_in_flight_at_death(history: History) -> None:
     ids = history.begin().work(5).send(9)
-    history.serve(0.3, in_flight=9)
-    history.answer(ids, "stream_error", error=history.TEXT_OF_DEATH)
+    history.serve(0.3, in_flight=9).answer(ids, "stream_error", error=history.TEXT_OF_DEATH)
     history.rows = [r for r in history.rows if r["row"] != "state" or r["to"] == "healthy"]
     history.now += S // 10
     given = {"replica": "server", "engine": None, "from": "healthy", "to": "dead", "signs": ["gone"]}
-    history.add("state", since_ns=history.now, noticed_after_s=0.0, **given)
-    history.close().idle(1).end()
+    history.add("state", since_ns=history.now, noticed_after_s=0.0, **given).close().idle(1).end()
     assert history.verdict()["failures"][0]["in_flight_at_death"] == 9
 
 
 def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: History) -> None:
-    history.begin().work(5)
-    history.close().idle(3)
-    history.end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.begin().work(5).close().idle(3).end().verdict()["failures"]
     assert failure["id"] == "engine_death_unexplained"
     assert "--server-log" in failure["remedy"]
 
@@ -81,32 +72,26 @@ def test_judge_counts_the_exit_of_a_launched_server(history: History) -> None:
             "asked": False,
         }
     )
-    history.end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.end().verdict()["failures"]
     assert failure["severity"] == "engine_death"
     assert "exited with code 0" in failure["title"]
 
 
 def test_judge_reports_a_startup_failure_before_healthy(history: History) -> None:
-    history.add("run", what="begin", profile="test", target={"kind": "embedded"})
-    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
-    history.log("sim: no such defect")
-    history.close().run(1)
-    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="exited with code 1")
-    history.add("run", what="end", exit_code=4, why="it never became healthy")
-    verdict = history.verdict()
+    history.add("run", what="begin", profile="test", target={"kind": "embedded"}).launch()
+    history.log("sim: no such defect").close().run(1).exit(1)
+    verdict = history.add("run", what="end", exit_code=4, why="it never became healthy").verdict()
     [failure] = verdict["failures"]
     assert (failure["id"], failure["severity"]) == ("startup_failure_unexplained", "startup")
     assert "--server-log" not in failure["remedy"]
     assert verdict["exit_code"] == 4
-    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+    assert history.decision(verdict, "engine_deaths") == "pass"
 
 
 def test_judge_names_a_killed_engine_core_with_only_echoes(history: History) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.processes(engine="R")
     ids = history.begin().work(5).send(3)
-    history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
-    history.log(history.MISS.splitlines()[-1]).die(ids).idle(2).end()
+    history.lose_process().log(history.MISS.splitlines()[-1]).die(ids).idle(2).end()
     verdict = history.verdict()
     [failure] = verdict["failures"]
     assert (failure["id"], failure["lost_requests"]) == ("engine_core_proc_died", 3)
@@ -125,9 +110,7 @@ def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: History) 
 
 
 def test_judge_ignores_refusals_while_we_stop_the_server(history: History) -> None:
-    history.begin().work(30).end_load().close().run(2)
-    history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
-    history.add("run", what="end")
+    history.begin().work(30).end_load().close().run(2).exit(asked=True).add("run", what="end")
     verdict = history.verdict()
     assert "dead" in [s["state"] for s in verdict["states"]]
     assert verdict["verdict"] == "pass", verdict["failures"]
@@ -135,22 +118,15 @@ def test_judge_ignores_refusals_while_we_stop_the_server(history: History) -> No
 
 
 def test_judge_counts_a_death_after_the_load(history: History) -> None:
-    history.begin().work(30).end_load().close().run(1)
-    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="code 1", asked=False)
-    history.add("run", what="end")
+    history.begin().work(30).end_load().close().run(1).exit(1).add("run", what="end")
     assert history.verdict()["verdict"] == "fail"
 
 
 def test_judge_merges_five_deaths_of_one_cause(history: History) -> None:
     history.begin()
     for _ in range(5):
-        ids = history.work(10).send(4, "images")
-        history.serve(0.2).log(history.MISS).die(ids)
-        history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
-        history.run(5)
-        history.open().idle(2)
-    history.work(10).end()
-    verdict = history.verdict()
+        history.work(10).miss(4, "images").launch().run(5).open().idle(2)
+    verdict = history.work(10).end().verdict()
     [failure] = verdict["failures"]
     assert failure["count"] == 5
     assert len(failure["incidents"]) == 5
@@ -160,10 +136,7 @@ def test_judge_merges_five_deaths_of_one_cause(history: History) -> None:
 
 
 def test_judge_measures_recovery_against_its_limit(history: History) -> None:
-    history.begin().work(5)
-    history.close().run(10)
-    history.open().work(10)
-    history.end()
+    history.begin().work(5).close().run(10).open().work(10).end()
     by_name = {e["name"]: e for e in history.verdict(expect=["recovers_within <= 5s"])["expectations"]}
     assert by_name["recovers_within"]["verdict"] == "fail"
     by_name = {e["name"]: e for e in history.verdict(expect=["recovers_within <= 1m"])["expectations"]}
@@ -171,9 +144,7 @@ def test_judge_measures_recovery_against_its_limit(history: History) -> None:
 
 
 def test_judge_leaves_recovery_unknown_without_time_to_recover(history: History) -> None:
-    history.begin().work(5)
-    history.close().run(10)
-    history.end()
+    history.begin().work(5).close().run(10).end()
     for limit, decision in (("5s", "fail"), ("1m", "unknown")):
         (given,) = history.verdict(expect=[f"recovers_within <= {limit}"])["expectations"]
         assert given["verdict"] == decision
@@ -181,27 +152,22 @@ def test_judge_leaves_recovery_unknown_without_time_to_recover(history: History)
 
 
 def test_judge_fails_a_hang_with_health_ok(history: History) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.processes(engine="R")
     ids = history.begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
     history.in_flight = 3
-    history.stall(30)
-    history.answer(ids, "stalled", took_s=30)
-    history.end()
-    verdict = history.verdict()
+    verdict = history.stall(30).answer(ids, "stalled", took_s=30).end().verdict()
     [failure] = verdict["failures"]
     assert (failure["id"], failure["severity"], failure["lost_requests"]) == ("alive_but_hung", "hang", 3)
-    assert next(e for e in verdict["expectations"] if e["name"] == "hangs")["verdict"] == "fail"
+    assert history.decision(verdict, "hangs") == "fail"
 
 
 def test_judge_counts_a_late_echo_as_no_second_death(history: History) -> None:
-    ids = history.begin().work(5).send(4)
-    history.serve(0.2).log(history.MISS).die(ids).idle(15)
+    history.begin().work(5).miss(4).idle(15)
     history.log(
         "(APIServer pid=300) ERROR 11-20 15:54:00 [async_llm.py:525] vllm.v1.engine.exceptions.EngineDeadError: x"
     )
-    history.idle(5).end()
-    verdict = history.verdict()
+    verdict = history.idle(5).end().verdict()
     assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("encoder_cache_miss", 1)]
     assert len(verdict["incidents"]) == 1
 
@@ -223,8 +189,7 @@ def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: History) 
     history.log(
         'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
     )
-    history.die(ids, code=1).idle(3).end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.die(ids, code=1).idle(3).end().verdict()["failures"]
     assert (failure["id"], failure["severity"]) == ("unknown_exception", "engine_death")
 
 
@@ -237,26 +202,20 @@ def test_judge_ignores_the_last_traceback_of_a_living_server(history: History) -
 
 
 def test_judge_ignores_a_server_stopped_before_the_load(history: History) -> None:
-    history.add("run", what="begin", profile="test", target={"kind": "launched"})
-    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.add("run", what="begin", profile="test", target={"kind": "launched"}).launch()
     history.idle(2).add("run", what="interrupted", signal="SIGINT")
-    history.log(history.MISS.splitlines()[-1]).close().run(1)
-    history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
-    history.idle(3).add("run", what="end", exit_code=130)
-    verdict = history.verdict()
+    history.log(history.MISS.splitlines()[-1]).close().run(1).exit(asked=True)
+    verdict = history.idle(3).add("run", what="end", exit_code=130).verdict()
     assert (verdict["failures"], verdict["incidents"]) == ([], [])
 
 
 def test_judge_reports_an_exit_before_the_load_as_startup_failure(history: History) -> None:
-    history.add("run", what="begin", profile="test", target={"kind": "launched"})
-    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
-    history.close().run(1)
-    history.log(history.MISS)
-    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="exited with code 1")
+    history.add("run", what="begin", profile="test", target={"kind": "launched"}).launch()
+    history.close().run(1).log(history.MISS).exit(1)
     history.idle(3).add("run", what="end", exit_code=4, why="it never became healthy")
     verdict = history.verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("encoder_cache_miss", "startup")]
-    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+    assert history.decision(verdict, "engine_deaths") == "pass"
 
 
 STOP = """INFO:     Shutting down
@@ -266,16 +225,13 @@ INFO:     Finished server process [9]"""
 
 
 def test_judge_reports_an_orderly_shutdown_as_terminated(history: History) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.processes(engine="R")
     ids = history.begin().work(5).send(3)
-    history.log(STOP)
-    history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
-    history.die(ids).idle(5).end()
-    verdict = history.verdict()
+    verdict = history.log(STOP).lose_process().die(ids).idle(5).end().verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("server_terminated", "node")]
     assert [i["kind"] for i in verdict["incidents"]] == ["terminated"]
     assert "server bug;" not in cause_text(Verdict.from_json(verdict).failures[0])
-    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+    assert history.decision(verdict, "engine_deaths") == "pass"
 
 
 @pytest.mark.parametrize(
@@ -305,8 +261,7 @@ def test_judge_names_a_death_that_docker_explains_by_oom(history: History, asked
     ids = history.begin().work(5).send(3)
     history.answer(ids, "reset", error="Connection reset by peer").close().run(asked_s)
     supervised(history)
-    history.run(20)
-    verdict = history.end().verdict()
+    verdict = history.run(20).end().verdict()
     deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
     assert [(f["id"], f["count"]) for f in deaths] == [("container_oom_killed", 1)]
     assert deaths[0]["evidence"]["source"] == "docker:vllm"
@@ -328,8 +283,7 @@ def test_judge_reports_a_restart_between_two_looks_with_its_reason(history: Hist
 
 def test_judge_counts_an_orchestrator_report_of_a_known_death_once(history: History) -> None:
     ids = history.begin().work(5).send(3)
-    history.answer(ids, "reset", error="Connection reset by peer").close().run(2)
-    history.open().work(3)
+    history.answer(ids, "reset", error="Connection reset by peer").close().run(2).open().work(3)
     supervised(history, running=True, restarts=1, exit_code=0, oom_killed=False, reason="exited with code 0")
     verdict = history.work(10).end().verdict()
     deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]

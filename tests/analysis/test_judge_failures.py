@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,17 +8,15 @@ from loadchaos.core.model import Terms
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
+from tests.crash_logs import CRASHES
 from tests.rows import folded
-
-CRASHES = Path(__file__).parents[1] / "crashes"
 
 
 def test_judge_names_unexplained_errors_by_outcome_and_text(history: History) -> None:
     history.begin().work(20)
     for n in range(4):
         history.answer(history.send(1), "http_error", status=500, error=f"worker {n} said something new")
-    history.idle(1).end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.idle(1).end().verdict()["failures"]
     assert failure["id"] == "unexplained_http_error"
     assert failure["count"] == 4
     assert "something new" in failure["title"]
@@ -31,8 +28,7 @@ def test_judge_fails_on_a_refused_valid_request(history: History) -> None:
     history.answer(history.send(1), "rejected", status=400, error="no", expect=["rejected"])
     assert history.end().verdict()["verdict"] == "pass"
     history.rows.pop()
-    history.answer(history.send(1), "rejected", status=400, error="no such thing " * 30)
-    history.end()
+    history.answer(history.send(1), "rejected", status=400, error="no such thing " * 30).end()
     verdict = history.verdict()
     assert verdict["verdict"] == "fail"
     failure = verdict["failures"][0]
@@ -45,16 +41,13 @@ def test_judge_fails_on_a_refused_valid_request(history: History) -> None:
 def test_judge_reports_our_own_misfit_as_unknown(history: History) -> None:
     history.begin(max_model_len=90).work(20)
     history.answer(history.send(1), "rejected", status=400, error="too long", planned_tokens=100)
-    history.end()
-    verdict = history.verdict()
+    verdict = history.end().verdict()
     assert verdict["failures"] == []
     assert history.unknowns(verdict) == {"fit"}
 
 
 def test_judge_fails_on_an_answered_prompt_over_the_limit(history: History) -> None:
-    history.begin().work(20)
-    history.answer(history.send(1), "ok", edge=1, expect=["rejected"])
-    history.end()
+    history.begin().work(20).answer(history.send(1), "ok", edge=1, expect=["rejected"]).end()
     assert history.verdict()["failures"][0]["id"] == "overlength_not_refused"
 
 
@@ -69,8 +62,7 @@ def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: History) -> None:
             history.send(1, "images"), "http_error", status=500, error="Internal Server Error", planned_tokens=3446
         )
         history.serve(1)
-    history.end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.end().verdict()["failures"]
     assert failure["id"] == "lmdeploy_input_length_error"
     assert failure["title"] == "the KV cache holds 21 x 64 = 1344 tokens, this prompt had 3446, which needs 54 blocks"
     assert failure["remedy"] == "--cache-max-entry-count of at least 0.26 (0.1 now), or a shorter input"
@@ -87,16 +79,14 @@ def test_judge_derives_the_kv_capacity_from_lengths(history: History) -> None:
             error="Internal Server Error" if bad else None,
             planned_tokens=n,
         )
-    history.end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.end().verdict()["failures"]
     assert failure["id"] == "lmdeploy_input_length_error"
     assert failure["title"].startswith("Prompts of 1350 tokens or more fail, up to 1340 pass")
 
 
 def test_judge_accepts_a_server_without_metrics(history: History) -> None:
     history.metrics = False
-    history.begin().work(20)
-    history.add("gap", replica="server", source="scrape", seconds=20.0, why="404")
+    history.begin().work(20).add("gap", replica="server", source="scrape", seconds=20.0, why="404")
     assert history.end().verdict()["verdict"] == "pass"
 
 
@@ -116,8 +106,7 @@ def test_judge_attributes_a_miss_by_the_effects_of_the_attack_before(
 ) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked(attack, [effect], kind=kind)
-    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
-    verdict = history.verdict()
+    verdict = history.serve(0.5).log(history.MISS).die(ids).idle(2).end().verdict()
     assert (verdict["failures"][0]["attribution"], verdict["verdict"]) == (whose, "fail")
 
 
@@ -134,9 +123,7 @@ def test_judge_attributes_a_refused_kv_release_to_our_call(history: History) -> 
 
 
 def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: History) -> None:
-    history.begin().work(2)
-    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
-    history.work(30)
+    history.begin().work(2).attacked("reset_mm_cache", ["mm_cache_desync_request"]).work(30)
     lost = "Multi-modal cache miss for request chatcmpl-lc-1 (mm_hashes=['e']): P0/P1 cache drift"
     history.log(f"(EngineCore pid=9) WARNING 11-21 20:35:01 [core.py:2011] {lost}").answer(
         history.send(1), "stream_error", error="Internal server error"
@@ -146,10 +133,8 @@ def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: History) -> 
 
 
 def test_judge_ends_lasting_effects_with_the_life_of_the_server(history: History) -> None:
-    history.begin().work(2)
-    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
-    history.work(30)
-    history.add("launch", what="start", replica="server", pid=10, command=["vllm", "serve"])
+    history.begin().work(2).attacked("reset_mm_cache", ["mm_cache_desync_request"]).work(30)
+    history.launch(pid=10)
     history.work(5).log("AssertionError: Expected a cached item for mm_hash='61ae43d2'")
     assert [f["attribution"] for f in history.work(12).end().verdict()["failures"]] == ["server"]
 
@@ -168,12 +153,8 @@ def test_judge_ignores_warnings_while_the_server_starts(history: History, starti
 
 def test_judge_expects_the_death_of_a_process_we_killed(history: History) -> None:
     ids = history.begin().work(60).send(3)
-    history.attacked("kill_engine_core", ["engine_death"], kind="process")
-    history.die(ids)
-    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
-    history.run(3)
-    history.open().work(5).end()
-    verdict = history.verdict()
+    history.attacked("kill_engine_core", ["engine_death"], kind="process").die(ids).launch().run(3)
+    verdict = history.open().work(5).end().verdict()
     assert verdict["failures"][0]["attribution"] == "expected"
     assert verdict["verdict"] == "pass", history.unknowns(verdict)
 
@@ -213,8 +194,7 @@ def test_judge_attributes_only_the_killed_process_to_a_kill(
     history.add("attack", what="end", ok=ok, **attack)
     history.add("process", what="gone", state="Z", **process)
     history.log("ERROR Engine core proc EngineCore died unexpectedly, shutting down client.")
-    history.die(ids, signal=exit_signal).idle(2).end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.die(ids, signal=exit_signal).idle(2).end().verdict()["failures"]
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", whose)
 
 
@@ -255,8 +235,7 @@ def test_judge_attributes_a_death_after_sabotage_as_injected(history: History) -
     ids = history.begin().work(5).send(3)
     history.log(ACT)
     miss_in_the_drafter(history)
-    history.die(ids).idle(2).end()
-    verdict = history.verdict()
+    verdict = history.die(ids).idle(2).end().verdict()
     [failure] = verdict["failures"]
     assert (failure["id"], failure["attribution"], failure["known"]) == ("encoder_cache_miss", "injected", [])
     assert "loadchaos-vllm" in failure["remedy"]
@@ -267,8 +246,7 @@ def test_judge_ignores_sabotage_quoted_by_a_request(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(f"INFO Received request x: prompt: '{ACT}'")
     miss_in_the_drafter(history)
-    history.die(ids).idle(2).end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.die(ids).idle(2).end().verdict()["failures"]
     assert failure["attribution"] == "server"
     assert failure["known"]
 
@@ -276,15 +254,13 @@ def test_judge_ignores_sabotage_quoted_by_a_request(history: History) -> None:
 def test_judge_attributes_another_cause_beside_sabotage_to_the_server(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(ACT).log("RuntimeError: CUDA error: an illegal memory access was encountered")
-    history.die(ids).idle(2).end()
-    assert history.verdict()["failures"][0]["attribution"] == "server"
+    assert history.die(ids).idle(2).end().verdict()["failures"][0]["attribution"] == "server"
 
 
 def test_judge_attributes_everything_after_a_fatal_sabotage_as_injected(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log("(EngineCore pid=9) loadchaos-sabotage: act step_exit step=1 pid=9 code=3")
-    history.die(ids).idle(2).end()
-    assert history.verdict()["failures"][0]["attribution"] == "injected"
+    assert history.die(ids).idle(2).end().verdict()["failures"][0]["attribution"] == "injected"
 
 
 # --- acceptance ---------------------------------------------------------------------------------------------------------
@@ -304,8 +280,7 @@ def test_judge_accepts_failures_by_id_reason_date_and_count(
     history: History, entry: dict[str, Any], decision: str
 ) -> None:
     history.begin().work(60)
-    history.answer(history.send(2), "http_error", status=500, error="something new")
-    history.end()
+    history.answer(history.send(2), "http_error", status=500, error="something new").end()
     assert history.verdict(accept=[{"id": "unexplained_http_error", **entry}])["verdict"] == decision
 
 
@@ -313,8 +288,7 @@ def test_judge_accepts_failures_by_id_reason_date_and_count(
 
 
 def test_judge_puts_failed_requests_into_the_incident(history: History) -> None:
-    history.begin().work(5)
-    ids = history.send(3)
+    ids = history.begin().work(5).send(3)
     history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")
     judge = folded(Judge(Terms("test")), history.work(25).end().rows)
     judge.verdict()
@@ -331,8 +305,7 @@ def test_judge_puts_failed_requests_into_the_incident(history: History) -> None:
     ],
 )
 def test_judge_names_text_after_the_end_of_an_answer(history: History, text: str, name: str) -> None:
-    history.begin().work(5)
-    history.answer(history.send(1), "wrong_output", error=text)
+    history.begin().work(5).answer(history.send(1), "wrong_output", error=text)
     verdict = history.work(20).end().verdict()
     assert [f["id"] for f in verdict["failures"]] == [name]
     assert verdict["verdict"] == "fail"
@@ -353,15 +326,11 @@ def test_judge_tells_failures_before_the_load_from_those_of_the_load(
     history.idle(1)
     if before:
         history.log(FAILED_REQUEST).log(FAILED_REQUEST)
-    history.idle(0.5)
-    history.add("run", what="load_begin")
-    history.add("locust", what="start", pid=10)
-    history.add("load", what="begin", file="requests-0")
-    history.work(1)
+    history.idle(0.5).add("run", what="load_begin").add("locust", what="start", pid=10)
+    history.add("load", what="begin", file="requests-0").work(1)
     if during:
         history.log(FAILED_REQUEST)
-    history.work(20).end()
-    verdict = history.verdict()
+    verdict = history.work(20).end().verdict()
     assert verdict["verdict"] == decision
     assert sum(not f.get("before_load") for f in verdict["failures"]) == during
 
@@ -395,8 +364,7 @@ def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: History) 
 def test_shed_requests_that_an_attack_had_refused_are_no_sign_of_too_much_load(
     history: History, effects: list[str], verdict: str
 ) -> None:
-    history.begin().work(30)
-    history.attacked("pause", effects)
+    history.begin().work(30).attacked("pause", effects)
     history.answer(history.send(10), "shed", status=503, error="Generation is paused. Please retry after it resumes.")
     (check,) = [c for c in history.work(10).end().verdict()["checks"] if c["name"] == "shed"]
     assert check["verdict"] == verdict
@@ -452,8 +420,7 @@ def test_error_budget_is_none_for_wrong_answers(history: History) -> None:
 
 
 def test_error_budget_is_none_for_a_death(history: History) -> None:
-    ids = history.begin().work(10).send(3)
-    history.serve(0.2).log(history.MISS).die(ids)
+    history.begin().work(10).miss()
     assert history.end().verdict(expect=["error_rate <= 50%"])["verdict"] == "fail"
 
 
@@ -496,8 +463,7 @@ def test_incident_lists_what_was_in_flight_at_that_moment(history: History) -> N
     history.serve(5)  # the load generator starts
     first_ns = history.now
     for _ in range(40):  # one user, and every second request fails with the same error
-        history.answer(history.send(1)).serve(0.5, in_flight=1)
-        ids = history.send(1)
+        ids = history.answer(history.send(1)).serve(0.5, in_flight=1).send(1)
         history.serve(0.25, in_flight=1)
         history.answer(ids, "http_error", took_s=0.25, status=500, error="the worker is out of slots").serve(
             0.1, in_flight=0

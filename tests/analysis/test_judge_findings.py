@@ -9,8 +9,7 @@ from tests.rows import S, folded
 
 
 def test_judge_findings_report_a_death_at_open_and_close(history: History) -> None:
-    ids = history.begin().work(5).send(5)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    history.begin().work(5).miss(5).idle(2).end()
     judge = Judge(Terms("test"))
     found: list[Any] = []
     for row in history.rows:
@@ -26,8 +25,7 @@ def test_judge_findings_report_a_death_at_open_and_close(history: History) -> No
 
 
 def test_judge_incident_has_what_upstream_needs(history: History) -> None:
-    history.begin(kv_blocks=3).work(5)
-    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
+    history.begin(kv_blocks=3).work(5).attacked("reset_mm_cache", ["mm_cache_desync_request"])
     ids = history.send(5, "images")
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     judge = folded(Judge(Terms("test")), history.rows)

@@ -18,26 +18,24 @@ def without(history: History, row: str, what: str | None = None) -> Any:
 
 def healthy(history: History) -> Any:
     history.images = 1
-    history.begin()
-    history.attacked("reset_mm_cache", [])
-    return history.work(30, traffic="images").end()
+    return history.begin().attacked("reset_mm_cache", []).work(30, traffic="images").end()
 
 
-def case_no_end(h: Any) -> Any:
+def case_no_end(h: History) -> Any:
     return without(healthy(h), "run", "end")
 
 
-def case_interrupted(h: Any) -> Any:
+def case_interrupted(h: History) -> Any:
     h = healthy(h)
     h.rows.append({"row": "run", "at_ns": h.now, "what": "interrupted", "signal": "SIGINT"})
     return h
 
 
-def case_no_request(h: Any) -> Any:
+def case_no_request(h: History) -> Any:
     return h.begin().idle(10).end()
 
 
-def case_half_missed(h: Any) -> Any:
+def case_half_missed(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         -3, {"row": "missed", "at_ns": h.now, "traffic": "images", "phase": 0, "why": "no_slot", "count": 200}
@@ -45,33 +43,30 @@ def case_half_missed(h: Any) -> Any:
     return h
 
 
-def case_shed(h: Any) -> Any:
-    h.begin().work(20)
-    h.answer(h.send(6), "shed", status=503)
-    return h.end()
+def case_shed(h: History) -> Any:
+    return h.begin().work(20).answer(h.send(6), "shed", status=503).end()
 
 
-def case_locust_crashed(h: Any) -> Any:
+def case_locust_crashed(h: History) -> Any:
     h = healthy(h)
     next(r for r in h.rows if r["row"] == "locust" and r["what"] == "exit")["code"] = 1
     return h
 
 
-def case_no_load_end(h: Any) -> Any:
+def case_no_load_end(h: History) -> Any:
     return without(healthy(h), "load", "end")
 
 
-def case_unfinished(h: Any) -> Any:
-    h.begin().work(30)
-    h.send(1)
+def case_unfinished(h: History) -> Any:
+    h.begin().work(30).send(1)
     return h.end()
 
 
-def case_no_probe(h: Any) -> Any:
+def case_no_probe(h: History) -> Any:
     return without(healthy(h), "probe")
 
 
-def case_watcher_stopped(h: Any) -> Any:
+def case_watcher_stopped(h: History) -> Any:
     h.begin().work(20)
     rows = h.rows
     h.rows = []
@@ -80,21 +75,21 @@ def case_watcher_stopped(h: Any) -> Any:
     return h.end()
 
 
-def case_log_lost(h: Any) -> Any:
+def case_log_lost(h: History) -> Any:
     h = healthy(h)
     gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
     h.rows.insert(-4, {**gap, "why": "any text", "loss": "certain"})
     return h
 
 
-def case_log_lost_in_an_older_folder(h: Any) -> Any:
+def case_log_lost_in_an_older_folder(h: History) -> Any:
     h = healthy(h)
     gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
     h.rows.insert(-4, {**gap, "why": "3000 bytes of server output could not be written"})
     return h
 
 
-def case_scrape_blind(h: Any) -> Any:
+def case_scrape_blind(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         -4, {"row": "gap", "at_ns": h.now, "replica": "server", "source": "scrape", "seconds": 20.0, "why": "x"}
@@ -102,13 +97,13 @@ def case_scrape_blind(h: Any) -> Any:
     return h
 
 
-def case_ledger(h: Any) -> Any:
+def case_ledger(h: History) -> Any:
     h = healthy(h)
     h.rows[-1]["ledger_lost"] = "No space left on device"
     return h
 
 
-def case_preflight(h: Any) -> Any:
+def case_preflight(h: History) -> Any:
     h = healthy(h)
     h.rows.insert(
         5, {"row": "preflight", "at_ns": h.rows[5].get("at_ns", h.now), "name": "x", "ok": False, "text": "no"}
@@ -173,8 +168,7 @@ def test_judge_leaves_failed_attacks_unknown(history: History) -> None:
     history.begin()
     base = {"attack": "reset_mm_cache", "n": 1, "replica": "server", "effects": []}
     history.add("attack", what="begin", ok=None, **base)
-    history.add("attack", what="end", ok=False, status=404, **base)
-    history.work(30).end()
+    history.add("attack", what="end", ok=False, status=404, **base).work(30).end()
     verdict = history.verdict(attacks=["reset_mm_cache", "reset_mm_cache"])  # twice in the profile, one in the ledger
     assert history.unknowns(verdict) == {"attack reset_mm_cache"}
     assert sum(check["name"] == "attack reset_mm_cache" for check in verdict["checks"]) == 1
@@ -225,20 +219,15 @@ def test_judge_voids_latency_of_a_slow_generator_only(history: History) -> None:
 
 
 def test_judge_fails_an_interrupted_run_with_the_signals_code(history: History) -> None:
-    ids = history.begin().work(5).send(3)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2)
-    history.add("run", what="interrupted", signal="SIGINT")
-    history.end(exit_code=130, why="SIGINT")
-    verdict = history.verdict()
+    history.begin().work(5).miss().idle(2).add("run", what="interrupted", signal="SIGINT")
+    verdict = history.end(exit_code=130, why="SIGINT").verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 130)
 
 
 def test_judge_exits_4_only_while_nothing_was_sent(history: History) -> None:
-    history.begin().end(exit_code=4, why="401")
-    assert history.verdict()["exit_code"] == 4
+    assert history.begin().end(exit_code=4, why="401").verdict()["exit_code"] == 4
     history.rows = [r for r in history.rows if r["row"] != "run" or r["what"] != "end"]
-    history.work(10).end(exit_code=4, why="401")
-    assert history.verdict()["exit_code"] == 3
+    assert history.work(10).end(exit_code=4, why="401").verdict()["exit_code"] == 3
 
 
 # --- a false pass must be impossible ------------------------------------------------------------------------------------
@@ -253,8 +242,7 @@ def test_judge_passes_no_prefix_of_a_run(history: History) -> None:
 
 def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], Any]) -> None:
     history = make_history()
-    ids = history.begin().work(10).send(5)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    history.begin().work(10).miss(5).idle(2).end()
     for kind in sorted({r["row"] for r in history.rows}):
         judge = Judge(Terms("test"))
         for row in history.rows:
@@ -264,8 +252,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
 
 
 def test_judge_is_deterministic(history: History) -> None:
-    ids = history.begin().work(5).send(5)
-    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    history.begin().work(5).miss(5).idle(2).end()
     assert history.verdict() == history.verdict()
     judge = Judge(Terms("test"))
     for row in history.rows:

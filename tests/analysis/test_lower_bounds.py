@@ -22,8 +22,7 @@ def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: History) ->
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
 def test_latency_of_a_stalled_stream_has_its_real_ttft_and_a_bound(outcome: str, history: History) -> None:
-    history.begin().answer(history.send(10), took_s=0.5)
-    ids = history.send(10)
+    ids = history.begin().answer(history.send(10), took_s=0.5).send(10)
     sent_ns = history.now - 30 * 1_000_000_000
     history.answer(ids, outcome, took_s=30, first_token_ns=sent_ns + 2_000_000_000)
     latency = history.end().verdict()["latency"]["text"]

@@ -1,5 +1,4 @@
 import ssl
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +11,7 @@ from loadchaos.load.behaviours import plain
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import wire_request
+from tests.waiting import until
 
 PACE = Pace(events=25, gap_us=1000, ttft_us=5000, spread_us=3000)
 USERS, EACH = 4, 3
@@ -52,11 +52,7 @@ def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[EndRow]:
 
 
 def settled(server: LoadServer) -> None:
-    """Until the server has heard that everybody hung up."""
-    deadline = time.monotonic() + 60
-    while server.counters().open:
-        assert time.monotonic() < deadline, "connections stay open"
-        time.sleep(0.005)
+    until(lambda: not server.counters().open, "that everybody hung up")
 
 
 def test_load_server_streams_agree_on_requests_tokens_and_clock(server: LoadServer) -> None:

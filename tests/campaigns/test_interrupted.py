@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import shlex
 import signal
@@ -17,6 +16,7 @@ from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.waiting import until
+from tests.warm_command import outside_ci
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 PROFILE = """\
@@ -57,12 +57,11 @@ class Campaign:
         self.launch = shlex.join(launch)
 
     def start(self, words: list[str]) -> None:
-        env = {k: v for k, v in os.environ.items() if k != "CI"}
         self.begun_s = time.time()
         with (self.home / "output").open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "loadchaos", *words],
-                cwd=self.home, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                cwd=self.home, env=outside_ci(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup, too
             )  # fmt: skip
 

@@ -19,3 +19,6 @@ def stored_chat(folder: Path, words: int = 1) -> str:
 
 def trace_of(folder: Path, sends: Iterable[TraceSend], **header: Any) -> RequestTrace:
     return RequestTrace(TraceHeader(event="trace", version=1, model="other", **header), tuple(sends), folder=folder)
+
+
+ONE_REQUEST = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))

@@ -11,13 +11,14 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.server.dialects import DIALECTS
+from tests.chaos.conftest import AdminServer
 from tests.rows import EmittedRows as Rows
 
 OK = (200, b"")
 
 
 @contextlib.asynccontextmanager
-async def attacking(server: Any, rows: Rows, *specs: Any, **target: Any) -> AsyncIterator[AttackInjector]:
+async def attacking(server: AdminServer, rows: Rows, *specs: Any, **target: Any) -> AsyncIterator[AttackInjector]:
     dialect = DIALECTS[target.pop("dialect", "vllm")]
     replicas = target.pop("replicas", [AttackedReplica("a", server.url)])
     headers = {"Authorization": "Bearer planted-secret"}
@@ -29,7 +30,7 @@ async def attacking(server: Any, rows: Rows, *specs: Any, **target: Any) -> Asyn
         await attacks.stop()
 
 
-async def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, rows: Rows) -> None:
+async def test_injector_repeats_an_attack_with_begin_and_end_rows(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.05}) as attacks:
         await attacks.start()
@@ -53,7 +54,7 @@ async def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, r
     ],
 )
 async def test_admin_attack_records_a_failed_answer_unchanged(
-    server: Any, rows: Rows, answer: tuple[int, bytes], text: str
+    server: AdminServer, rows: Rows, answer: tuple[int, bytes], text: str
 ) -> None:
     server.answers["/reset_prefix_cache"] = answer
     async with attacking(server, rows, {"admin": "reset_prefix_cache"}) as attacks:
@@ -65,7 +66,7 @@ async def test_admin_attack_records_a_failed_answer_unchanged(
     assert text in end["text"]
 
 
-async def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Rows) -> None:
+async def test_admin_attack_on_a_closed_port_is_not_done(server: AdminServer, rows: Rows) -> None:
     closed = [AttackedReplica("a", "http://127.0.0.1:9")]
     async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=closed) as attacks:
         await attacks.start()
@@ -75,7 +76,7 @@ async def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Rows
     assert "Connect" in end["text"]
 
 
-async def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any, rows: Rows) -> None:
+async def test_admin_attack_params_go_into_the_query_and_add_effects(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_prefix_cache"] = (200, b'{"success":true}')
     spec = {"admin": "reset_prefix_cache", "params": {"reset_running_requests": True}}
     async with attacking(server, rows, spec) as attacks:
@@ -85,7 +86,7 @@ async def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any
     assert "async_placeholder_underflow" in rows[0]["effects"]
 
 
-async def test_admin_attack_params_go_into_the_body_where_there_is_one(server: Any, rows: Rows) -> None:
+async def test_admin_attack_params_go_into_the_body_where_there_is_one(server: AdminServer, rows: Rows) -> None:
     server.answers["/abort_requests"] = (200, b'{"status":"aborted","aborted":2}')
     async with attacking(
         server, rows, {"admin": "abort_requests"}, {"admin": "abort_requests", "params": {"request_ids": ["x"]}}
@@ -96,7 +97,9 @@ async def test_admin_attack_params_go_into_the_body_where_there_is_one(server: A
     assert {"request_ids": ["x"]} in [asked[3] for asked in server.asked]
 
 
-async def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(server: Any, rows: Rows) -> None:
+async def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(
+    server: AdminServer, rows: Rows
+) -> None:
     def planned(**entry: Any) -> dict[str, Any]:
         return AttackPlan.model_validate(entry).spec()
 
@@ -112,7 +115,7 @@ async def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_que
     assert server.queries["/wake_up"] == "tags=weights&tags=kv_cache"
 
 
-async def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: Any, rows: Rows) -> None:
+async def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: AdminServer, rows: Rows) -> None:
     server.answers["/v1/load_lora_adapter"] = (404, b'{"error":{"message":"No adapter found for /nonexistent"}}')
     async with attacking(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}}) as attacks:
         await attacks.start()
@@ -120,7 +123,7 @@ async def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: 
     assert rows.of(what="end")[0]["text"] == '{"error":{"message":"No adapter found for /nonexistent"}}'
 
 
-async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows: Rows) -> None:
+async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/pause": (200, b'{"status":"paused"}'), "/resume": (200, b'{"status":"resumed"}')}
     async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "for_s": 0.1}) as attacks:
         await attacks.start()
@@ -133,7 +136,7 @@ async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any,
     assert "finish_abort" not in rows[0]["effects"]
 
 
-async def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Rows) -> None:
+async def test_injector_stop_undoes_acts_that_still_hold(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/sleep": OK, "/wake_up": OK}
     async with attacking(server, rows, {"admin": "sleep", "for_s": 3600}) as attacks:
         await attacks.start()
@@ -143,7 +146,7 @@ async def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Rows
     assert "finish_abort" in rows[0]["effects"]
 
 
-async def test_injector_triggers_follow_another_act(server: Any, rows: Rows) -> None:
+async def test_injector_triggers_follow_another_act(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
     specs = [
         {"admin": "sleep", "for_s": 1.0},
@@ -162,7 +165,7 @@ async def test_injector_triggers_follow_another_act(server: Any, rows: Rows) -> 
     assert held.index(("sleep", "begin")) < held.index(("reset_encoder_cache", "begin")) < held.index(("sleep", "end"))
 
 
-async def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Rows) -> None:
+async def test_injector_refuses_a_trigger_that_no_attack_fires(server: AdminServer, rows: Rows) -> None:
     with pytest.raises(
         OptionError, match="no attack of this profile does that; there are: abort_requests, pause, resume"
     ):
@@ -172,7 +175,7 @@ async def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows
             pass
 
 
-async def test_injector_on_random_reaches_every_replica(server: Any, rows: Rows) -> None:
+async def test_injector_on_random_reaches_every_replica(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     replicas = [AttackedReplica(name, server.url) for name in "abc"]
     spec = {"admin": "reset_mm_cache", "on": "random", "every_s": 0.02}
@@ -182,7 +185,7 @@ async def test_injector_on_random_reaches_every_replica(server: Any, rows: Rows)
     assert all(len({r["replica"] for r in rows.of(n=n)}) == 1 for n in {r["n"] for r in rows})
 
 
-async def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Rows) -> None:
+async def test_injector_undoes_a_call_without_an_answer(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/pause": OK, "/resume": OK}
     server.slow_s["/pause"] = 0.5
     async with attacking(server, rows, {"admin": "pause"}) as attacks:
@@ -192,14 +195,14 @@ async def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Rows)
     assert rows.of(what="end")[0]["ok"] is None
 
 
-async def test_injector_does_not_undo_a_refused_act(server: Any, rows: Rows) -> None:
+async def test_injector_does_not_undo_a_refused_act(server: AdminServer, rows: Rows) -> None:
     async with attacking(server, rows, {"admin": "pause"}) as attacks:
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
     assert server.paths() == ["/pause"]
 
 
-async def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: Any, rows: Rows) -> None:
+async def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.02}) as attacks:
         attacks.pause("the server is down")
@@ -213,7 +216,7 @@ async def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: 
         await rows.until(lambda: rows.of(what="end"))
 
 
-async def test_injector_skips_an_act_that_is_still_in_force(server: Any, rows: Rows) -> None:
+async def test_injector_skips_an_act_that_is_still_in_force(server: AdminServer, rows: Rows) -> None:
     server.answers["/pause"] = server.answers["/resume"] = OK
     async with attacking(server, rows) as attacks:
         attacks.fire("admin", "pause", {})
@@ -226,7 +229,7 @@ async def test_injector_skips_an_act_that_is_still_in_force(server: Any, rows: R
     assert sorted(r["what"] for r in rows if r["n"] == -1) == ["begin", "end", "undo"]
 
 
-async def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
+async def test_injector_on_selects_the_replicas(server: AdminServer, rows: Any) -> None:
     server.answers["/reset_mm_cache"] = OK
     replicas = [AttackedReplica(name, server.url) for name in "abc"]
     for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
@@ -247,19 +250,21 @@ async def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
         ({"every_s": 2}, "an attack needs its kind"),
     ],
 )
-async def test_injector_refuses_a_bad_spec_and_names_valid_ones(server: Any, rows: Rows, spec: Any, text: str) -> None:
+async def test_injector_refuses_a_bad_spec_and_names_valid_ones(
+    server: AdminServer, rows: Rows, spec: Any, text: str
+) -> None:
     with pytest.raises(OptionError, match=text):
         async with attacking(server, rows, spec):
             pass
 
 
-async def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: Any, rows: Rows) -> None:
+async def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: AdminServer, rows: Rows) -> None:
     with pytest.raises(OptionError, match="has no admin operations"):
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, dialect="openai"):
             pass
 
 
-async def test_preflight_finds_endpoints_without_calling_them(server: Any, rows: Rows) -> None:
+async def test_preflight_finds_endpoints_without_calling_them(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     specs = [{"admin": "reset_mm_cache"}, {"admin": "sleep"}]
     async with attacking(server, rows, *specs) as attacks:
@@ -270,13 +275,13 @@ async def test_preflight_finds_endpoints_without_calling_them(server: Any, rows:
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
-async def test_preflight_names_the_version_that_an_operation_needs(server: Any, rows: Rows) -> None:
+async def test_preflight_names_the_version_that_an_operation_needs(server: AdminServer, rows: Rows) -> None:
     async with attacking(server, rows, {"admin": "reset_mm_cache"}, version="0.11.0") as attacks:
         _, done = (await attacks.preflight())[0]
     assert "it exists from version 0.11.2, this server is 0.11.0" in done.text
 
 
-async def test_preflight_never_gets_a_path_whose_get_acts(server: Any, rows: Rows) -> None:
+async def test_preflight_never_gets_a_path_whose_get_acts(server: AdminServer, rows: Rows) -> None:
     server.answers["/flush_cache"] = OK
     async with attacking(server, rows, {"admin": "flush_cache"}, dialect="sglang") as attacks:
         _, done = (await attacks.preflight())[0]

@@ -1,7 +1,6 @@
 import asyncio
 import ssl
 import time
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from loadchaos.chaos.network import LocalProxy
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import injector
+from tests.chaos.conftest import AdminServer, injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 from tests.rows import EmittedRows as Rows
 
@@ -159,7 +158,7 @@ def test_parse_toxic_refuses_unknown_types_and_attributes(kind: str, params: dic
         parse_toxic("x", kind, params)
 
 
-async def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Rows) -> None:
+async def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: AdminServer, rows: Rows) -> None:
     server.answers["/health"] = (200, b"ok")
 
     proxy = LocalProxy(f"{server.url}/prefix/v1")
@@ -176,7 +175,7 @@ async def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: An
     assert rows[2]["text"].startswith("downstream, 50% of the connections: latency 5 ms, jitter 0 ms; hit 0 of ")
 
 
-async def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Rows) -> None:
+async def test_network_attack_fails_when_the_proxy_is_gone(server: AdminServer, rows: Rows) -> None:
     proxy = LocalProxy(server.url)
     await proxy.open()
     await proxy.close()

@@ -4,7 +4,6 @@ Their effects are expected, every other failure is the server's.
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,7 @@ attacks: [{process: sigstop, role: engine_core, every: 500ms, for: 100ms}]
 def run(profile: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     path = tmp_path / "x.yaml"
     path.write_text(profile)
-    env = {k: v for k, v in os.environ.items() if k != "CI"}
-    done = run_command("run", str(path), "--no-live", "--exporter-port", "0", cwd=tmp_path, env=env)
+    done = run_command("run", str(path), "--no-live", "--exporter-port", "0", cwd=tmp_path)
     return done, json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
 
 

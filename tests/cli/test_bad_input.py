@@ -3,17 +3,14 @@
 Exit code 2, or 4 if the target is the problem. Each row of a table is one command.
 """
 
-import contextlib
-import os
 import re
 import socket
-import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.raw_sockets import ConnectionServer
 from tests.warm_command import run_command
 
 GOOD = """\
@@ -29,11 +26,6 @@ BOMB = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
 """Each line is nine times the one before it: the sixth has more values than a profile may have."""
-
-
-def loadchaos(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k != "CI"}
-    return run_command(*args, cwd=cwd, env={**clean, **env})
 
 
 def profile(tmp_path: Path, change: Callable[[str], str] = lambda t: t) -> str:
@@ -78,7 +70,7 @@ PROFILES = [
 
 @pytest.mark.parametrize(("what", "change", "says"), PROFILES, ids=[row[0] for row in PROFILES])
 def test_run_refuses_a_profile_with(what: str, change: Callable[[str], str], says: str, tmp_path: Path) -> None:
-    done = loadchaos("run", profile(tmp_path, change), cwd=tmp_path)
+    done = run_command("run", profile(tmp_path, change), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(says, done.stderr, re.DOTALL | re.IGNORECASE), done.stderr
     assert "Traceback" not in done.stderr
@@ -86,7 +78,9 @@ def test_run_refuses_a_profile_with(what: str, change: Callable[[str], str], say
 
 
 def test_check_lists_every_mistake(tmp_path: Path) -> None:
-    done = loadchaos("check", profile(tmp_path, lambda t: t.replace("users: 2", "user: 2") + "abot: x\n"), cwd=tmp_path)
+    done = run_command(
+        "check", profile(tmp_path, lambda t: t.replace("users: 2", "user: 2") + "abot: x\n"), cwd=tmp_path
+    )
     assert done.returncode == 2
     assert len([line for line in done.stderr.splitlines() if line.startswith(str(tmp_path))]) >= 2
 
@@ -122,7 +116,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("what", "args", "code", "says"), OPTIONS, ids=[row[0] for row in OPTIONS])
 def test_command_refuses_options_with(what: str, args: list[str], code: int, says: str, tmp_path: Path) -> None:
-    done = loadchaos(*[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
+    done = run_command(*[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
     assert "Traceback" not in done.stderr
@@ -133,14 +127,14 @@ def test_run_refuses_a_port_in_use(tmp_path: Path) -> None:
         s.bind(("127.0.0.1", 0))
         s.listen()
         port = s.getsockname()[1]
-        done = loadchaos("run", profile(tmp_path), "--exporter-port", str(port), cwd=tmp_path)
+        done = run_command("run", profile(tmp_path), "--exporter-port", str(port), cwd=tmp_path)
     assert done.returncode == 2
     assert f"--exporter-port {port} is in use" in done.stderr
 
 
 def test_run_refuses_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = loadchaos("run", profile(tmp_path), "--out", "file/runs", cwd=tmp_path)
+    done = run_command("run", profile(tmp_path), "--out", "file/runs", cwd=tmp_path)
     assert done.returncode == 2
     assert "run folder" in done.stderr
     assert "Traceback" not in done.stderr
@@ -150,48 +144,20 @@ def test_run_with_embedded_simulates_a_server_for_any_profile(tmp_path: Path) ->
     (tmp_path / "own.yaml").write_text(
         "name: own\ntraffic: [{name: text, payload: {text: {tokens: 16}}}]\nload: [{users: 1, requests: 1}]\n"
     )
-    refused = loadchaos("run", "own.yaml", cwd=tmp_path)
+    refused = run_command("run", "own.yaml", cwd=tmp_path)
     assert "own needs a server: give --target URL, or --embedded for a simulated one" in refused.stderr
-    taken = loadchaos("run", "own.yaml", "--embedded", "--dry-run", cwd=tmp_path)
+    taken = run_command("run", "own.yaml", "--embedded", "--dry-run", cwd=tmp_path)
     assert taken.returncode == 0, taken.stderr
     assert "embedded server" in taken.stdout
 
 
 def test_run_under_ci_needs_embedded(tmp_path: Path) -> None:
-    done = loadchaos("run", profile(tmp_path), cwd=tmp_path, CI="true")
+    done = run_command("run", profile(tmp_path), cwd=tmp_path, CI="true")
     assert done.returncode == 2
     assert "--embedded" in done.stderr
 
 
 # --- the target is the trouble ---------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def answering(reply: bytes) -> Iterator[str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        stop = threading.Event()
-
-        def serve() -> None:
-            listener.settimeout(0.1)
-            while not stop.is_set():
-                try:
-                    connection, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                with connection, contextlib.suppress(OSError):
-                    connection.settimeout(2)
-                    connection.recv(65536)
-                    connection.sendall(reply)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            stop.set()
-            thread.join()
 
 
 def http(status: str, body: str, kind: str = "application/json") -> bytes:
@@ -203,7 +169,7 @@ def test_run_reports_a_target_that_refuses_the_connection(tmp_path: Path) -> Non
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    done = loadchaos("run", profile(tmp_path), "--target", f"127.0.0.1:{port}", "--wait-ready", "1s", cwd=tmp_path)
+    done = run_command("run", profile(tmp_path), "--target", f"127.0.0.1:{port}", "--wait-ready", "1s", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
     assert "check that it runs" in done.stderr
 
@@ -218,8 +184,12 @@ TARGETS = [
 
 @pytest.mark.parametrize(("what", "reply", "says"), TARGETS, ids=[row[0] for row in TARGETS])
 def test_run_reports_a_target_that(what: str, reply: bytes, says: str, tmp_path: Path) -> None:
-    with answering(reply) as url:
-        done = loadchaos("run", profile(tmp_path), "--target", url, "--wait-ready", "1s", cwd=tmp_path)
+    def answer(peer: socket.socket) -> None:
+        peer.recv(65536)
+        peer.sendall(reply)
+
+    with ConnectionServer(answer) as server:
+        done = run_command("run", profile(tmp_path), "--target", server.url, "--wait-ready", "1s", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
     assert "Traceback" not in done.stderr
@@ -236,7 +206,7 @@ EMBEDDED = [
 
 @pytest.mark.parametrize(("what", "args", "says"), EMBEDDED, ids=[row[0] for row in EMBEDDED])
 def test_run_reports_a_server_that(what: str, args: list[str], says: str, tmp_path: Path) -> None:
-    done = loadchaos("run", *[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
+    done = run_command("run", *[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
     assert done.returncode == 4, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
     verdicts = list(tmp_path.glob("runs/*/verdict.json"))

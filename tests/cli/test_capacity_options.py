@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_bad_input import loadchaos
+from tests.warm_command import run_command
 
 PROFILE = """\
 name: small
@@ -46,7 +46,7 @@ SLO = ("--slo", "ttft=2s")
 )
 def test_capacity_refuses_a_mistake(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     (tmp_path / "small.yaml").write_text(PROFILE)
-    done = loadchaos("capacity", "small.yaml", *options, cwd=tmp_path)
+    done = run_command("capacity", "small.yaml", *options, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert not (tmp_path / "runs").exists()
@@ -61,7 +61,7 @@ def test_capacity_refuses_a_mistake(tmp_path: Path, options: tuple[str, ...], me
     ],
 )
 def test_capacity_refuses_a_shipped_profile_that_does_not_fit(tmp_path: Path, profile: str, message: str) -> None:
-    done = loadchaos("capacity", profile, *URL, *SLO, cwd=tmp_path)
+    done = run_command("capacity", profile, *URL, *SLO, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
 
@@ -90,7 +90,7 @@ load:
 )
 def test_capacity_refuses_a_phase(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     (tmp_path / "two.yaml").write_text(TWO_PHASES)
-    done = loadchaos("capacity", "two.yaml", *URL, *SLO, *options, cwd=tmp_path)
+    done = run_command("capacity", "two.yaml", *URL, *SLO, *options, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert not (tmp_path / "runs").exists()
@@ -98,7 +98,7 @@ def test_capacity_refuses_a_phase(tmp_path: Path, options: tuple[str, ...], mess
 
 def test_capacity_records_the_phase_whose_traffic_it_sends(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(TWO_PHASES)
-    assert loadchaos("capacity", "two.yaml", *URL, *SLO, "--phase", "1", cwd=tmp_path).returncode == 4
+    assert run_command("capacity", "two.yaml", *URL, *SLO, "--phase", "1", cwd=tmp_path).returncode == 4
     (file,) = tmp_path.glob("runs/*/capacity.json")
     found = json.loads(file.read_text())
     assert found["phase"] == {"number": 1, "of": 3, "traffic": ["text"]}
@@ -108,47 +108,43 @@ def test_capacity_records_the_phase_whose_traffic_it_sends(tmp_path: Path) -> No
 def test_capacity_refuses_answers_without_tokens(tmp_path: Path) -> None:
     text = PROFILE.replace("output: {max: 4}", "endpoint: embeddings")
     (tmp_path / "small.yaml").write_text(text)
-    done = loadchaos("capacity", "small.yaml", *URL, *SLO, cwd=tmp_path)
+    done = run_command("capacity", "small.yaml", *URL, *SLO, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "its answers have no tokens, so ttft cannot be measured; use --slo e2e=" in done.stderr
 
 
 def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> None:
-    assert "a profile is missing" in loadchaos("capacity", *URL, cwd=tmp_path).stderr
+    assert "a profile is missing" in run_command("capacity", *URL, cwd=tmp_path).stderr
     (tmp_path / "old").mkdir()
-    assert "capacity.json cannot be read" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    assert "capacity.json cannot be read" in run_command("capacity", "--resume", "old", cwd=tmp_path).stderr
     (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 99}))
-    assert "schema 1 was expected" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    assert "schema 1 was expected" in run_command("capacity", "--resume", "old", cwd=tmp_path).stderr
     (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 1, "ended": True}))
-    assert "--resume old: capacity.json has no target" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    assert (
+        "--resume old: capacity.json has no target" in run_command("capacity", "--resume", "old", cwd=tmp_path).stderr
+    )
     whole = dict.fromkeys(
         ("target", "server", "started", "seconds", "by", "goal", "slo_s", "answer", "steps", "failures")
     )
     (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 1, "ended": True, **whole}))
-    assert "this search has ended" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
-    again = loadchaos("capacity", "--resume", "old", "--slo", "ttft=9s", cwd=tmp_path)
+    assert "this search has ended" in run_command("capacity", "--resume", "old", cwd=tmp_path).stderr
+    again = run_command("capacity", "--resume", "old", "--slo", "ttft=9s", cwd=tmp_path)
     assert "--resume continues a search with its own options: leave out --slo" in again.stderr
 
 
 def test_capacity_does_not_record_a_secret_and_asks_for_it_again(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(PROFILE)
     secret, other = (f"http://127.0.0.1:{port}/sk-hunter2secret0123456789" for port in (9, 8))
-    extra = (
-        "--admin-url",
-        "http://127.0.0.1:9/?api_key=sk-hunter2secret",
-        "--out",
-        "out",
-        "--header",
-        "X-Team=env:HOME",
-    )
-    loadchaos("capacity", "small.yaml", "--target", secret, *extra, *SLO, cwd=tmp_path)
+    admin = ("--admin-url", "http://127.0.0.1:9/?api_key=sk-hunter2secret")
+    extra = (*admin, "--out", "out", "--header", "X-Team=env:HOME")
+    run_command("capacity", "small.yaml", "--target", secret, *extra, *SLO, cwd=tmp_path)
     (file,) = (tmp_path / "out").glob("*/capacity.json")
     assert "hunter2secret" not in file.read_text()
     wanted = json.loads(file.read_text())["wanted"]
     assert (wanted["target"], wanted["headers"]) == ("http://127.0.0.1:9/[redacted]", ["X-Team=env:HOME"])
     again = ("capacity", "--resume", str(file.parent), "--budget", "10m")
-    assert "--target had a secret, which is not recorded; give it again" in loadchaos(*again, cwd=tmp_path).stderr
-    assert "leave out --target" in loadchaos(*again, "--target", other, cwd=tmp_path).stderr
-    both = loadchaos(*again, "--target", secret, *extra[:2], cwd=tmp_path)
+    assert "--target had a secret, which is not recorded; give it again" in run_command(*again, cwd=tmp_path).stderr
+    assert "leave out --target" in run_command(*again, "--target", other, cwd=tmp_path).stderr
+    both = run_command(*again, "--target", secret, *admin, cwd=tmp_path)
     assert "leave out" not in both.stderr, "the options given again are those of the search"
     assert "127.0.0.1:9/[redacted] was not healthy" in " ".join(both.stdout.split())

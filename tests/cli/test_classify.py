@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadchaos.cli.main import main
+from tests.crash_logs import CRASHES
 
-CRASHES = Path(__file__).parents[1] / "crashes"
 DEATH = (CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").read_bytes().partition(b"\n\n")[2]
 QUIET = (CRASHES / "benign" / "vllm-start-up.log").read_bytes().partition(b"\n\n")[2]
 KEYS = {

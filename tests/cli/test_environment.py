@@ -1,11 +1,10 @@
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.cli.environment import from_openai_variables, key_variable, words_from_environment
-from loadchaos.cli.main import main
 from loadchaos.cli.run import run
+from tests.invoking import output_of
 
 BASE = "http://127.0.0.1:8000/v1"
 
@@ -79,9 +78,7 @@ def test_every_option_has_a_variable_and_is_recorded(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LOADCHAOS_RUN_RATE", "7")
     monkeypatch.setenv("LOADCHAOS_RUN_PRINT_PROFILE", "1")
     monkeypatch.setenv("LOADCHAOS_RUN_AUTHORIZE", "a:1 b:2")
-    done = CliRunner().invoke(main, ["run", "--num-prompts", "5"])
-    assert done.exit_code == 0, done.output
-    assert "rate: 7/s" in done.output
+    assert "rate: 7/s" in output_of("run", "--num-prompts", "5")
     context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
     assert set(words_from_environment(context)) == {
         "--authorize=a:1", "--authorize=b:2", "--request-rate=7", "--print-profile",
@@ -96,10 +93,9 @@ def test_every_option_has_a_variable_and_is_recorded(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_endpoint_names_the_traffic_that_cannot_move(endpoint: str, text: str) -> None:
-    done = CliRunner().invoke(main, ["run", "mtp_mm", "--endpoint", endpoint, "--embedded"])
-    assert done.exit_code == 2
-    assert text in done.output
-    assert endpoint == "nope" or "traffic.0.payload.images: the endpoint completions cannot carry images" in done.output
+    printed = output_of("run", "mtp_mm", "--endpoint", endpoint, "--embedded", code=2)
+    assert text in printed
+    assert endpoint == "nope" or "traffic.0.payload.images: the endpoint completions cannot carry images" in printed
 
 
 def test_variables_have_the_long_names_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +105,7 @@ def test_variables_have_the_long_names_of_options(monkeypatch: pytest.MonkeyPatc
     assert context.params["overrides"] == ("load.0.rate=9/s",)
     assert words_from_environment(context) == ["--set=load.0.rate=9/s", "--request-rate=7"]
     monkeypatch.setenv("LOADCHAOS_CAPACITY_SLO", "tttf=2s")
-    done = CliRunner().invoke(main, ["capacity", "smoke", "--target", "http://127.0.0.1:9"])
-    assert done.exit_code == 2
-    assert "--slo tttf: one of ttft" in done.output
+    assert "--slo tttf: one of ttft" in output_of("capacity", "smoke", "--target", "http://127.0.0.1:9", code=2)
 
 
 @pytest.mark.parametrize("value", ["1", "v0.1.0"])
@@ -119,9 +113,7 @@ def test_a_variable_with_a_version_does_not_replace_the_command(value: str, monk
     monkeypatch.setenv("LOADCHAOS_VERSION", value)
     monkeypatch.setenv("LOADCHAOS_HELP", value)
     monkeypatch.setenv("LOADCHAOS_RUN_HELP", value)
-    done = CliRunner().invoke(main, ["run", "--rate", "7", "--num-prompts", "5", "--print-profile"])
-    assert done.exit_code == 0, done.output
-    assert "rate: 7/s" in done.output
+    assert "rate: 7/s" in output_of("run", "--rate", "7", "--num-prompts", "5", "--print-profile")
 
 
 def test_a_variable_may_leave_a_flag_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def printed(*words: str) -> Any:
     return YAML(typ="safe").load(output)
 
 
-def test_run_options_make_a_profile_that_runs_again(tmp_path: Any) -> None:
+def test_run_options_make_a_profile_that_runs_again(tmp_path: Path) -> None:
     words = [*SHORT, "--random-input-len", "64", "--goodput", "ttft:2000", "tpot:50", "--temperature", "0.5"]
     code, output = run(*words, "--print-profile")
     assert code == 0, output

@@ -1,19 +1,16 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from loadchaos.cli.main import main
 from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps
+from tests.invoking import output_of
 
 
 def new(path: Path, *words: str, answers: str = "") -> Profile:
-    done = CliRunner().invoke(main, ["new", str(path), *words], input=answers)
-    assert done.exit_code == 0, done.output
-    checked = CliRunner().invoke(main, ["check", str(path)])
-    assert checked.exit_code == 0, checked.output
+    output_of("new", path, *words, stdin=answers)
+    output_of("check", path)
     return load(path, full_registry())
 
 
@@ -51,9 +48,7 @@ def test_new_profile_of_answers(tmp_path: Path) -> None:
 
 
 def test_new_prints_with_a_dash_and_writes_nothing() -> None:
-    done = CliRunner().invoke(main, ["new", "-", "--rate", "5", "--num-prompts", "40"])
-    assert done.exit_code == 0
-    assert "name: new" in done.output
+    assert "name: new" in output_of("new", "-", "--rate", "5", "--num-prompts", "40")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +63,12 @@ def test_new_prints_with_a_dash_and_writes_nothing() -> None:
     ],
 )
 def test_new_refuses_what_would_be_no_profile(words: list[str], text: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["new", str(tmp_path / "x.yaml"), *words])
-    assert done.exit_code == 2
-    assert text in done.output
+    assert text in output_of("new", tmp_path / "x.yaml", *words, code=2)
     assert not (tmp_path / "x.yaml").exists()
 
 
 def test_new_overwrites_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("mine")
-    done = CliRunner().invoke(main, ["new", str(path), "--rate", "5", "--num-prompts", "5"])
-    assert (done.exit_code, path.read_text()) == (2, "mine")
+    output_of("new", path, "--rate", "5", "--num-prompts", "5", code=2)
+    assert path.read_text() == "mine"

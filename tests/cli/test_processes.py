@@ -1,7 +1,6 @@
 import pytest
-from click.testing import CliRunner
 
-from loadchaos.cli.main import main
+from tests.invoking import output_of
 
 LOAD = ("--target", "http://127.0.0.1:1", "--num-prompts", "100000", "--random-input-len", "64")
 
@@ -15,9 +14,7 @@ def test_processes_auto_is_told_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr("loadchaos.core.cores.usable_cores", lambda: 4)
     options = ("--random-output-len", "512", "--processes", "auto", "--dry-run")
-    result = CliRunner().invoke(main, ["run", *LOAD, *arguments, *options])
-    assert result.exit_code == 0, result.output
-    assert f"--processes auto: {processes}" in result.stderr
+    assert f"--processes auto: {processes}" in output_of("run", *LOAD, *arguments, *options)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +26,4 @@ def test_processes_auto_is_told_before_anything_is_sent(
     ],
 )
 def test_processes_that_cannot_be_used_are_refused(arguments: tuple[str, ...], message: str) -> None:
-    result = CliRunner().invoke(main, ["run", "smoke", *arguments])
-    assert result.exit_code == 2
-    assert message in result.output
+    assert message in output_of("run", "smoke", *arguments, code=2)

@@ -1,15 +1,13 @@
 """Answers are bounded in time and size, on raw sockets."""
 
 import asyncio
-import contextlib
 import gzip
 import re
 import resource
 import socket
-import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -17,29 +15,8 @@ import pytest
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
-from loadchaos.run.asker import HttpAsker, discovery_client
-from loadchaos.server.discovery.client import DiscoveryClient
-
-Answer = Callable[[socket.socket], None]
-
-
-@contextlib.contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """A server that answers each connection once, in threads."""
-
-    def handle(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.recv(1 << 16)
-            answer(connection)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=handle, args=[server.accept()[0]], daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+from tests.discovering import discovering
+from tests.raw_sockets import ConnectionServer, Handler
 
 
 def head(length: int, *more: str) -> bytes:
@@ -47,6 +24,7 @@ def head(length: int, *more: str) -> bytes:
 
 
 def drips_body(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     connection.sendall(head(1000))
     while True:
         connection.sendall(b"x")
@@ -54,24 +32,28 @@ def drips_body(connection: socket.socket) -> None:
 
 
 def drips_head(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     for byte in head(1000):
         connection.sendall(bytes([byte]))
         time.sleep(0.05)
 
 
 def huge(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     connection.sendall(head(600 << 20))
     for _ in range(600):
         connection.sendall(b"x" * (1 << 20))
 
 
 def gzip_bomb(connection: socket.socket) -> None:
-    packer = zlib.compressobj(9, wbits=31)
+    connection.recv(1 << 16)
+    packer = zlib.compressobj(1, wbits=31)
     data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
     connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
 
 
 def packed(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
     data = gzip.compress(b'{"a": 1}')
     connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
 
@@ -85,29 +67,22 @@ def packed(connection: socket.socket) -> None:
         (gzip_bomb, bounded_http.TooLargeError),
     ],
 )
-def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exception]) -> None:
+async def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
     limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
-
-    async def story(url: str) -> None:
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with ConnectionServer(answer) as server:
         async with bounded_http.client() as http:
             with pytest.raises(error):
-                await bounded_http.request(http, "GET", url, limit_s=limit_s)
-
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    with serving(answer) as url:
-        asyncio.run(story(url))
-    assert time.monotonic() - begin < 15.0
+                await bounded_http.request(http, "GET", server.url, limit_s=limit_s)
+        assert time.monotonic() - begin < 15.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
-def test_bounded_request_unpacks_an_answer() -> None:
-    async def story(url: str) -> None:
+async def test_bounded_request_unpacks_an_answer() -> None:
+    with ConnectionServer(packed) as server:
         async with bounded_http.client() as http:
-            answer = await bounded_http.request(http, "GET", url, limit_s=5.0)
-        assert (answer.status, answer.text) == (200, '{"a": 1}')
-
-    with serving(packed) as url:
-        asyncio.run(story(url))
+            answer = await bounded_http.request(http, "GET", server.url, limit_s=5.0)
+    assert (answer.status, answer.text) == (200, '{"a": 1}')
 
 
 class EndlessBody(httpx.AsyncByteStream):
@@ -119,31 +94,23 @@ class EndlessBody(httpx.AsyncByteStream):
             await asyncio.sleep(0.05)
 
 
-def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
-    async def story(url: str) -> None:
-        endless = httpx.MockTransport(lambda _: httpx.Response(200, stream=EndlessBody()))
-        async with httpx.AsyncClient(transport=endless) as http:
-            client = DiscoveryClient(HttpAsker(http), url, url)
-            for _ in range(2):
-                answer = await client.ask("GET", "/x", limit_s=0.3)
-                assert answer.status == 0
-                assert "began but did not end" in answer.text
-            with pytest.raises(TargetError, match="3 answers began and did not end"):
-                await client.ask("GET", "/x", limit_s=0.3)
-
-    asyncio.run(story("http://127.0.0.1:1"))
+async def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
+    async with discovering(serve=lambda _: httpx.Response(200, stream=EndlessBody())) as client:
+        for _ in range(2):
+            answer = await client.ask("GET", "/x", limit_s=0.3)
+            assert answer.status == 0
+            assert "began but did not end" in answer.text
+        with pytest.raises(TargetError, match="3 answers began and did not end"):
+            await client.ask("GET", "/x", limit_s=0.3)
 
 
-def test_discovery_has_a_total_limit() -> None:
-    async def story(url: str) -> None:
-        async with discovery_client(url) as client:
+async def test_discovery_has_a_total_limit() -> None:
+    with ConnectionServer(packed) as server:
+        async with discovering(server.url) as client:
             assert (await client.ask("GET", "/x")).json() == {"a": 1}
             client.began_s -= 1801.0
             with pytest.raises(TargetError, match=r"was not identified within 30 min"):
                 await client.ask("GET", "/x")
-
-    with serving(packed) as url:
-        asyncio.run(story(url))
 
 
 def test_every_client_of_requests_that_are_not_load_is_made_in_one_place() -> None:
@@ -153,10 +120,7 @@ def test_every_client_of_requests_that_are_not_load_is_made_in_one_place() -> No
     assert found == {"core/bounded_http.py"}
 
 
-def test_client_sends_our_headers_with_those_of_the_user() -> None:
-    async def headers() -> httpx.Headers:
-        async with bounded_http.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
-            return http.headers
-
-    sent = asyncio.run(headers())
+async def test_client_sends_our_headers_with_those_of_the_user() -> None:
+    async with bounded_http.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
+        sent = http.headers
     assert (sent["x-team"], sent.get_list("accept-encoding")) == ("a", ["identity"])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from loadchaos.core.ledger.recorder import create_folder
+from tests.warm_command import outside_ci
 
 SERVER = """
 import http.server, pathlib, sys
@@ -65,10 +66,9 @@ def test_run_folder_is_private_under_any_umask(tmp_path: Path) -> None:
 
 def test_soak_folder_is_private(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "loadchaos", "soak", "smoke", "--once", "--out", "nights", "--embedded", "-t", "1"]
-    env = {k: v for k, v in os.environ.items() if k != "CI"}
     subprocess.run(
         [*argv, "--no-live", "--exporter-port", "0"], cwd=tmp_path, umask=0o022, check=False, capture_output=True,
-        timeout=120, env=env,
+        timeout=120, env=outside_ci(),
     )  # fmt: skip
     assert any((tmp_path / "nights").glob("*/events.jsonl"))
     assert open_to_others(tmp_path / "nights") == []

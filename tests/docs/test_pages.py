@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.cli.main import main
+from tests.invoking import output_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,8 +98,7 @@ EXAMPLES = profiles()
 def test_examples_are_valid_profiles(page: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(text + "\n")
-    done = CliRunner().invoke(main, ["check", str(file)])
-    assert done.exit_code == 0, done.output
+    output_of("check", file)
 
 
 def test_examples_are_found() -> None:

@@ -8,10 +8,8 @@ real servers, packed with `--pack FOLDER...`) and `older-0.1` (loadchaos 0.1 wro
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -23,10 +21,14 @@ from typing import Any
 
 import psutil
 
+from loadchaos.run.ports import free_port
+from tests.embedded_server import EmbeddedServer
 from tests.golden.archive import HOME, ROOT, leaks, names, pack
 from tests.run.conftest import FOR_LONG, SLOW_ANSWERS, SMALL, Run
 from tests.run.foreign_server import PAGES, ForeignServer, serving
 from tests.run.raw_server import Answer, RawServer, answer
+from tests.run.test_launch_only import NO_MEMORY
+from tests.warm_command import outside_ci
 
 Parts = dict[str, Any]
 Act = Callable[[Run], None]
@@ -101,7 +103,7 @@ def started(home: Path, *args: str, env: Parts | None = None, **parts: Any) -> R
 
 
 def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "CI"} | {"NO_COLOR": "1", "TZ": "UTC"}
+    return outside_ci() | {"NO_COLOR": "1", "TZ": "UTC"}
 
 
 def made(*args: str) -> Callable[[Path], None]:
@@ -114,32 +116,12 @@ def made(*args: str) -> Callable[[Path], None]:
     return make
 
 
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @contextlib.contextmanager
 def sim(home: Path, *flags: str) -> Iterator[str]:
     """An embedded server that the run does not own."""
-    number = port()
-    argv = [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(number), *flags]
-    with (home / f"sim-{number}.log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-    try:
-        until(lambda: b"running on http" in (home / f"sim-{number}.log").read_bytes())
-        yield f"http://127.0.0.1:{number}"
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError("a run did not come as far as it should")
-        time.sleep(0.05)
+    number = free_port()
+    with EmbeddedServer("--port", str(number), *flags, log=home / f"sim-{number}.log") as server:
+        yield server.url
 
 
 # -- disturbances --------------------------------------------------------------------------------------------------
@@ -226,7 +208,7 @@ def launching(command: Sequence[str], number: int, **more: Any) -> Parts:
 
 def launched(*flags: str, on_death: Any = "wait", act: Act | None = None, **parts: Any) -> Callable[[Path], None]:
     def make(home: Path) -> None:
-        number = port()
+        number = free_port()
         command = [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(number), *flags]
         finished(home, "small.yaml", act=act, target=launching(command, number, on_death=on_death), **parts)
 
@@ -235,15 +217,15 @@ def launched(*flags: str, on_death: Any = "wait", act: Act | None = None, **part
 
 def never_starts(code: str) -> Callable[[Path], None]:
     command = [sys.executable, "-u", "-c", code]
-    return lambda home: finished(home, "small.yaml", target=launching(command, port()) | {"on_death": "stop"})
+    return lambda home: finished(home, "small.yaml", target=launching(command, free_port()) | {"on_death": "stop"})
 
 
 def never_healthy(home: Path) -> None:
-    finished(home, "small.yaml", "--target", f"http://127.0.0.1:{port()}", "--wait-ready", "4s")
+    finished(home, "small.yaml", "--target", f"http://127.0.0.1:{free_port()}", "--wait-ready", "4s")
 
 
 def interrupted_before_load(home: Path) -> None:
-    url = f"http://127.0.0.1:{port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     finished(home, "small.yaml", "--target", url, "--wait-ready", "5m", act=interrupts_at(row="run", what="begin"))
 
 
@@ -364,8 +346,6 @@ LEAVING = {"name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "outpu
 LONG: Parts = {"load": FOR_LONG, "traffic": SLOW_ANSWERS}
 CHAT = {"turns": 3, "tokens": "200..400", "parallel": 6}
 ACCEPTED = [{"id": i, "because": "known", "until": "2100-01-01"} for i in ("image_pixel_limit", "data_url_not_base64")]
-NO_MEMORY = ("ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
-             "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.")  # fmt: skip
 
 
 def endpoint(name: str, payload: Parts, **more: Any) -> Callable[[Path], None]:

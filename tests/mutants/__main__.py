@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copy2
@@ -121,12 +121,8 @@ class Copy:
 
 
 def _files(root: Path) -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        capture_output=True,
-        check=True,
-    ).stdout
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=root, capture_output=True, check=True).stdout
     return [name for name in listed.decode().split("\0") if name and (root / name).is_file()]
 
 
@@ -169,32 +165,25 @@ def _concerns(failed: str, tests: Sequence[str]) -> bool:
 
 
 def _share(copies: Sequence[Copy], work: Sequence[T], do: Callable[[Copy, T], None]) -> None:
-    todo: queue.SimpleQueue[T] = queue.SimpleQueue()
-    for one in work:
-        todo.put(one)
-    ended = threading.Event()
+    free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+    for copy in copies:
+        free.put(copy)
 
-    def go(copy: Copy) -> None:
-        while not ended.is_set():
-            try:
-                one = todo.get_nowait()
-            except queue.Empty:
-                return
+    def do_one(one: T) -> None:
+        copy = free.get()
+        try:
             do(copy, one)
+        finally:
+            free.put(copy)
 
-    threads = [threading.Thread(target=go, args=(copy,)) for copy in copies]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except KeyboardInterrupt:
-        ended.set()
-        for copy in copies:
-            copy.stop()
-        for thread in threads:
-            thread.join()
-        raise
+    with ThreadPoolExecutor(len(copies)) as pool:
+        try:
+            list(pool.map(do_one, work))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for copy in copies:
+                copy.stop()
+            raise
 
 
 def summary(results: Sequence[Result]) -> str:

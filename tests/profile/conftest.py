@@ -22,8 +22,11 @@ def registry() -> Registry:
     return full_registry()
 
 
+Write = Callable[..., Profile]
+
+
 @pytest.fixture
-def write(tmp_path: Path, registry: Registry) -> Callable[..., Profile]:
+def write(tmp_path: Path, registry: Registry) -> Write:
     def make(text: str, *overrides: str) -> Profile:
         path = tmp_path / "x.yaml"
         path.write_text(text)

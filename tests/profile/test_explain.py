@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,10 @@ from loadchaos.core import resources
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.request_builder import build
 from loadchaos.profile.explain import explain
-from loadchaos.profile.profile import Profile, Registry, load
+from loadchaos.profile.profile import Registry, load
 from loadchaos.profile.steps import steps
+from tests.profile.conftest import Write
 
-Write = Callable[..., Profile]
 PROMPTS = "tokens of the prompts of sessions are not known before: they hold the answers"
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,12 +11,12 @@ from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.profile import source
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
-from loadchaos.profile.profile import Profile, Registry, from_mapping, load
+from loadchaos.profile.profile import Registry, from_mapping, load
 from loadchaos.profile.schema import schema
 from loadchaos.profile.steps import steps
 from loadchaos.simulator.options import SimulatorSpec, make_options
+from tests.profile.conftest import Write
 
-Write = Callable[..., Profile]
 TRAFFIC = "traffic: [{name: t, payload: {text: {tokens: 8}}}]\n"
 LOAD = "load: [{users: 1, requests: 1}]\n"
 

@@ -1,6 +1,5 @@
 import math
 from collections import Counter
-from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -11,10 +10,10 @@ from loadchaos.core import resources
 from loadchaos.profile import arrivals
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
-from loadchaos.profile.profile import Profile, Registry, load
+from loadchaos.profile.profile import Registry, load
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps
+from tests.profile.conftest import Write
 
-Write = Callable[..., Profile]
 rates = st.floats(0.5, 200)
 times = st.floats(0.1, 20)
 

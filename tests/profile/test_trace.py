@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from loadchaos.load.request_builder import build
 from loadchaos.profile import trace
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
-from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import steps
+from tests.profile.conftest import Write
 
-Write = Callable[..., Profile]
 ROWS = [
     {"timestamp": 3000, "input_length": 1500, "output_length": 7, "hash_ids": [1, 2, 3, 4]},
     {"timestamp": 1000, "input_length": 1200, "output_length": 9, "hash_ids": [1, 2, 9]},

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from loadchaos.cli.main import main
 from loadchaos.core.errors import ProfileError
 from loadchaos.profile import trace
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import steps
 from loadchaos.profile.trace_formats import FORMATS
+from tests.invoking import output_of
 
 
 def span(name: str, start_ms: int, **usage: int) -> dict[str, Any]:
@@ -81,8 +80,7 @@ def test_trace_format_gives_times_and_lengths(name: str, tmp_path: Path, write: 
     if FORMATS[name].own_unit:
         with pytest.raises(ProfileError, match="unit has no effect with"):
             write(f"name: x\n{load.replace('speed: 3', 'unit: 1s')}")
-    done = CliRunner().invoke(main, ["run", "--dataset-name", name, "--dataset-path", str(path), "--print-profile"])
-    assert done.exit_code == 0, done.output
+    output_of("run", "--dataset-name", name, "--dataset-path", path, "--print-profile")
 
 
 @pytest.mark.parametrize(
@@ -147,11 +145,9 @@ def test_row_that_csv_cannot_read_is_a_mistake_with_its_line(row: str, text: str
 def test_data_set_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(SAMPLES["azure"][1])
-    done = CliRunner().invoke(
-        main, ["run", "--dataset-name", "burstgpt", "--dataset-path", str(path), "--print-profile"]
+    assert "BurstGPT (CSV) was expected; --dataset-name says how to read the file" in output_of(
+        "run", "--dataset-name", "burstgpt", "--dataset-path", path, "--print-profile", code=2
     )
-    assert done.exit_code == 2
-    assert "BurstGPT (CSV) was expected; --dataset-name says how to read the file" in done.output
 
 
 def test_trace_in_one_list_is_a_short_mistake(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ These are real runs of `loadchaos run` against the embedded server, shortened by
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ FAST = "target.embedded.flags.speed=6"
 def run(folder: Path, name: str, *overrides: str) -> tuple[int, dict[str, Any], str]:
     sets = [arg for o in overrides for arg in ("--set", o)]
     argv = ["run", str(ROOT / "profiles" / f"{name}.yaml"), "--embedded", "--no-live", "--exporter-port", "0", *sets]
-    done = run_command(*argv, cwd=folder, env={**os.environ, "NO_COLOR": "1"})
+    done = run_command(*argv, cwd=folder, NO_COLOR="1")
     assert "Traceback" not in done.stderr, done.stderr
     (path,) = folder.glob("runs/*/verdict.json")
     verdict = json.loads(path.read_text())

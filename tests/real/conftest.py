@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -22,23 +23,9 @@ import pytest
 from tests.http_server import Asked, Handler, serving
 from tests.real import servers
 from tests.real.servers import PROJECT, Command
+from tests.waiting import until
+from tests.warm_command import outside_ci
 
-__all__ = [
-    "PROJECT",
-    "Command",
-    "RunOutput",
-    "Server",
-    "gateway",
-    "launch",
-    "lmdeploy_018",
-    "on",
-    "running",
-    "typed",
-    "vllm_0221_mtp",
-    "vllm_032",
-    "vllm_032_mtp",
-    "vllm_032_topk",
-]  # fmt: skip
 READY_S = 600.0
 
 
@@ -94,12 +81,10 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
 
 def listens(url: str, session: int) -> bool:
     """True when a process of this pid's session listens there."""
-    port = urlsplit(url).port
-    for held in psutil.net_connections("tcp"):
-        if held.status == psutil.CONN_LISTEN and held.laddr and held.laddr.port == port and held.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(held.pid) == session:
-                    return True
+    for process in listeners(url):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session:
+                return True
     return False
 
 
@@ -162,8 +147,11 @@ class RunOutput:
         return {str(c["name"]) for c in self.verdict["checks"] if c["verdict"] != "pass"}
 
 
+Run = Callable[..., RunOutput]
+
+
 @pytest.fixture
-def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
+def loadchaos(tmp_path: Path) -> Run:
     """Runs `loadchaos run` with a shipped profile or a mapping."""
 
     def run(profile: str | Mapping[str, Any], *args: str) -> RunOutput:
@@ -174,7 +162,7 @@ def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
         done = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", profile, "--no-live", "--exporter-port", "0", *args], cwd=tmp_path,
             capture_output=True, text=True, timeout=1200, check=False,
-            env={k: v for k, v in os.environ.items() if k != "CI"},
+            env=outside_ci(),
         )  # fmt: skip
         found = sorted(tmp_path.glob("runs/*/verdict.json"))
         assert found, done.stderr
@@ -189,23 +177,38 @@ def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Installed loadchaos-vllm, outside the server's environment."""
     place = tmp_path_factory.mktemp("plugin")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-build-isolation",
-            "--no-deps",
-            "--target",
-            str(place),
-            str(PROJECT / "plugins/vllm"),
-        ],
-        check=True,
-        timeout=300,
-    )
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps"]
+    subprocess.run([*pip, "--target", str(place), str(PROJECT / "plugins/vllm")], check=True, timeout=300)
     return place
+
+
+def wait_for_requests(home: Path) -> None:
+    """Return when the run in this folder has begun its first request."""
+    begun = "runs/*/requests-0.jsonl"
+    until(lambda: any(b'"begin"' in p.read_bytes() for p in home.glob(begun)), "the first request", 900)
+
+
+def listeners(url: str) -> list[psutil.Process]:
+    """The processes that listen at the port of a URL."""
+    port = urlsplit(url).port
+    listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    pids = {c.pid for c in listening if c.laddr and c.laddr.port == port and c.pid is not None}
+    return [psutil.Process(pid) for pid in pids]
+
+
+@contextlib.contextmanager
+def under_load(home: Path, act: Callable[[], object]) -> Iterator[None]:
+    """Call a function six seconds after the first request of the run in the block began."""
+
+    def wait_and_act() -> None:
+        wait_for_requests(home)
+        time.sleep(6)
+        act()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    yield
+    thread.join()
 
 
 def on(server: Server) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from loadchaos.simulator.options import SimulatorSpec
 
 ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
 PROJECT = Path(__file__).parent.parent.parent
+_MTP = '{"method":"mtp","num_speculative_tokens":2}'
+_TRAINED = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
 _IMAGES = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
 
 
@@ -29,18 +31,32 @@ class Command:
     url: str
 
 
+def installed(folder: str, program: str) -> Path:
+    """Path of a program, or of a folder beside it. Raises NotInstalledError."""
+    path = ROOT / folder / program
+    if not path.exists():
+        raise NotInstalledError(f"{folder} is not installed in {ROOT / folder}: scripts/real/install.sh {folder}")
+    return path
+
+
+def made(file: str, script: str) -> Path:
+    """Path of a model that a script of scripts/real makes. Raises NotInstalledError."""
+    path = ROOT / "models" / file
+    if not path.exists():
+        raise NotInstalledError(f"there is no {path}: scripts/real/{script}")
+    return path
+
+
+def on_port(port: int, *argv: object, **env: str) -> Command:
+    return Command([str(word) for word in argv], env, f"http://127.0.0.1:{port}")
+
+
 def vllm(
     version: str, *flags: str, env: Mapping[str, str], model: str = "tiny-qwen3-vl", length: int = 4096
 ) -> Command:
     """A vLLM on the CPU. Raises NotInstalledError."""
-    home = ROOT / f"vllm-{version}"
-    if not (home / "bin/vllm").is_file() or not (ROOT / "models" / model).is_dir():
-        raise NotInstalledError(f"vLLM {version} is not installed in {home}: scripts/real/install.sh vllm-{version}")
-    port = free_port()
-    argv = [
-        str(home / "bin/vllm"), "serve", str(ROOT / "models" / model), "--host", "127.0.0.1", "--port", str(port),
-        "--load-format", "dummy", "--served-model-name", "tiny", "--max-model-len", str(length), "--enforce-eager", *flags,
-    ]  # fmt: skip
+    binary, port = installed(f"vllm-{version}", "bin/vllm"), free_port()
+    home = binary.parent.parent
     environment = {
         "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
@@ -48,7 +64,10 @@ def vllm(
         "VLLM_CACHE_ROOT": str(home / "cache"),  # versions that share it inspect the model in a process again at each start
         **env,
     }  # fmt: skip
-    return Command(argv, environment, f"http://127.0.0.1:{port}")
+    return on_port(
+        port, binary, "serve", installed("models", model), "--host", "127.0.0.1", "--port", port, "--load-format", "dummy",
+        "--served-model-name", "tiny", "--max-model-len", length, "--enforce-eager", *flags, **environment,
+    )  # fmt: skip
 
 
 _ALL_ROUTES = (
@@ -86,75 +105,49 @@ def vllm_032_whisper() -> Command:
 
 def vllm_032_topk() -> Command:
     """vLLM 0.32.0 with MTP that the first request with top_k kills."""
-    speculative = '{"method":"mtp","num_speculative_tokens":2}'
-    flags = ("--speculative-config", speculative, "--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image":2}')
+    flags = ("--speculative-config", _MTP, "--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image":2}')
     return vllm("0.32.0", *flags, env={}, model="tiny-qwen3_5-full")
 
 
 def vllm_0221_mtp(**env: str) -> Command:
     """vLLM 0.22.1 with MTP, images and a small encoder cache (#38551)."""
-    return vllm(
-        "0.22.1",
-        "--limit-mm-per-prompt",
-        '{"image":8,"video":0}',
-        "--max-num-seqs",
-        "128",
-        "--max-num-batched-tokens",
-        "2048",
-        "--no-enable-prefix-caching",
-        "--generation-config",
-        "vllm",
-        "--speculative-config",
-        '{"method":"mtp","num_speculative_tokens":2}',
-        env=env,
-        model="tiny-qwen3_5-full",
-        length=8192,
-    )
+    flags = (
+        "--limit-mm-per-prompt", '{"image":8,"video":0}', "--max-num-seqs", "128", "--max-num-batched-tokens", "2048",
+        "--no-enable-prefix-caching", "--generation-config", "vllm", "--speculative-config", _MTP,
+    )  # fmt: skip
+    return vllm("0.22.1", *flags, env=env, model="tiny-qwen3_5-full", length=8192)
 
 
 def vllm_copy(version: str, *flags: str, **env: str) -> Command:
     """A vLLM that serves the trained model, with n-gram drafts and a KV cache so small that it preempts."""
-    if not (ROOT / "models/tiny-copy/model.safetensors").is_file():
-        raise NotInstalledError("there is no trained model: scripts/real/train_copy_model.py")
+    made("tiny-copy/model.safetensors", "train_copy_model.py")
     speculative = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4,"prompt_lookup_min":2}'
-    common = (
-        "--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm", "--num-gpu-blocks-override", "24",
-        "--max-num-batched-tokens", "2048", "--speculative-config", speculative,
-    )  # fmt: skip
-    return vllm(version, *common, *flags, env=env, model="tiny-copy", length=2048)
+    small = ("--num-gpu-blocks-override", "24", "--max-num-batched-tokens", "2048", "--speculative-config", speculative)
+    return vllm(version, *_TRAINED, *small, *flags, env=env, model="tiny-copy", length=2048)
 
 
 def vllm_adapters(version: str, **env: str) -> Command:
     """A vLLM that serves the trained model with three LoRA adapters of random weights."""
-    folders = [ROOT / f"models/tiny-copy-lora-{n}" for n in (1, 2, 3)]
-    if not folders[0].is_dir():
-        raise NotInstalledError("there are no adapters: scripts/real/make_random_models.py")
+    folders = [made(f"tiny-copy-lora-{n}", "make_random_models.py") for n in (1, 2, 3)]
     adapters = [f"{folder.name}={folder}" for folder in folders]
-    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
     lora = ("--enable-lora", "--max-loras", "3", "--max-lora-rank", "8", "--lora-modules", *adapters)
-    return vllm(version, *common, "--max-num-batched-tokens", "2048", *lora, env=env, model="tiny-copy", length=2048)
+    return vllm(version, *_TRAINED, "--max-num-batched-tokens", "2048", *lora, env=env, model="tiny-copy", length=2048)
 
 
 def vllm_images(version: str, **env: str) -> Command:
     """A vLLM whose random weights answer differently about different images."""
-    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
-    images = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
-    return vllm(version, *common, *images, env=env, model="tiny-qwen3-vl-random")
+    return vllm(version, *_TRAINED, *_IMAGES, env=env, model="tiny-qwen3-vl-random")
 
 
 def vllm_colour(version: str, **env: str) -> Command:
     """A vLLM that serves the model which names colours. Raises NotInstalledError."""
-    if not (ROOT / "models/tiny-colour/model.safetensors").is_file():
-        raise NotInstalledError("there is no model that names colours: scripts/real/train_colour_model.py")
-    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
-    images = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
-    return vllm(version, *common, *images, env=env, model="tiny-colour")
+    made("tiny-colour/model.safetensors", "train_colour_model.py")
+    return vllm(version, *_TRAINED, *_IMAGES, env=env, model="tiny-colour")
 
 
 def vllm_032_mtp() -> Command:
     """vLLM 0.32.0 killed by its first request (MTP on a hybrid model)."""
-    speculative = '{"method":"mtp","num_speculative_tokens":2}'
-    return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
+    return vllm("0.32.0", "--speculative-config", _MTP, env={}, model="tiny-qwen3_5")
 
 
 def transformers_519(*flags: str) -> Command:
@@ -170,69 +163,44 @@ def transformers(version: str, *flags: str) -> Command:
 
     Without --cb-num-blocks it takes most of the machine's memory for the KV cache.
     """
-    home = ROOT / f"transformers-{version}"
-    if not (home / "bin/transformers").is_file():
-        raise NotInstalledError(f"it is not installed in {home}: scripts/real/install.sh transformers-{version}")
-    port = free_port()
-    argv = [
-        "env", "-C", str(home / "models"), str(home / "bin/transformers"), "serve", "tiny-text",
-        "--continuous-batching", "--cb-num-blocks", "512", "--cb-block-size", "32", "--host", "127.0.0.1",
-        "--port", str(port), *flags,
-    ]  # fmt: skip
-    environment = {"HF_HUB_CACHE": str(home / "models"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    return Command(argv, environment, f"http://127.0.0.1:{port}")
+    binary, port = installed(f"transformers-{version}", "bin/transformers"), free_port()
+    models = binary.parent.parent / "models"
+    return on_port(
+        port, "env", "-C", models, binary, "serve", "tiny-text", "--continuous-batching", "--cb-num-blocks", "512",
+        "--cb-block-size", "32", "--host", "127.0.0.1", "--port", port, *flags,
+        HF_HUB_CACHE=str(models), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="2",
+    )  # fmt: skip
 
 
 def llama_cpp(*flags: str) -> Command:
     """llama.cpp's own server with two slots of 2,048 tokens. Raises NotInstalledError."""
-    home = ROOT / "llama.cpp-0.3.36"
-    if not (home / "llama.cpp/llama-server").is_file():
-        raise NotInstalledError(f"llama.cpp is not installed in {home}: scripts/real/install.sh llama.cpp-0.3.36")
-    port = free_port()
-    argv = [
-        str(home / "llama.cpp/llama-server"), "-m", str(home / "models/tiny-text.gguf"), "--alias", "tiny-text",
-        "-c", "4096", "-np", "2", "-t", "1", "--metrics", "--host", "127.0.0.1", "--port", str(port), *flags,
-    ]  # fmt: skip
-    return Command(argv, {}, f"http://127.0.0.1:{port}")
+    binary, port = installed("llama.cpp-0.3.36", "llama.cpp/llama-server"), free_port()
+    model = installed("llama.cpp-0.3.36", "models/tiny-text.gguf")
+    return on_port(
+        port, binary, "-m", model, "--alias", "tiny-text", "-c", "4096", "-np", "2", "-t", "1", "--metrics",
+        "--host", "127.0.0.1", "--port", port, *flags,
+    )  # fmt: skip
 
 
 def embedded() -> Command:
     port = free_port()
-    return Command(command(SimulatorSpec("vllm", "0.32", (), {}), port=port), {}, f"http://127.0.0.1:{port}")
+    return on_port(port, *command(SimulatorSpec("vllm", "0.32", (), {}), port=port))
 
 
 def router(*workers: str) -> Command:
     """A vllm-router in front of these servers. Raises NotInstalledError."""
-    binary = ROOT / "vllm-router-0.1.17/bin/vllm-router"
-    if not binary.is_file():
-        raise NotInstalledError(f"vllm-router is not installed in {binary}: scripts/real/install.sh vllm-router-0.1.17")
-    port = free_port()
-    argv = [
-        str(binary),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--worker-urls",
-        *workers,
-        "--policy",
-        "cache_aware",
-    ]
-    metrics = ["--prometheus-port", str(free_port())]
-    return Command([*argv, *metrics], {}, f"http://127.0.0.1:{port}")
+    binary, port = installed("vllm-router-0.1.17", "bin/vllm-router"), free_port()
+    return on_port(
+        port, binary, "--host", "127.0.0.1", "--port", port, "--worker-urls", *workers, "--policy", "cache_aware",
+        "--prometheus-port", free_port(),
+    )  # fmt: skip
 
 
 def lmdeploy_old(version: str, *flags: str) -> Command:
-    """The HTTP layer of LMDeploy 0.6.5 or 0.10.0 over a stub engine; may be NotInstalledError."""
-    python = ROOT / f"lmdeploy-{version}/bin/python"
-    if not python.is_file():
-        raise NotInstalledError(
-            f"LMDeploy {version} is not installed in {python.parent.parent}: scripts/real/install.sh lmdeploy-{version}"
-        )
-    port = free_port()
-    script = str(PROJECT / "scripts/real/run_lmdeploy_0_6.py")
-    argv = [str(python), script, "--server-port", str(port), "--session-len", "4096", "--log-level", "INFO", *flags]
-    return Command(argv, {}, f"http://127.0.0.1:{port}")
+    """The HTTP layer of LMDeploy 0.6.5 or 0.10.0 over a stub engine. Raises NotInstalledError."""
+    python, port = installed(f"lmdeploy-{version}", "bin/python"), free_port()
+    script = PROJECT / "scripts/real/run_lmdeploy_0_6.py"
+    return on_port(port, python, script, "--server-port", port, "--session-len", "4096", "--log-level", "INFO", *flags)
 
 
 def lmdeploy_0_6() -> Command:
@@ -246,29 +214,23 @@ def lmdeploy_0_10() -> Command:
 
 def sglang_0523(*flags: str, images: bool = False, **env: str) -> Command:
     """SGLang 0.5.23 with a context of 4,096 tokens and a KV cache as long. Raises NotInstalledError."""
-    home = ROOT / "sglang-0.5.23"
-    if not (home / "models/tiny-text").is_dir():
-        raise NotInstalledError(f"SGLang is not installed in {home}: scripts/real/install.sh sglang-0.5.23")
-    if images and not (ROOT / "models/tiny-qwen3-vl-random").is_dir():
-        raise NotInstalledError("there is no model that takes images: scripts/real/make_random_models.py")
-    model = ROOT / "models/tiny-qwen3-vl-random" if images else home / "models/tiny-text"
-    port = free_port()
-    argv = [
-        str(home / "bin/python"), "-m", "sglang.launch_server", "--model-path", str(model), "--served-model-name", "tiny",
-        "--device", "cpu", "--attention-backend", "torch_native", "--mm-attention-backend", "sdpa", "--enable-metrics",
-        "--sleep-on-idle", "--context-length", "4096", "--max-total-tokens", "4096", "--host", "127.0.0.1",
-        "--port", str(port), *flags,
-    ]  # fmt: skip
+    folder = "sglang-0.5.23"
+    python, port, model = installed(folder, "bin/python"), free_port(), installed(folder, "models/tiny-text")
+    if images:
+        model = made("tiny-qwen3-vl-random", "make_random_models.py")
     # two threads wait for each other at each operation: on a busy machine 4 tokens/s in place of 300
     environment = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **env}
-    return Command(argv, environment, f"http://127.0.0.1:{port}")
+    return on_port(
+        port, python, "-m", "sglang.launch_server", "--model-path", model, "--served-model-name", "tiny",
+        "--device", "cpu", "--attention-backend", "torch_native", "--mm-attention-backend", "sdpa", "--enable-metrics",
+        "--sleep-on-idle", "--context-length", "4096", "--max-total-tokens", "4096", "--host", "127.0.0.1",
+        "--port", port, *flags, **environment,
+    )  # fmt: skip
 
 
 def litellm(*backends: str, model: str = "sim") -> Command:
     """A LiteLLM proxy in front of these servers, which serve this model. Raises NotInstalledError."""
-    binary = ROOT / "litellm-1.106.2/bin/litellm"
-    if not binary.is_file():
-        raise NotInstalledError(f"LiteLLM is not installed in {binary}: scripts/real/install.sh litellm-1.106.2")
+    binary, port = installed("litellm-1.106.2", "bin/litellm"), free_port()
     models = [
         {
             "model_name": model,
@@ -278,13 +240,11 @@ def litellm(*backends: str, model: str = "sim") -> Command:
     ]
     settings = Path(tempfile.mkdtemp(prefix="litellm-")) / "config.yaml"
     settings.write_text(json.dumps({"model_list": models}))  # JSON is YAML
-    port = free_port()
     environment = {
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # for this machine only: 127.0.0.1
     }
-    argv = [str(binary), "--config", str(settings), "--host", "127.0.0.1", "--port", str(port)]
-    return Command(argv, environment, f"http://127.0.0.1:{port}")
+    return on_port(port, binary, "--config", settings, "--host", "127.0.0.1", "--port", port, **environment)
 
 
 def litellm_vllm(*backends: str) -> Command:
@@ -292,13 +252,8 @@ def litellm_vllm(*backends: str) -> Command:
 
 
 def lmdeploy_018(*flags: str, **env: str) -> Command:
-    """LMDeploy's HTTP layer over a stub engine; may be NotInstalledError."""
-    python = ROOT / "lmdeploy-0.18.0/bin/python"
-    if not python.is_file():
-        raise NotInstalledError(
-            f"LMDeploy 0.18.0 is not installed in {python.parent.parent}: scripts/real/install.sh lmdeploy-0.18.0"
-        )
-    port = free_port()
-    script = str(PROJECT / "scripts/real/run_lmdeploy.py")
-    argv = [str(python), script, "--port", str(port), "--session-len", "8192", "--log-level", "INFO", *flags]
-    return Command(argv, env, f"http://127.0.0.1:{port}")
+    """LMDeploy's HTTP layer over a stub engine. Raises NotInstalledError."""
+    python, port = installed("lmdeploy-0.18.0", "bin/python"), free_port()
+    script = PROJECT / "scripts/real/run_lmdeploy.py"
+    argv = (python, script, "--port", port, "--session-len", "8192", "--log-level", "INFO")
+    return on_port(port, *argv, *flags, **env)

@@ -14,11 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.real.conftest import RunOutput, Server, on, running, skipping
+from tests.real.conftest import Run, Server, on, running, skipping
 from tests.real.servers import Command, vllm_adapters, vllm_colour, vllm_copy, vllm_images
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
-Run = Callable[..., RunOutput]
 VERSIONS = ("0.32.0", "0.22.1")
 SHORT = [{"users": 6, "for": "30s"}]
 WRONG = {

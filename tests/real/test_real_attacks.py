@@ -1,12 +1,13 @@
 """Every attack on a real vLLM under 30 users, and its attribution."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.real.conftest import (
+    Run,
     RunOutput,
     Server,
     launch,
@@ -19,7 +20,6 @@ from tests.real.conftest import (
 )
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 MIXED = [
     {"name": "images", "weight": 4, "output": {"max": 24},
      "payload": {"images": {"count": "1..2", "size": "256x256", "unique": "60%", "reuse_distance": 20},

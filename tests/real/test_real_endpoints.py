@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.real import servers
-from tests.real.conftest import RunOutput, Server, launch, on, running, skipping
+from tests.real.conftest import Run, Server, launch, on, running, skipping
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 vllm_032_embed, vllm_032_whisper = skipping(servers.vllm_032_embed), skipping(servers.vllm_032_whisper)
 GENERATING = ("completions", "responses", "messages")
 

@@ -1,16 +1,14 @@
 """Token counts on real vLLM and LMDeploy, by each way of counting."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.conftest import RunOutput, Server, gateway
+from tests.real.conftest import Run, Server, gateway
 from tests.real.servers import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 RENDER = (f"{CHAT}/render", "/v1/completions/render")
 FOLDERS = {"shared_vllm": ROOT / "models/tiny-qwen3-vl", "shared_lmdeploy": ROOT / "lmdeploy-0.18.0/models/m_vlm"}

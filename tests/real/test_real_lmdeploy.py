@@ -1,14 +1,12 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.conftest import RunOutput, Server, launch, lmdeploy_018, on
+from tests.real.conftest import Run, Server, launch, lmdeploy_018, on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
-Run = Callable[..., RunOutput]
 QUICK_HEALTH = {
     "LMDEPLOY_HEALTH_POLL_INTERVAL": "3",
     "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2",

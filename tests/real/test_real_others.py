@@ -1,22 +1,15 @@
 import json
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psutil
 import pytest
 
 from tests.real import servers
-from tests.real.conftest import RunOutput, launch, skipping
+from tests.real.conftest import Run, launch, listeners, skipping, under_load
 from tests.real.servers import Command
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-Run = Callable[..., RunOutput]
 STARTS: dict[str, Callable[..., Command]] = {
     "transformers": servers.transformers_524,
     "llamacpp": servers.llama_cpp,
@@ -48,26 +41,16 @@ def test_real_other_server_passes_and_is_recognised(loadchaos: Run, server: str)
     assert result.facts["dialect"] == server.partition("-")[0]
 
 
-def kill_under_load(folder: Path, port: int) -> None:
-    """SIGKILL the process that listens at this port, six seconds after the first request began."""
-    until_s = time.monotonic() + 300
-    while not any(b'"begin"' in p.read_bytes() for p in folder.glob("runs/*/requests-0.jsonl")):
-        assert time.monotonic() < until_s
-        time.sleep(0.2)
-    time.sleep(6)
-    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
-    for pid in {c.pid for c in listening if c.laddr and c.laddr.port == port and c.pid is not None}:
-        os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.parametrize("server", [name for name in STARTS if not name.startswith("vllm")])
 def test_real_other_server_killed_is_a_named_death(loadchaos: Run, tmp_path: Path, server: str) -> None:
     made = profile("killed", server)
-    port = urlsplit(made["target"]["launch"]["url"]).port or 0
-    killer = threading.Thread(target=kill_under_load, args=(tmp_path, port))
-    killer.start()
-    result = loadchaos(made, *named(server))
-    killer.join()
+
+    def kill() -> None:
+        for process in listeners(made["target"]["launch"]["url"]):
+            process.kill()
+
+    with under_load(tmp_path, kill):
+        result = loadchaos(made, *named(server))
     assert result.code == 1, result.output
     assert result.verdict["states"][-1]["state"] == "dead"
     (death,) = [f for f in result.failures.values() if f["severity"] == "engine_death"]

@@ -11,7 +11,8 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from tests.real import servers
-from tests.real.conftest import PROJECT, running, skipping, vllm_032_mtp
+from tests.real.conftest import running, skipping, vllm_032_mtp
+from tests.real.servers import PROJECT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 _SMALL_IMAGES = ("--mm-processor-kwargs", '{"size":{"longest_edge":65536,"shortest_edge":65536}}')

@@ -1,21 +1,15 @@
 import json
-import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psutil
 import pytest
 
 from tests.real import servers
-from tests.real.conftest import RunOutput, Server, launch, on, running, skipping
+from tests.real.conftest import Run, RunOutput, Server, launch, listeners, on, running, skipping, under_load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 sglang = skipping(servers.sglang_0523)
 TEXT = {"name": "text", "payload": {"text": {"tokens": "32..128"}}, "output": {"max": 24}}
 LADDER = {
@@ -120,30 +114,20 @@ def test_real_sglang_kv_cache_smaller_than_the_context_bounds_the_prompt(loadcha
     assert result.verdict["verdict"] == "pass", result.output
 
 
-def scheduler_under_load(folder: Path, port: int, number: int) -> None:
-    """Send the scheduler of the server at this port a signal, six seconds after the first request began."""
-    until_s = time.monotonic() + 900
-    while not any(b'"begin"' in p.read_bytes() for p in folder.glob("runs/*/requests-0.jsonl")):
-        assert time.monotonic() < until_s
-        time.sleep(0.2)
-    time.sleep(6)
-    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
-    (pid,) = {c.pid for c in listening if c.laddr and c.laddr.port == port and c.pid is not None}
-    for child in psutil.Process(pid).children():
-        if "scheduler" in "".join(child.cmdline()):
-            os.kill(child.pid, number)
-
-
 def ended(loadchaos: Run, tmp_path: Path, number: int, **fields: Any) -> RunOutput:
+    """A run whose server's scheduler gets a signal."""
     target = launch(sglang())
-    port = urlsplit(target["launch"]["url"]).port or 0
-    killer = threading.Thread(target=scheduler_under_load, args=(tmp_path, port, number))
-    killer.start()
-    result = loadchaos(
-        {"name": "ended", "target": target, "traffic": [TEXT], "load": [{"users": 4, "for": "60s"}], **fields}
-    )
-    killer.join()
-    return result
+
+    def send() -> None:
+        (server,) = listeners(target["launch"]["url"])
+        for child in server.children():
+            if "scheduler" in "".join(child.cmdline()):
+                child.send_signal(number)
+
+    with under_load(tmp_path, send):
+        return loadchaos(
+            {"name": "ended", "target": target, "traffic": [TEXT], "load": [{"users": 4, "for": "60s"}], **fields}
+        )
 
 
 def test_real_sglang_scheduler_killed_is_a_named_death(loadchaos: Run, tmp_path: Path) -> None:

@@ -1,16 +1,15 @@
 """Traffic on real vLLM and LMDeploy: lengths, images, payloads."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.conftest import PROJECT, RunOutput, Server, on
+from tests.real.conftest import Run, Server, on
+from tests.real.servers import PROJECT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 
 
 def traffic(name: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -3,16 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.conftest import RunOutput, Server, launch, vllm_032
+from tests.real.conftest import Run, Server, launch, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., RunOutput]
 IMAGES = {
     "name": "images",
     "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},

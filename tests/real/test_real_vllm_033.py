@@ -1,7 +1,6 @@
 """Real vLLM 0.33.0, where it differs from 0.32.0: its Python over the CPU kernels of 0.32.0."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from loadchaos.server.dialects import DIALECTS
 from tests.real import servers
-from tests.real.conftest import RunOutput, launch, running, skipping
+from tests.real.conftest import Run, launch, running, skipping
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-Run = Callable[..., RunOutput]
 vllm_033 = skipping(servers.vllm_033)
 LONG: dict[str, Any] = {
     "model": "tiny", "messages": [{"role": "user", "content": "count"}], "max_tokens": 3000, "ignore_eos": True,

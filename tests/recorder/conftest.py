@@ -1,14 +1,11 @@
 """A recording proxy in a thread of its own, between raw sockets on both sides."""
 
 import asyncio
-import contextlib
 import json
 import secrets
 import socket
 import ssl
-import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,9 @@ from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, Handler, chunk, read_request
+from tests.waiting import until
 
-Handler = Callable[[socket.socket], object]
 WAIT_S = 10.0
 
 
@@ -48,9 +46,7 @@ class SeenExchanges:
 
     def outcomes(self, count: int = 1) -> list[str | None]:
         """Outcomes, as soon as there are so many."""
-        until = time.monotonic() + WAIT_S
-        while len(self.ended) < count and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: len(self.ended) >= count, f"{count} ends")
         return [e.outcome for e in self.ended]
 
 
@@ -63,32 +59,6 @@ def begins(then: Handler = lambda _: None) -> Handler:
         then(c)
 
     return serve
-
-
-class RawUpstream:
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self.socket.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
-
-    def _handle(self, connection: socket.socket) -> None:
-        connection.settimeout(WAIT_S)
-        with contextlib.suppress(OSError), connection:
-            self.handler(connection)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
 
 
 class RunningProxy:
@@ -112,9 +82,7 @@ class RunningProxy:
 
     def settle(self, links: int = 0) -> int:
         """Number of links, when it has come down to `links`."""
-        until = time.monotonic() + WAIT_S
-        while len(self.proxy.links) > links and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: len(self.proxy.links) <= links, f"{links} links")
         return len(self.proxy.links)
 
     def close(self) -> None:
@@ -139,7 +107,7 @@ def between() -> Iterator[Between]:
             with socket.create_server(("127.0.0.1", 0)) as unused:
                 port = int(unused.getsockname()[1])
         else:
-            server = RawUpstream(handler)
+            server = ConnectionServer(handler)
             port = server.port
             closing.append(server)
         running = RunningProxy(port, observe or (lambda: ConnectionTap(sink)))
@@ -168,14 +136,6 @@ def plain(body: bytes = whole("yes"), status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
-SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 def event(text: str | None, finish: str | None = None) -> bytes:
     """A chunk with one event of a stream."""
     delta = b"{}" if text is None else b'{"content":"%s"}' % text.encode()
@@ -184,24 +144,6 @@ def event(text: str | None, finish: str | None = None) -> bytes:
 
 
 DONE = chunk(b"data: [DONE]\n\n")
-
-
-def read_request(connection: socket.socket) -> bytes:
-    """One request with its body; b"" when the client has closed."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(65536)
-        if not more:
-            return data
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
-    while len(body) < length:
-        more = connection.recv(1 << 20)
-        if not more:
-            break
-        body += more
-    return head + b"\r\n\r\n" + body
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -219,12 +161,6 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
         assert more, f"the connection ended after {data!r}"
         data += more
     return data
-
-
-def reset(connection: socket.socket) -> None:
-    """Reset a connection."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
 
 
 def setup_of(folder: Path) -> dict[str, Any]:
@@ -251,22 +187,18 @@ class Recording:
 
     def rows(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """Rows of a kind, as soon as there are so many."""
-        until = time.monotonic() + WAIT_S
-        while True:
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
             lines = b"".join(p.read_bytes() for p in sorted(self.folder.rglob("segment-*.jsonl"))).split(b"\n")
-            rows = [json.loads(line) for line in lines[:-1]]
-            found = [r for r in rows if r["row"] == kind]
-            if len(found) >= count or time.monotonic() > until:
-                return found
-            time.sleep(0.01)
+            found[:] = (row for row in map(json.loads, lines[:-1]) if row["row"] == kind)
+            return len(found) >= count
+
+        until(there, f"{count} rows {kind}")
+        return found
 
     def notice(self, what: str) -> dict[str, Any]:
-        until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
-            if (found := next((n for n in self.notices if n["what"] == what), None)) is not None:
-                return found
-            time.sleep(0.01)
-        raise AssertionError(f"no {what} among {self.notices}")
+        return until(lambda: next((n for n in self.notices if n["what"] == what), None), f"the notice {what}")
 
     def freeze(self, reason: str) -> Path:
         self.proxy.loop.call_soon_threadsafe(self.channel.freeze, reason)
@@ -293,7 +225,7 @@ def recording(tmp_path: Path) -> Iterator[StartRecording]:
     closing: list[Any] = []
 
     def start(handler: Handler, **setup: Any) -> Recording:
-        server = RawUpstream(handler)
+        server = ConnectionServer(handler)
         made = Recording(tmp_path / "out", server.port, setup)
         closing.extend([server, made])
         return made

@@ -10,7 +10,8 @@ from loadchaos.recorder.freeze import FEWEST, FreezeWatch, says_dead
 from loadchaos.recorder.proxy import Upstream
 from loadchaos.recorder.recorder import is_dead
 from loadchaos.recorder.tap import TappedExchange
-from tests.recorder.conftest import Handler, RawUpstream, plain, read_request, reset
+from tests.raw_sockets import ConnectionServer, Handler, read_request, reset
+from tests.recorder.conftest import plain
 
 DEAD = b'{"error":{"message":"EngineCore encountered an issue. EngineDeadError"}}'
 
@@ -141,7 +142,7 @@ def healthy(c: socket.socket) -> None:
     ],
 )
 def test_server_is_asked_after_a_cut_answer(handler: Handler, found: str | None) -> None:
-    server = RawUpstream(handler)
+    server = ConnectionServer(handler)
     assert uvloop.run(is_dead(Upstream("127.0.0.1", server.port))) == found
     server.close()
 

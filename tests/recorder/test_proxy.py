@@ -10,22 +10,8 @@ import psutil
 import pytest
 
 from loadchaos.recorder import proxy as proxies
-from tests.recorder.conftest import (
-    DONE,
-    LAST_CHUNK,
-    SSE_HEAD,
-    WAIT_S,
-    Between,
-    begins,
-    event,
-    plain,
-    post,
-    read_all,
-    read_request,
-    read_until,
-    reset,
-    whole,
-)
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, read_request, reset
+from tests.recorder.conftest import DONE, WAIT_S, Between, begins, event, plain, post, read_all, read_until, whole
 from tests.waiting import until
 
 

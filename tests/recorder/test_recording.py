@@ -21,23 +21,21 @@ from loadchaos.recorder.frames import FrameKind
 from loadchaos.recorder.from_recording import recording_of, trace_of_recording
 from loadchaos.recorder.ring import segments_of
 from loadchaos.recorder.writer import RecordingWriter
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, read_request
 from tests.recorder.conftest import (
     DONE,
-    LAST_CHUNK,
-    SSE_HEAD,
     WAIT_S,
-    RawUpstream,
     StartRecording,
     begins,
     event,
     plain,
     post,
     read_all,
-    read_request,
     read_until,
     serve_answers,
     setup_of,
 )
+from tests.waiting import until
 
 KEY = b"sk-live-4f9Qz7Lm2Xw8Vb3Nc6Rt"
 PROMPT = "Zebulon guards the vault of Quixmoor while Wilhelmina dreams"
@@ -116,9 +114,7 @@ def test_killed_writer_is_started_again_with_the_same_hashes(
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert made.notice("writer_ended")["code"] == -9
-    until = time.monotonic() + WAIT_S
-    while made.channel.writer_pid == pid and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: made.channel.writer_pid != pid, "another writer")
     for _ in range(50):
         made.send(chat("same"))
         if len(made.rows("body", 0)) > 1:
@@ -291,8 +287,8 @@ class Command:
 def command(tmp_path: Path) -> Iterator[Any]:
     made: list[Any] = []
 
-    def start(handler: Any, *more: str) -> tuple[Command, RawUpstream]:
-        server = RawUpstream(handler)
+    def start(handler: Any, *more: str) -> tuple[Command, ConnectionServer]:
+        server = ConnectionServer(handler)
         started = Command(server.port, tmp_path / "out", *more)
         made.extend([server, started])
         return started, server

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shlex
 import signal
@@ -11,21 +12,19 @@ import httpx
 import pytest
 
 from loadchaos.run.ports import free_port
+from tests.waiting import until
 
 LOADCHAOS = [sys.executable, "-m", "loadchaos"]
 DEFECT = ["--defect", "encoder_free_on_speculated", "--flag", "max_num_batched_tokens=2048"]
 
 
 def wait_for(url: str) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            if httpx.get(f"{url}/v1/models").status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"{url} does not answer")
+    def answers() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{url}/v1/models").status_code == 200
+        return False
+
+    until(answers, f"an answer of {url}")
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ import pytest
 
 from loadchaos.recorder import tap as taps
 from loadchaos.recorder.tap import ConnectionTap
-from tests.recorder.conftest import DONE, LAST_CHUNK, SSE_HEAD, SeenExchanges, event, post
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, chunk
+from tests.recorder.conftest import DONE, SeenExchanges, event, post
 
 
 def streaming(times: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[ConnectionTap, SeenExchanges]:
@@ -43,16 +44,12 @@ EVENT = b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n'
 FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 
 
-def chunked(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 STREAMS = {
-    "an event a chunk": [chunked(EVENT % b"word") for _ in range(20)],
-    "several events a chunk": [chunked(EVENT % b"a" + EVENT % b"b") for _ in range(10)],
-    "half an event a chunk": [chunked(part) for _ in range(10) for part in ((EVENT % b"w")[:9], (EVENT % b"w")[9:])],
-    "ends between its newlines": [chunked(part) for _ in range(5) for part in ((EVENT % b"w")[:-1], b"\n")],
-    "CRLF": [chunked((EVENT % b"word").replace(b"\n", b"\r\n")) for _ in range(9)],
+    "an event a chunk": [chunk(EVENT % b"word") for _ in range(20)],
+    "several events a chunk": [chunk(EVENT % b"a" + EVENT % b"b") for _ in range(10)],
+    "half an event a chunk": [chunk(part) for _ in range(10) for part in ((EVENT % b"w")[:9], (EVENT % b"w")[9:])],
+    "ends between its newlines": [chunk(part) for _ in range(5) for part in ((EVENT % b"w")[:-1], b"\n")],
+    "CRLF": [chunk((EVENT % b"word").replace(b"\n", b"\r\n")) for _ in range(9)],
 }
 
 
@@ -60,7 +57,7 @@ STREAMS = {
 def test_tap_counts_the_same_however_a_stream_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole chunks are counted without the parser, other pieces by the parser."""
     last = FINISH.replace(b"\n", b"\r\n") if name == "CRLF" else FINISH
-    stream = [*STREAMS[name], chunked(last), DONE, LAST_CHUNK]
+    stream = [*STREAMS[name], chunk(last), DONE, LAST_CHUNK]
     whole = b"".join(stream)
     rng, counts = random.Random(0), set()
     for length in (1, 2, 3, 7, 50, 51, 52, 53, 54, 1000, *[0] * 40):

@@ -19,7 +19,8 @@ from loadchaos.recorder.freeze import FEWEST, FreezeWatch
 from loadchaos.recorder.tap import ConnectionTap
 from loadchaos.server.dialects import outcome_rules_of_any_server
 from tests.load.wire.requests import wire_request
-from tests.recorder.conftest import SeenExchanges, chunk, whole
+from tests.raw_sockets import chunk
+from tests.recorder.conftest import SeenExchanges, whole
 
 RULES = AnswerRules(outcome_rules_of_any_server())
 CHAT = "/v1/chat/completions"

@@ -11,22 +11,8 @@ from bench.server import certificate
 from loadchaos.core.tls import TlsSettings
 from loadchaos.recorder import proxy as proxies
 from loadchaos.recorder.tap import ConnectionTap
-from tests.recorder.conftest import (
-    DONE,
-    LAST_CHUNK,
-    SSE_HEAD,
-    WAIT_S,
-    Handler,
-    RawUpstream,
-    RunningProxy,
-    SeenExchanges,
-    begins,
-    event,
-    post,
-    read_all,
-    read_request,
-    read_until,
-)
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, Handler, read_request
+from tests.recorder.conftest import DONE, WAIT_S, RunningProxy, SeenExchanges, begins, event, post, read_all, read_until
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +31,7 @@ class Between:
             with context.wrap_socket(connection, server_side=True) as inner:
                 handler(inner)
 
-        self.server, self.seen = RawUpstream(secured), SeenExchanges()
+        self.server, self.seen = ConnectionServer(secured), SeenExchanges()
         self.running = RunningProxy(self.server.port, lambda: ConnectionTap(self.seen), trusted.context())
 
     def __enter__(self) -> Between:

@@ -3,11 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.analysis.capacity.result import CapacityResult
-from loadchaos.cli.main import main
 from loadchaos.report.capacity_compare import caveats, judgement
+from tests.invoking import output_of
 
 
 def search(
@@ -44,15 +43,14 @@ def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
         (tmp_path / name / "capacity.json").write_text(json.dumps(data))
     (tmp_path / "run").mkdir()
     a, b, run = (str(tmp_path / name) for name in ("a", "b", "run"))
-    done = CliRunner().invoke(main, ["compare", a, b])
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith(
+    printed = output_of("compare", a, b)
+    assert printed.startswith(
         "not comparable: the two searches answer different questions\n  ! the goal differs: goodput"
     )
-    assert "capacity 12 requests/s (12 to 13): this load meets the goal, and 13 requests/s does not" in done.output
-    assert json.loads(CliRunner().invoke(main, ["compare", a, b, "--json"]).output)["b_is"] == "not comparable"
-    mixed = CliRunner().invoke(main, ["compare", run, b])
-    assert "is a capacity search and the other is a run: give two of one kind" in mixed.output
+    assert "capacity 12 requests/s (12 to 13): this load meets the goal, and 13 requests/s does not" in printed
+    assert json.loads(output_of("compare", a, b, "--json"))["b_is"] == "not comparable"
+    mixed = output_of("compare", run, b, code=2)
+    assert "is a capacity search and the other is a run: give two of one kind" in mixed
 
 
 @pytest.mark.parametrize(
@@ -67,10 +65,9 @@ def test_compare_names_the_folder_of_a_broken_search(tmp_path: Path, text: str, 
     for name, content in (("a", json.dumps(search(10, 11))), ("b", text)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "capacity.json").write_text(content)
-    done = CliRunner().invoke(main, ["compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    assert done.exit_code == 2
-    assert f"{tmp_path / 'b'}: {why}" in done.output
-    assert "--resume" not in done.output
+    printed = output_of("compare", tmp_path / "a", tmp_path / "b", code=2)
+    assert f"{tmp_path / 'b'}: {why}" in printed
+    assert "--resume" not in printed
 
 
 def test_compare_says_that_the_traffic_differs() -> None:

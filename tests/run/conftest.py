@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +19,10 @@ import jsonschema
 import psutil
 import pytest
 
+from tests.embedded_server import EmbeddedServer
 from tests.run.raw_server import Answer, RawServer
-from tests.waiting import until
-from tests.warm_command import ForkedCommand
+from tests.waiting import gone, until
+from tests.warm_command import ForkedCommand, outside_ci, run_command
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
@@ -51,14 +50,6 @@ SLOW_ANSWERS = [
     {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 400}},
 ]
 """Some requests are always in flight."""
-
-
-def gone(pid: int) -> bool:
-    """True when a process has ended, a zombie included."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @dataclass
@@ -139,16 +130,9 @@ class Run:
         (found,) = [c for c in self.verdict()["checks"] if c["name"] == name]
         return dict(found)
 
-    def again(self, command: str) -> subprocess.CompletedProcess[str]:
-        """`loadchaos judge RUN` or `loadchaos report RUN`."""
-        return subprocess.run(
-            [sys.executable, "-m", "loadchaos", command, str(self.folder)],
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def again(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """`loadchaos judge RUN` or another command that reads a run."""
+        return run_command(command, self.folder, *options, cwd=self.home)
 
     def is_gone(self, name: str) -> bool:
         return gone(self.pids[name])
@@ -191,7 +175,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         home.mkdir()
         (home / "small.yaml").write_text(json.dumps({**SMALL, **parts}))
         command = ["run", *profile, "--exporter-port", "0", "--out", out, *args]
-        variables = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | dict(env or {})
+        variables = {k: v for k, v in outside_ci().items() if k != "NO_COLOR"} | dict(env or {})
         runs.append(Run(home, _started(command, home, variables, prefix)))
         return runs[-1]
 
@@ -207,8 +191,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         run.all_gone(20)
 
 
+Serve = Callable[[Answer], RawServer]
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[[Answer], RawServer]]:
+def serve() -> Iterator[Serve]:
     servers: list[RawServer] = []
 
     def serve_one(reply: Answer) -> RawServer:
@@ -220,50 +207,31 @@ def serve() -> Iterator[Callable[[Answer], RawServer]]:
         server.close()
 
 
-@dataclass
-class Sim:
-    process: subprocess.Popen[bytes]
-    url: str
-    log: Path
-
-    @property
-    def address(self) -> str:
-        return self.url.removeprefix("http://")
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
-            return json.loads(answer.read() or b"null")
+StartSim = Callable[..., EmbeddedServer]
 
 
 @pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
-    sims: list[Sim] = []
+def sim() -> Iterator[StartSim]:
+    """Starts embedded servers that no run owns."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *flags, log=None: stack.enter_context(EmbeddedServer(*flags, log=log))
 
-    def start_one(*flags: str, log: Path | None = None) -> Sim:
-        log = log or tmp_path / f"sim-{len(sims) + 1}.log"
-        before = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "loadchaos.simulator.server", "--port", "0", *flags], stdout=output, stderr=output,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
 
-        def listening() -> str | None:
-            found = re.search(r"http://\S+?:(\d+)", log.read_text()[before:])
-            return f"http://127.0.0.1:{found[1]}" if found else None
+@pytest.fixture
+def script() -> Iterator[Callable[..., str]]:
+    """Runs a file of this folder until the test ends; gives the first line that it prints."""
+    started: list[subprocess.Popen[str]] = []
 
-        sims.append(Sim(process, "", log))
-        sims[-1].url = until(listening, "the embedded server")
-        return sims[-1]
+    def start_one(name: str, *args: object) -> str:
+        argv = [sys.executable, str(Path(__file__).with_name(name)), *map(str, args)]
+        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        assert started[-1].stdout is not None
+        return started[-1].stdout.readline().strip()
 
     yield start_one
-    for it in sims:
-        it.process.terminate()
-        try:
-            it.process.wait(60)
-        except subprocess.TimeoutExpired:
-            it.process.kill()
-            it.process.wait()
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
@@ -299,8 +267,11 @@ class Worker:
         return int(header["pid"])
 
 
+StartWorker = Callable[..., Worker]
+
+
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+def worker(tmp_path: Path) -> Iterator[StartWorker]:
     """Starts workers as on other machines, by loopback addresses."""
     made: list[Worker] = []
 

@@ -1,32 +1,20 @@
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
-from tests.run.conftest import Start
-from tests.run.raw_server import RawServer, answer
+from tests.run.conftest import Row, Serve, Start
+from tests.run.raw_server import answer
 
 
-@pytest.fixture
-def broken() -> Iterator[RawServer]:
-    """A server that answers the load with 502 from its 20th request on."""
+def test_abort_when_ends_a_run_of_errors(start: Start, serve: Serve) -> None:
+    """The server answers the load with 502 from its 20th request on."""
+    streamed: list[int] = []
 
-    def reply(_n: int, body: Any) -> Any:
+    def reply(_n: int, body: Row) -> tuple[int, list[Row]]:
         if not body.get("stream"):
             return 200, answer(2)
         streamed.append(1)
         return (200, answer(8)) if len(streamed) < 20 else (502, [{"error": {"message": "bad gateway", "code": 502}}])
 
-    streamed: list[int] = []
-    server = RawServer(reply)
-    yield server
-    server.close()
-
-
-def test_abort_when_ends_a_run_of_errors(start: Start, broken: RawServer) -> None:
     run = start(
         "--target",
-        broken.url,
+        serve(reply).url,
         load=[{"users": 4, "for": "2m"}],
         target={"dialect": "openai"},
         abort_when="error_rate > 50% for 2s",

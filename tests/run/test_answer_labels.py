@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -45,8 +43,7 @@ def test_service_tier_is_in_ledger_verdict_report_export_and_metrics(start: Star
     }
     page = (run.folder / "report.html").read_text()
     assert '<td class="l">service tier</td><td class="l">flex</td>' in page
-    command = [sys.executable, "-m", "loadchaos", "export", str(run.folder), "--csv", "--openmetrics"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    run.again("export", "--csv", "--openmetrics").check_returncode()
     with (run.folder / "export" / "requests.csv").open() as file:
         exported = Counter((row["traffic"], row["service_tier"] or None) for row in csv.DictReader(file))
     assert exported == tiers

@@ -24,8 +24,10 @@ from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
 from tests.load.wire import conformance
 from tests.load.wire.conformance import DEAD, SHED, TABLE, VALIDATION
-from tests.load.wire.misbehaving import Misbehaving, running
-from tests.run.raw_server import RawServer, chunk
+from tests.load.wire.misbehaving import Misbehaving
+from tests.run.conftest import Serve
+from tests.run.raw_server import chunk
+from tests.waiting import beside
 
 DIALECT = Dialect("misbehaving", "misbehaving server", validation=VALIDATION, shed=SHED, engine_dead=DEAD)
 OF_THE_REQUEST = (
@@ -49,7 +51,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Misbehaving]:
-    with running() as it:
+    with Misbehaving() as it:
         yield it
 
 
@@ -71,7 +73,7 @@ def test_outcome_of_a_question_is_that_of_a_request_of_the_load(
 ) -> None:
     silence_s = 0.5 if expected == "stalled" else 30.0
     answers = conformance.rules_of(mode).answers
-    answer = ask(server.url(mode), DIALECT, stream=stream, silence_s=silence_s, answers=answers)
+    answer = ask(server.url_of(mode), DIALECT, stream=stream, silence_s=silence_s, answers=answers)
     assert answer.outcome == expected, answer
     assert (answer.error == "") == (expected == "ok")
 
@@ -196,22 +198,19 @@ def asked_by_all(url: str) -> dict[str, tuple[Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_baseline, "_EACH", 1)
     monkeypatch.setattr(asker, "MOST_ANSWER_BYTES", 4 << 20)
-    server = RawServer(lambda number, asked: ANSWERS[name]())
+    server = serve(lambda number, asked: ANSWERS[name]())
     limits = WireTimeouts(total_ns=1_000_000_000 if name == "endless_stream" else 60_000_000_000)
-    try:
-        load = {
-            stream: conformance.ask(
-                f"{server.url}", stream=stream, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits
-            )["outcome"]
-            for stream in (False, True)
-        }
-        answers = {stream: ask(server.url, UNKNOWN, stream=stream) for stream in (False, True)}
-        found = asked_by_all(server.url)
-    finally:
-        server.close()
+    load = {
+        stream: conformance.ask(server.url, stream=stream, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits)[
+            "outcome"
+        ]
+        for stream in (False, True)
+    }
+    answers = {stream: ask(server.url, UNKNOWN, stream=stream) for stream in (False, True)}
+    found = asked_by_all(server.url)
     assert {stream: answer.outcome for stream, answer in answers.items()} == load
     assert (found["discovery"][0], found["baseline"][0]) == (load[False], load[True])
     for who in ("canary", "last_question", "question", "streamed", "discovery"):
@@ -224,10 +223,10 @@ def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: py
 
 @pytest.mark.parametrize("mode", ["headers_then_silence", "whole_half_then_silence", "whole_cut"])
 def test_answer_that_is_cut_off_has_no_status(server: Misbehaving, mode: str) -> None:
-    assert ask(server.url(mode), DIALECT, stream=False, silence_s=0.5).status == 0
+    assert ask(server.url_of(mode), DIALECT, stream=False, silence_s=0.5).status == 0
 
 
-def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs() -> None:
+def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs(serve: Serve) -> None:
     entries = [
         {"token": "a", "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]},
         {"token": "b", "logprob": -3.0, "top_logprobs": [{"logprob": -1.0}]},
@@ -235,36 +234,27 @@ def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs() -> None:
     ]
     body = whole("Hello", message={"reasoning_content": "hm"})
     body["choices"][0]["logprobs"] = {"content": entries}
-    server = RawServer(lambda number, asked: page(body))
-    try:
-        answer = ask(server.url, UNKNOWN, stream=False)
-    finally:
-        server.close()
+    answer = ask(serve(lambda number, asked: page(body)).url, UNKNOWN, stream=False)
     assert (answer.outcome, answer.text, answer.finish) == ("ok", "Hello", "stop")
     assert (answer.tokens, answer.gaps) == (["a", "b", "c"], [1.5, -2.0, 0.0])
 
 
 def test_question_that_leaves_after_some_tokens_is_aborted(server: Misbehaving) -> None:
-    answer = ask(server.url("tokens_then_silence"), DIALECT, stream=True, leave_after=2)
+    answer = ask(server.url_of("tokens_then_silence"), DIALECT, stream=True, leave_after=2)
     assert (answer.outcome, answer.status) == ("aborted", 0)
 
 
-def test_question_that_is_not_waited_for_still_writes_its_row() -> None:
+async def test_question_that_is_not_waited_for_still_writes_its_row() -> None:
     rows: list[Any] = []
 
-    async def send(url: str) -> None:
+    with Misbehaving() as silent:
+        url = silent.url_of("never")
         async with bounded_http.client() as http:
             canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
             probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
             question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))
-            tasks = [asyncio.create_task(canary._send("exact", "load")), asyncio.create_task(question)]
-            await asyncio.sleep(0.2)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    with running() as silent:
-        asyncio.run(send(silent.url("never")))
+            async with beside(canary._send("exact", "load")), beside(question):
+                await asyncio.sleep(0.2)
     ended = [row for row in rows if row.get("what") != "ask"]
     assert sorted((row["row"], row["status"], row["error"]) for row in ended) == [
         ("canary", 0, "not waited for"),

@@ -1,18 +1,14 @@
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import psutil
 import pytest
 
 from bench.states.gateway import ApiGateway
-from tests.run.conftest import Sim, Start
+from tests.embedded_server import EmbeddedServer
+from tests.run.conftest import Row, Start, StartSim
 
-GATEWAY = Path(__file__).with_name("gateway.py")
 STREAMS = {
     "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 200}}],
     "load": [{"users": 6, "for": "40s"}],
@@ -20,30 +16,13 @@ STREAMS = {
 }
 
 
-@pytest.fixture
-def gateway() -> Iterator[Callable[[Any], str]]:
-    """Starts a gateway in front of an embedded server and gives its URL."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start_one(server: Any) -> str:
-        port = server.url.rsplit(":", 1)[1]
-        started.append(subprocess.Popen([sys.executable, str(GATEWAY), port], stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout is not None
-        return started[-1].stdout.readline().strip()
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def signal_all(server: Any, number: int) -> None:
+def signal_all(server: EmbeddedServer, number: int) -> None:
     root = psutil.Process(server.process.pid)
     for process in [*root.children(recursive=True), root]:
         process.send_signal(number)
 
 
-def frozen(start: Start, server: Any, url: str, frozen_s: float) -> Any:
+def frozen(start: Start, server: EmbeddedServer, url: str, frozen_s: float) -> Row:
     """Verdict of a run in which the server is frozen for a while."""
     run = start("--target", url, **STREAMS)
     run.loaded(20)
@@ -59,10 +38,10 @@ def frozen(start: Start, server: Any, url: str, frozen_s: float) -> Any:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("frozen_s", [12, 25])
 def test_frozen_server_behind_a_gateway_is_a_hang(
-    start: Start, sim: Callable[..., Sim], gateway: Any, frozen_s: int
+    start: Start, sim: StartSim, script: Callable[..., str], frozen_s: int
 ) -> None:
     server = sim()
-    verdict = frozen(start, server, gateway(server), frozen_s)
+    verdict = frozen(start, server, script("gateway.py", server.port), frozen_s)
     assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("alive_but_hung", 1)]
     (hung,) = [s for s in verdict["states"] if s["state"] == "hung"]
     assert hung["at_s"] < 40
@@ -73,11 +52,9 @@ def test_frozen_server_behind_a_gateway_is_a_hang(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(
-    start: Start, sim: Callable[..., Sim]
-) -> None:
+def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(start: Start, sim: StartSim) -> None:
     server = sim()
-    with ApiGateway(int(server.url.rsplit(":", 1)[1])) as own:
+    with ApiGateway(server.port) as own:
         verdict = frozen(start, server, own.url, 14)
     assert [i["kind"] for i in verdict["incidents"]] == ["hang"]
 
@@ -85,13 +62,13 @@ def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepted(
-    start: Start, sim: Callable[..., Sim], gateway: Any
+    start: Start, sim: StartSim, script: Callable[..., str]
 ) -> None:
     server = sim()
     ids = ("gateway_plain", "unexplained_http_error", "unexplained_reset", "unexplained_truncated")
     accept = [{"id": i, "because": "the gateway does this", "until": "2999-12-31"} for i in ids]
     load = [{"users": 2, "for": "20s"}]
-    run = start("--target", gateway(server), **{**STREAMS, "load": load}, accept=accept)
+    run = start("--target", script("gateway.py", server.port), **{**STREAMS, "load": load}, accept=accept)
     run.loaded(5)
     signal_all(server, signal.SIGKILL)
     assert run.ends(120) == 1

@@ -1,48 +1,32 @@
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.tls import TlsSettings
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Start, StartSim
 from tests.run.test_plain_locust import PROFILE, locust
-
-FRONT = Path(__file__).parent / "tls_front.py"
+from tests.warm_command import run_command
 
 
 @pytest.fixture
-def front(certificate: Path) -> Iterator[Callable[[str], str]]:
+def front(certificate: Path, script: Callable[..., str]) -> Callable[[str], str]:
     """Puts TLS in front of a server: its plain URL in, an https URL out."""
-    fronts: list[subprocess.Popen[str]] = []
-
-    def serve(url: str) -> str:
-        argv = [sys.executable, str(FRONT), str(certificate), *url.removeprefix("http://").split(":")]
-        fronts.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
-        return f"https://localhost:{int(fronts[-1].stdout.readline())}"  # type: ignore[union-attr]  # it is piped
-
-    yield serve
-    for process in fronts:
-        process.kill()
-        process.communicate()
-
-
-def probe(url: str, *more: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "loadchaos", "probe", url, *more]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return lambda url: (
+        f"https://localhost:{script('tls_front.py', certificate, *url.removeprefix('http://').split(':'))}"
+    )
 
 
 def test_tls_refuses_unknown_certificate_and_names_the_options(
-    sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
+    sim: StartSim, front: Callable[[str], str], certificate: Path, tmp_path: Path
 ) -> None:
     url = front(sim().url)
-    refused = probe(url)
+    refused = run_command("probe", url, cwd=tmp_path)
     assert refused.returncode == 4
     assert "its certificate is not trusted; give its CA with --ca FILE" in refused.stderr
-    believed = probe(url, "--ca", str(certificate))
+    believed = run_command("probe", url, "--ca", certificate, cwd=tmp_path)
     assert (believed.returncode, believed.stderr) == (0, "")
     assert "dialect               vLLM" in believed.stdout
 
@@ -50,7 +34,7 @@ def test_tls_refuses_unknown_certificate_and_names_the_options(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["option", "insecure", "profile", "not at all"])
 def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
-    how: str, start: Start, sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
+    how: str, start: Start, sim: StartSim, front: Callable[[str], str], certificate: Path
 ) -> None:
     given = {"option": ["--ca", str(certificate)], "insecure": ["--insecure"]}.get(how, [])
     target = {"ca": str(certificate)} if how == "profile" else {}
@@ -68,7 +52,7 @@ def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
 
 @pytest.mark.slow
 def test_tls_settings_of_the_profile_hold_in_the_users_locust(
-    sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path, tmp_path: Path
+    sim: StartSim, front: Callable[[str], str], certificate: Path, tmp_path: Path
 ) -> None:
     url = front(sim().url)
     for name, target in (("believes", {"ca": str(certificate)}), ("doubts", {})):
@@ -87,7 +71,7 @@ def test_tls_settings_of_the_profile_hold_in_the_users_locust(
 
 @pytest.mark.slow
 def test_tls_certificate_is_the_servers_behind_a_network_attack(
-    start: Start, sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
+    start: Start, sim: StartSim, front: Callable[[str], str], certificate: Path
 ) -> None:
     attacks = [{"network": "latency", "at": "0s", "for": "30s", "params": {"latency": 20}}]
     url = front(sim().url)

@@ -13,9 +13,8 @@ from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
 from loadchaos.run import compatibility
-from loadchaos.run.asker import HttpAsker
 from loadchaos.run.prepare import facts_line
-from loadchaos.server.discovery.client import DiscoveryClient
+from tests.discovering import discovering
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
@@ -45,8 +44,7 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
         return answer
 
     async def ask() -> None:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
-            asker = DiscoveryClient(HttpAsker(client), "http://s", "http://s")
+        async with discovering(serve=serve) as asker:
             await asker.ask("GET", "/v1/models")
             compatibility.require_models(asker, wanted)
             await compatibility.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))

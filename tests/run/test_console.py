@@ -3,17 +3,15 @@ import re
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Row, Start, StartSim
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [(), ("--no-live",)], ids=["no terminal", "--no-live"])
-def test_console_prints_a_plain_line_every_ten_seconds(start: Start, for_long: Any, args: tuple[str, ...]) -> None:
+def test_console_prints_a_plain_line_every_ten_seconds(start: Start, for_long: Row, args: tuple[str, ...]) -> None:
     run = start(*args, **for_long).loaded()
     run.wait(
         lambda: re.search(r"^\[load 1\d\.?\d* s\] .*healthy .* ok", run.output, re.MULTILINE), "a line after 10 s", 25
@@ -24,7 +22,7 @@ def test_console_prints_a_plain_line_every_ten_seconds(start: Start, for_long: A
 
 
 @pytest.mark.slow
-def test_console_says_that_the_run_waits_for_the_server(start: Start, sim: Callable[..., Sim], for_long: Any) -> None:
+def test_console_says_that_the_run_waits_for_the_server(start: Start, sim: StartSim, for_long: Row) -> None:
     server = sim()
     run = start("--target", server.url, **for_long, expect=["recovers_within <= 5m"]).loaded()
     server.process.kill()
@@ -36,7 +34,7 @@ def test_console_says_that_the_run_waits_for_the_server(start: Start, sim: Calla
     assert run.verdict()["verdict"] == "fail"
 
 
-def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start, for_long: Any) -> None:
+def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start, for_long: Row) -> None:
     run = start("--duration", "3s", **for_long).loaded(1)
     url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.output, re.MULTILINE), "URL")[
         1
@@ -52,7 +50,7 @@ def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start,
 
 
 def test_duration_counts_from_the_first_request_and_not_from_the_start_of_the_load_process(
-    start: Start, for_long: Any
+    start: Start, for_long: Row
 ) -> None:
     """On a busy machine the process needs seconds to start, and a short load ended before it began."""
     run = start("--duration", "2s", **for_long)

@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import discover
-from tests.run.conftest import Sim
+from tests.run.conftest import StartSim
 
 FOR_EVER = [{"users": 1, "for": "87600h"}]
 TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 4}}
@@ -22,7 +21,7 @@ def learned(url: str, *traffic: dict[str, Any], **more: Any) -> Facts:
     return asyncio.run(discover.discover_server(from_json(RunPlan, {"base_url": url, "profile": profile})))
 
 
-def test_discover_searches_the_context_limit_for_a_ladder(sim: Callable[..., Sim]) -> None:
+def test_discover_searches_the_context_limit_for_a_ladder(sim: StartSim) -> None:
     server = sim("--dialect", "lmdeploy", "--era", "0.8", "--flag", "num_gpu_blocks=21")
     assert learned(server.url, TEXT).input_limit is None
     facts = learned(server.url, TEXT, LADDER)
@@ -30,7 +29,7 @@ def test_discover_searches_the_context_limit_for_a_ladder(sim: Callable[..., Sim
     assert "tokens were answered" in facts.sources["input_limit"]
 
 
-def test_discover_says_what_to_change_in_a_profile_that_does_not_fit(sim: Callable[..., Sim]) -> None:
+def test_discover_says_what_to_change_in_a_profile_that_does_not_fit(sim: StartSim) -> None:
     server = sim("--flag", "images=false")
     tools = {**TEXT, "payload": {"text": {"tokens": 64}, "tools": {"count": 1}}}
     with pytest.raises(TargetError, match="start the server with --enable-auto-tool-choice"):
@@ -44,7 +43,7 @@ def test_discover_says_what_to_change_in_a_profile_that_does_not_fit(sim: Callab
 
 
 def test_discover_needs_authorization_for_payloads_not_for_attacks(
-    monkeypatch: pytest.MonkeyPatch, sim: Callable[..., Sim]
+    monkeypatch: pytest.MonkeyPatch, sim: StartSim
 ) -> None:
     monkeypatch.delenv(discover.AUTHORIZE, raising=False)
     with pytest.raises(AuthorizationError, match=r"export LOADCHAOS_AUTHORIZE=198\.51\.100\.7:8000"):

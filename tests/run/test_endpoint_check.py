@@ -10,11 +10,9 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import endpoint_check
-from loadchaos.run.asker import HttpAsker
-from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.simulator.engine import tokenizer
-
-WORDS = tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "is", "water", "river", "stone", "light", "night"))
+from tests.discovering import discovering
+from tests.load.endpoints.test_endpoint_bodies import WORDS
 
 
 def checked(answer: Any, endpoint: str = "completions") -> Facts:
@@ -23,10 +21,8 @@ def checked(answer: Any, endpoint: str = "completions") -> Facts:
     wanted = from_mapping({"name": "p", "traffic": traffic, "load": [{"users": 1, "requests": 1}]}, full_registry())
 
     async def ask() -> Facts:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            return await endpoint_check.require_endpoints(
-                DiscoveryClient(HttpAsker(client), "http://s", "http://s"), wanted, facts
-            )
+        async with discovering(serve=answer) as asker:
+            return await endpoint_check.require_endpoints(asker, wanted, facts)
 
     return asyncio.run(ask())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start, Worker
+from tests.run.conftest import Start, StartSim, StartWorker
 
 FEW_FILES = """
 import os, resource, sys
@@ -122,7 +122,7 @@ def test_run_folder_that_becomes_read_only_is_judged_without_a_written_verdict(s
 
 
 @pytest.mark.slow
-def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Start, sim: Callable[..., Sim]) -> None:
+def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Start, sim: StartSim) -> None:
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
     load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
@@ -161,9 +161,9 @@ def test_wall_clock_jump_changes_nothing(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_network_cut_is_no_death_of_the_server(start: Start, sim: Callable[..., Sim], path: Any) -> None:
+def test_network_cut_is_no_death_of_the_server(start: Start, sim: StartSim, path: Any) -> None:
     it = sim()
-    cut = path(int(it.url.rsplit(":", 1)[1]))
+    cut = path(it.port)
     load = [{"rate": "10/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     limits = {"first_byte": "3s", "between_bytes": "3s", "total": "20s"}
     run = start(
@@ -184,7 +184,7 @@ def test_network_cut_is_no_death_of_the_server(start: Start, sim: Callable[..., 
 
 @pytest.mark.slow
 def test_worker_cut_off_by_the_network_returns_with_every_row(
-    start: Start, worker: Callable[..., Worker], path: Any, unused_port: int
+    start: Start, worker: StartWorker, path: Any, unused_port: int
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load)

@@ -4,13 +4,12 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.rows import S
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Run, Start, StartSim
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}]
@@ -49,7 +48,7 @@ DEATHS: list[tuple[Kill, str]] = [
 ]
 
 
-def five_deaths(run: Any, url: Callable[[], str], pid: Callable[[], int], start_again: Callable[[], None]) -> list[int]:
+def five_deaths(run: Run, url: Callable[[], str], pid: Callable[[], int], start_again: Callable[[], None]) -> list[int]:
     """Times (CLOCK_MONOTONIC, ns) of deaths under load, each once healthy."""
     times = []
     for n, (kill, _) in enumerate(DEATHS):
@@ -65,7 +64,7 @@ def five_deaths(run: Any, url: Callable[[], str], pid: Callable[[], int], start_
     return times
 
 
-def has_five_incidents(run: Any, times: list[int]) -> None:
+def has_five_incidents(run: Run, times: list[int]) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
     incidents = run.verdict()["incidents"]
@@ -103,7 +102,7 @@ def test_on_death_restart_reports_each_death_separately(start: Start) -> None:
     run.all_gone()
 
 
-def test_on_death_wait_reports_each_death_separately(start: Start, sim: Callable[..., Sim], unused_port: int) -> None:
+def test_on_death_wait_reports_each_death_separately(start: Start, sim: StartSim, unused_port: int) -> None:
     flags = ("--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0", "--port", str(unused_port))
     planted = ("--defect", "near_max_oob", *flags)
     servers = [sim(*planted)]

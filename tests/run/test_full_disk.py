@@ -5,12 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadchaos.core.ledger.reader import Tail
-from tests.run.conftest import Start, Worker
+from tests.run.conftest import Row, Start, StartWorker
 
 LIMITED = """
 import os, resource, sys
@@ -44,7 +43,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Start, for_long: Any) -> None:
+def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Start, for_long: Row) -> None:
     run = start(**for_long, prefix=(sys.executable, "-c", LIMITED, "20000"))
     assert run.ends(100) == 3
     assert "could not be written" in run.output
@@ -55,7 +54,9 @@ def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Start, for_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [24, 64, 128])
-def test_full_disk_ends_the_run_as_unknown(start: Start, for_long: Any, tiny_disk: Any, kilobytes: int) -> None:
+def test_full_disk_ends_the_run_as_unknown(
+    start: Start, for_long: Row, tiny_disk: Callable[[int], Path], kilobytes: int
+) -> None:
     run = start(**for_long, out=str(tiny_disk(kilobytes)))
     assert run.ends(100) == 3
     assert "written" in run.output
@@ -63,7 +64,7 @@ def test_full_disk_ends_the_run_as_unknown(start: Start, for_long: Any, tiny_dis
 
 
 @pytest.mark.slow
-def test_full_disk_does_not_hide_a_failure(start: Start, for_long: Any, tiny_disk: Any) -> None:
+def test_full_disk_does_not_hide_a_failure(start: Start, for_long: Row, tiny_disk: Callable[[int], Path]) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     traffic = [
@@ -78,7 +79,7 @@ def test_full_disk_does_not_hide_a_failure(start: Start, for_long: Any, tiny_dis
 
 
 @pytest.mark.slow
-def test_low_disk_drops_only_rows_of_successful_requests(start: Start, tiny_disk: Any) -> None:
+def test_low_disk_drops_only_rows_of_successful_requests(start: Start, tiny_disk: Callable[[int], Path]) -> None:
     place = tiny_disk(8000)
     load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
     run = start(load=load, out=str(place), limits={"first_byte": "10s", "between_bytes": "5s", "total": "20s"})
@@ -101,7 +102,7 @@ def test_low_disk_drops_only_rows_of_successful_requests(start: Start, tiny_disk
 
 @pytest.mark.slow
 def test_full_disk_of_a_remote_worker_loses_its_share_and_is_no_pass(
-    start: Start, worker: Callable[..., Worker], tiny_disk: Any, unused_port: int, tmp_path: Path
+    start: Start, worker: StartWorker, tiny_disk: Callable[[int], Path], unused_port: int, tmp_path: Path
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "15s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
@@ -118,7 +119,7 @@ def test_full_disk_of_a_remote_worker_loses_its_share_and_is_no_pass(
 
 @pytest.mark.slow
 def test_low_disk_of_a_remote_worker_is_printed_by_the_master(
-    start: Start, worker: Callable[..., Worker], tiny_disk: Any, unused_port: int
+    start: Start, worker: StartWorker, tiny_disk: Callable[[int], Path], unused_port: int
 ) -> None:
     place = tiny_disk(8000)
     load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]

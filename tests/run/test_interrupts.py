@@ -2,15 +2,15 @@
 
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
+import httpx
 import pytest
 
-from tests.run.conftest import Sim, Start
+from tests.embedded_server import EmbeddedServer
+from tests.run.conftest import Row, Run, Start, StartSim
 
 
-def in_time(run: Any, limit_s: float = 30.0) -> int:
+def in_time(run: Run, limit_s: float = 30.0) -> int:
     """Its exit code, and the end must come within the promised time."""
     begin = time.monotonic()
     code: int = run.ends()
@@ -18,12 +18,16 @@ def in_time(run: Any, limit_s: float = 30.0) -> int:
     return code
 
 
+def is_paused(server: EmbeddedServer) -> bool:
+    return bool(httpx.get(f"{server.url}/is_paused").json()["is_paused"])
+
+
 SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_signal_ends_the_load_in_order_and_judges_the_record(
-    start: Start, slow_answers: Any, number: int, code: int
+    start: Start, slow_answers: Row, number: int, code: int
 ) -> None:
     run = start(**slow_answers).loaded()
     run.signal(number)
@@ -39,17 +43,17 @@ def test_signal_ends_the_load_in_order_and_judges_the_record(
 
 @pytest.mark.slow
 def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(
-    start: Start, sim: Callable[..., Sim], slow_answers: Any
+    start: Start, sim: StartSim, slow_answers: Row
 ) -> None:
     server = sim("--flag", "speed=2")
     attacks = [{"admin": "pause", "params": {"mode": "keep"}, "after": "500ms", "for": "5m"}]
     run = start("--target", server.url, "--authorize", server.address, **slow_answers, attacks=attacks)
     run.wait_for(row="attack", what="begin")
     run.note_pids()
-    run.wait(lambda: server.get("/is_paused")["is_paused"], "the pause")
+    run.wait(lambda: is_paused(server), "the pause")
     run.signal(signal.SIGINT)
     assert in_time(run) == 130
-    assert server.get("/is_paused")["is_paused"] is False
+    assert not is_paused(server)
     assert server.process.poll() is None
     assert [r["ok"] for r in run.rows(row="attack", what="undo")] == [True]
     assert run.verdict()["verdict"] != "pass"
@@ -57,7 +61,7 @@ def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_at_once(start: Start, slow_answers: Any) -> None:
+def test_ctrl_c_twice_ends_at_once(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGINT)
     run.wait_for(row="run", what="interrupted")
@@ -88,7 +92,7 @@ def test_ctrl_c_while_its_own_server_starts(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_asks_the_server(start: Start, sim: Callable[..., Sim]) -> None:
+def test_ctrl_c_while_it_asks_the_server(start: Start, sim: StartSim) -> None:
     """An external server is looked at for 5 s before the load."""
     server = sim()
     run = start("--target", server.url)

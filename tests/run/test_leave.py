@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from loadchaos.core.exit_codes import USER_ERROR
-from tests.run.conftest import Start
-from tests.waiting import until
+from tests.embedded_server import EmbeddedServer
+from tests.run.conftest import Start, StartSim, embedded_target
 
 RESETS = [{"admin": "reset_mm_cache", "every": "200ms"}]
 TUNNEL = """
@@ -38,88 +34,53 @@ while True:
 """
 
 
-@dataclass
-class Victim:
-    """A server whose log says what reached it."""
-
-    process: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)
-    port: int = 0
-
-    def read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if "Uvicorn running on" in line:
-                self.port = int(line.split("127.0.0.1:")[1].split()[0].rstrip("/"))
-
-    @property
-    def resets(self) -> int:
-        return sum("reset_mm_cache HTTP" in line for line in self.lines)
-
-
 @pytest.fixture
-def victim() -> Iterator[Victim]:
-    command = [sys.executable, "-m", "loadchaos.simulator.server", "--dialect", "vllm", "--era", "0.18", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    found = Victim(process)
-    reader = threading.Thread(target=found.read, daemon=True)
-    reader.start()
-    try:
-        until(lambda: found.port, "the port of the server")
-        yield found
-    finally:
-        process.terminate()
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        process.stdout.close()
+def victim(sim: StartSim) -> EmbeddedServer:
+    """A server whose log says what reached it."""
+    return sim("--dialect", "vllm", "--era", "0.18")
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+def resets(victim: EmbeddedServer) -> int:
+    return victim.text.count("reset_mm_cache HTTP")
+
+
+def tunnel(folder: Path, port: int, victim: EmbeddedServer, name: str = "tunnel.py") -> list[str]:
+    (folder / name).write_text(TUNNEL)
+    return [sys.executable, str(folder / name), str(port), str(victim.port)]
 
 
 @pytest.mark.parametrize("name", ["tunnel.py", "vllm", "vllm_proxy"])
-def test_launched_tunnel_needs_leave(start: Start, victim: Victim, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(TUNNEL)
-    port = free_port()
+def test_launched_tunnel_needs_leave(
+    start: Start, victim: EmbeddedServer, tmp_path: Path, name: str, unused_port: int
+) -> None:
     launch = {
-        "command": [sys.executable, str(tmp_path / name), str(port), str(victim.port)],
-        "url": f"http://127.0.0.1:{port}",
+        "command": tunnel(tmp_path, unused_port, victim, name),
+        "url": f"http://127.0.0.1:{unused_port}",
     }
     run = start(target={"launch": launch}, attacks=RESETS)
     assert run.ends() == USER_ERROR
-    assert f"--authorize 127.0.0.1:{port}" in run.output
-    assert victim.resets == 0
+    assert f"--authorize 127.0.0.1:{unused_port}" in run.output
+    assert resets(victim) == 0
 
 
-def test_launched_tunnel_is_attacked_with_leave(start: Start, victim: Victim, tmp_path: Path) -> None:
-    (tmp_path / "tunnel.py").write_text(TUNNEL)
-    port = free_port()
-    launch = {
-        "command": [sys.executable, str(tmp_path / "tunnel.py"), str(port), str(victim.port)],
-        "url": f"http://127.0.0.1:{port}",
-    }
-    run = start("--authorize", f"127.0.0.1:{port}", target={"launch": launch}, attacks=RESETS)
+def test_launched_tunnel_is_attacked_with_leave(
+    start: Start, victim: EmbeddedServer, tmp_path: Path, unused_port: int
+) -> None:
+    launch = {"command": tunnel(tmp_path, unused_port, victim), "url": f"http://127.0.0.1:{unused_port}"}
+    run = start("--authorize", f"127.0.0.1:{unused_port}", target={"launch": launch}, attacks=RESETS)
     run.ends()
-    assert victim.resets > 0
+    assert resets(victim) > 0
 
 
-def test_replica_beside_a_server_of_ours_needs_leave(start: Start, victim: Victim, tmp_path: Path) -> None:
-    (tmp_path / "tunnel.py").write_text(TUNNEL)
-    port = free_port()
-    tunnel = subprocess.Popen([sys.executable, str(tmp_path / "tunnel.py"), str(port), str(victim.port)])
+def test_replica_beside_a_server_of_ours_needs_leave(
+    start: Start, victim: EmbeddedServer, tmp_path: Path, unused_port: int
+) -> None:
+    process = subprocess.Popen(tunnel(tmp_path, unused_port, victim))
     try:
-        target = {
-            "embedded": {"dialect": "vllm", "era": "0.18"},
-            "replicas": [{"name": "b", "url": f"http://127.0.0.1:{port}"}],
-        }
-        run = start(target=target, attacks=RESETS)
+        replicas = [{"name": "b", "url": f"http://127.0.0.1:{unused_port}"}]
+        run = start(target={**embedded_target(), "replicas": replicas}, attacks=RESETS)
         assert run.ends() == USER_ERROR
-        assert victim.resets == 0
+        assert resets(victim) == 0
     finally:
-        tunnel.terminate()
-        tunnel.wait()
+        process.terminate()
+        process.wait()

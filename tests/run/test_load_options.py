@@ -1,10 +1,9 @@
 import json
-from collections.abc import Callable
 
 import pytest
 from ruamel.yaml import YAML
 
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Start, StartSim
 
 WORDS = ("--embedded", "--rate", "40", "--num-prompts", "40", "--num-warmups", "5", "--random-input-len", "50",
          "--random-output-len", "6")  # fmt: skip
@@ -33,7 +32,7 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: St
 
 
 @pytest.mark.slow  # the rule itself: analysis/test_warm_cache.py
-def test_second_run_with_the_same_prompts_proves_no_latency(start: Start, sim: Callable[..., Sim]) -> None:
+def test_second_run_with_the_same_prompts_proves_no_latency(start: Start, sim: StartSim) -> None:
     words = ("--target", sim().url, "--rate", "40", "--num-prompts", "40", "--random-input-len", "200",
              "--random-output-len", "2", "--set", 'expect=["ttft_p50 <= 10s"]')  # fmt: skip
     found = []

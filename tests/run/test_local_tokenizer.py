@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ PROFILE = {
 def run(folder: Path, profile: Mapping[str, object], *args: str) -> subprocess.CompletedProcess[str]:
     (folder / "p.json").write_text(json.dumps(profile))
     argv = ["run", "p.json", "--embedded", "--no-live", "--exporter-port", "0", *args]
-    return run_command(*argv, cwd=folder, env=os.environ)
+    return run_command(*argv, cwd=folder)
 
 
 def test_tokenizer_folder_that_does_not_exist_is_an_error_before_anything(tmp_path: Path) -> None:

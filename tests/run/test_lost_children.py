@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Start, embedded_target
+from tests.run.conftest import Row, Run, Start, embedded_target
 
 
-def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Any) -> None:
+def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL, "locust")
     assert run.ends() == 3
@@ -19,7 +19,7 @@ def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers:
 
 
 @pytest.mark.slow
-def test_load_process_killed_does_not_hide_a_failure(start: Start, for_long: Any) -> None:
+def test_load_process_killed_does_not_hide_a_failure(start: Start, for_long: Row) -> None:
     server = embedded_target("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
     killer = {"name": "killer", "weight": 0.1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}}
     short = {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
@@ -55,7 +55,7 @@ def test_follower_stopped_delays_nothing(start: Start) -> None:
     assert run.is_gone("follower")
 
 
-def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answers: Any) -> None:
+def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL)
     run.process.wait()
@@ -71,7 +71,7 @@ def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answe
 
 
 @pytest.mark.slow  # the run killed in its load, above, is quicker
-def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answers: Any) -> None:
+def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers)
     run.wait_for("events.jsonl", 1, row="locust", what="start")
     run.note_pids()
@@ -103,7 +103,7 @@ def of_two(start: Start) -> Any:
     return run
 
 
-def check_accounting(run: Any) -> dict[str, Any]:
+def check_accounting(run: Run) -> dict[str, Any]:
     """Verdict, checked: it counts 500 requests, and passes only with all."""
     verdict: dict[str, Any] = run.verdict()
     assert sum(verdict["outcomes"].values()) == 500

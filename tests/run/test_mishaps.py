@@ -20,17 +20,11 @@ from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.prepare import Preparation
 from loadchaos.run.run import run
 from loadchaos.run.server_under_test import ServerUnderTest
-from tests.run.conftest import Start
+from tests.run.conftest import FOR_LONG, SCHEMA, SMALL, Row, Start
 from tests.waiting import until
+from tests.warm_command import outside_ci
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
-PROFILE = {
-    "name": "small",
-    "about": "one of our own mistakes",
-    "target": {"embedded": {"dialect": "vllm", "era": "0.18"}},
-    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}],
-    "load": [{"rate": "10/s", "law": "constant", "for": "5m"}],
-}
+PROFILE = {**SMALL, "load": FOR_LONG}
 PLACES: list[Any] = [
     pytest.param(PauseGate, "tick", id="in the middle of the load"),
     pytest.param(Preparation, "_attack_injector", id="before the load", marks=pytest.mark.slow),
@@ -72,7 +66,7 @@ async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> A
 
 
 @pytest.mark.slow
-def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Any) -> None:
+def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Row) -> None:
     run = start(**for_long).loaded()
     run.signal(signal.SIGKILL, "supervisor")
     assert run.ends() == 3
@@ -82,7 +76,7 @@ def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Any
 
 
 @pytest.mark.slow
-def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Any) -> None:
+def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")
     assert run.ends(90) == 3
@@ -93,7 +87,7 @@ def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Any) -> No
 
 
 @pytest.mark.slow
-def test_terminal_lost_ends_the_run_in_order(start: Start, slow_answers: Any) -> None:
+def test_terminal_lost_ends_the_run_in_order(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGHUP)
     assert run.ends() == 143
@@ -105,7 +99,7 @@ def test_terminal_lost_ends_the_run_in_order(start: Start, slow_answers: Any) ->
 def test_terminal_stopped_stops_neither_load_nor_verdict(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(json.dumps({**PROFILE, "load": [{"rate": "10/s", "for": "4s"}]}))
     ours, theirs = pty.openpty()
-    env = {**{k: v for k, v in os.environ.items() if k != "CI"}, "TERM": "xterm-256color"}
+    env = {**outside_ci(), "TERM": "xterm-256color"}
     process = subprocess.Popen(
         [sys.executable, "-m", "loadchaos", "run", "small.yaml", "--exporter-port", "0"],
         cwd=tmp_path, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
@@ -146,10 +140,9 @@ main()
 @pytest.mark.slow
 def test_ctrl_c_twice_leaves_a_slow_judge(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(json.dumps(PROFILE))
-    env = {k: v for k, v in os.environ.items() if k != "CI"}
     with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=env, stdout=output, stderr=output
+            [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=outside_ci(), stdout=output, stderr=output
         )
     try:
         events = until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))

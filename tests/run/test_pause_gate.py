@@ -1,5 +1,6 @@
 import asyncio
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,14 +20,24 @@ class Dead:
     down, state, supervisor_lost, launches = True, "dead", False, 0
     error: Exception | None = None
 
+    def __init__(self, exited: str | None = "it exited") -> None:
+        self.exited = exited
+
     def exit_reason(self) -> str | None:
-        return "it exited"
+        return self.exited
 
     async def launch(self) -> str:
         self.launches += 1
         if self.error is not None:
             raise self.error
         return "started"
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the seconds since the test began."""
+    now = time.monotonic()
+    return lambda seconds: monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
 
 
 def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0, **target: Any) -> PauseGate:
@@ -54,37 +65,33 @@ def test_pause_gate_restarts_a_dying_server_up_to_the_limit() -> None:
 
 @pytest.mark.parametrize(("state", "down", "did"), [("hung", False, "hung"), ("dead", True, "died")])
 def test_pause_gate_restarts_a_hung_or_dead_server_after_the_wait(
-    monkeypatch: pytest.MonkeyPatch, state: str, down: bool, did: str
+    passed: Callable[[float], None], state: str, down: bool, did: str
 ) -> None:
-    server = Dead()
+    server = Dead(exited=None)  # it lives
     server.down, server.state = down, state
-    server.exit_reason = lambda: None  # type: ignore[method-assign]  # it lives
     it, waiting = gate_of({"restart": {"at_most": 1}}, server, []), gate_of("wait", server, [])
     asyncio.run(turns(it))
     asyncio.run(turns(waiting))
     assert server.launches == 0, "it may come back"
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    passed(61)
     asyncio.run(turns(it))
     asyncio.run(turns(waiting))
     assert (server.launches, it.stop_reason()) == (1, f"the server {did} again after 1 restart")
     assert server.launches == 1, "only where the profile wants it"
 
 
-def test_pause_gate_gives_a_restarted_server_its_ready_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_gate_gives_a_restarted_server_its_ready_time(passed: Callable[[float], None]) -> None:
     launch = {"command": ["vllm", "serve", "m"], "url": "http://127.0.0.1:1", "ready_within": "20m"}
     it = gate_of("restart", Dead(), [], launch=launch)
     asyncio.run(turns(it, 1))
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 1190)
+    passed(1190)
     assert it.stop_reason() is None
-    monkeypatch.setattr(time, "monotonic", lambda: now + 1210)
+    passed(1210)
     assert "did not come back within" in str(it.stop_reason())
 
 
 def test_pause_gate_stops_after_the_allowed_deaths() -> None:
-    server = Dead()
-    server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else starts it again
+    server = Dead(exited=None)  # somebody else starts it again
     it = gate_of({"wait": {"deaths": 2}}, server, [])
     it.tick()
     assert it.stop_reason() is None
@@ -98,15 +105,13 @@ def test_pause_gate_stops_after_the_allowed_deaths() -> None:
     assert str(it.stop_reason()).startswith("the server died 2 times")
 
 
-def test_pause_gate_waits_as_long_as_on_death_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Dead()
-    server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else may start it again
+def test_pause_gate_waits_as_long_as_on_death_says(passed: Callable[[float], None]) -> None:
+    server = Dead(exited=None)  # somebody else may start it again
     it = gate_of({"wait": {"at_most": "5m"}}, server, [], within_s=900)
     it.tick()
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 299)
+    passed(299)
     assert it.stop_reason() is None
-    monkeypatch.setattr(time, "monotonic", lambda: now + 302)
+    passed(302)
     assert "did not come back within" in str(it.stop_reason())
 
 
@@ -137,15 +142,13 @@ def test_pause_gate_does_not_wait_without_a_restart(policy: str, says: str) -> N
     assert it.stop_reason() == says
 
 
-def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, rows = Dead(), list[Any]()
-    monkeypatch.setattr(server, "exit_reason", lambda: None)
+def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(passed: Callable[[float], None]) -> None:
+    server, rows = Dead(exited=None), list[Any]()
     it = gate_of("wait", server, rows, within_s=300)
     asyncio.run(turns(it))
     assert it.stop_reason() is None
     assert ("pause", "waiting for the server, at most 5 min (Ctrl-C ends the run)") in rows
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 301)
+    passed(301)
     assert it.stop_reason() == "the server did not come back within 301 s"
 
 

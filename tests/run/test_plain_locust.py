@@ -2,14 +2,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim
-from tests.run.raw_server import RawServer, answer
+from tests.run.conftest import Serve, StartSim
+from tests.run.raw_server import answer
 
 ROOT = Path(__file__).parents[2]
 PROFILE = {
@@ -67,7 +67,7 @@ def until_both_were_heard(environment, **_):
 """
 
 
-def test_own_locust_with_two_processes_and_another_user_class(sim: Callable[..., Sim], tmp_path: Path) -> None:
+def test_own_locust_with_two_processes_and_another_user_class(sim: StartSim, tmp_path: Path) -> None:
     """Run until both kinds of users were answered, however long it takes."""
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "both.py").write_text(BOTH)
@@ -80,7 +80,7 @@ def test_own_locust_with_two_processes_and_another_user_class(sim: Callable[...,
 
 
 @pytest.mark.slow
-def test_own_locust_with_two_profiles(sim: Callable[..., Sim], tmp_path: Path) -> None:
+def test_own_locust_with_two_profiles(sim: StartSim, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "other.json").write_text(json.dumps({**PROFILE, "name": "other_answers"}))
     (tmp_path / "both.py").write_text(BOTH + '\nOther = from_profile("other.json")\n')
@@ -108,7 +108,7 @@ def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.slow
-def test_own_locust_sends_the_traffic_of_a_profile(sim: Callable[..., Sim], tmp_path: Path) -> None:
+def test_own_locust_sends_the_traffic_of_a_profile(sim: StartSim, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
     code, stats, output = locust(tmp_path, sim().url, "-f", "two.py", "-u", "2", "-r", "10")
@@ -121,7 +121,7 @@ def test_own_locust_sends_the_traffic_of_a_profile(sim: Callable[..., Sim], tmp_
 
 
 @pytest.mark.slow
-def test_own_locust_example_runs(sim: Callable[..., Sim], tmp_path: Path) -> None:
+def test_own_locust_example_runs(sim: StartSim, tmp_path: Path) -> None:
     code, stats, output = locust(
         tmp_path, sim().url, "-f", str(ROOT / "examples" / "locustfile.py"), "-u", "3", "-r", "10"
     )
@@ -130,7 +130,7 @@ def test_own_locust_example_runs(sim: Callable[..., Sim], tmp_path: Path) -> Non
     assert code == 0, output
 
 
-def test_own_locust_backs_off_after_instant_errors(tmp_path: Path) -> None:
+def test_own_locust_backs_off_after_instant_errors(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "locustfile.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
     asked: list[float] = []
@@ -141,10 +141,6 @@ def test_own_locust_backs_off_after_instant_errors(tmp_path: Path) -> None:
         asked.append(time.monotonic())
         return 502, [{"error": {"message": "bad gateway", "code": 502}}]
 
-    server = RawServer(reply)
-    try:
-        _, stats, errors = locust(tmp_path, server.url, "-u", "2", "-r", "2", for_s=3)
-    finally:
-        server.close()
+    _, stats, errors = locust(tmp_path, serve(reply).url, "-u", "2", "-r", "2", for_s=3)
     assert stats, errors
     assert 4 <= len(asked) <= 20  # two users: at 0.0, 0.1, 0.3, 0.7, 1.5 s

@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import pytest
 from loadchaos.run.probe import MOST_GENERATIONS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
-from tests.run.conftest import Sim
+from tests.run.conftest import StartSim
 from tests.run.foreign_server import MODELS, ForeignServer, serving
 from tests.warm_command import run_command
 
@@ -19,11 +18,11 @@ MODELS_ONLY = {"/v1/models": (200, MODELS)}
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:
-    return run_command("probe", *args, cwd=Path.cwd(), env={k: v for k, v in os.environ.items() if k != "CI"})
+    return run_command("probe", *args, cwd=Path.cwd())
 
 
 @pytest.fixture
-def embedded(sim: Callable[..., Sim]) -> Callable[..., str]:
+def embedded(sim: StartSim) -> Callable[..., str]:
     def start(dialect: str, era: str, flags: dict[str, object]) -> str:
         spec = SimulatorSpec(dialect, era, (), flags)
         return sim(*command(spec, port=0)[3:]).url

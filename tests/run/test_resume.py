@@ -1,8 +1,5 @@
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from loadchaos.profile.run_plan import ResumePoint, RunPlan
 from loadchaos.profile.steps import steps
 from loadchaos.run.resume import point
 from tests.run.conftest import Start
+from tests.warm_command import run_command
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -220,11 +218,7 @@ def test_resume_continues_a_killed_run(start: Start, processes: int) -> None:
     run.all_gone(12)
     first = run.folder
     before = steps_of(first)
-    clean = {k: v for k, v in os.environ.items() if k != "CI"}
-    done = subprocess.run(
-        [sys.executable, "-m", "loadchaos", "run", "--resume", str(first), "--no-live"], cwd=run.home,
-        capture_output=True, text=True, timeout=90, check=False, env=clean,
-    )  # fmt: skip
+    done = run_command("run", "--resume", first, "--no-live", cwd=run.home)
     assert done.returncode == 0, done.stderr
     (second,) = [p for p in run.home.glob("runs/*") if p != first]
     after = steps_of(second)

@@ -1,20 +1,16 @@
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Start, StartSim
 from tests.run.foreign_server import ForeignServer, serving
+from tests.run.test_launch_only import NO_MEMORY
 from tests.waiting import until
 
 OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
-NO_MEMORY = (
-    "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
-    "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
-)
 
 
 def python(code: str) -> list[str]:
@@ -53,9 +49,9 @@ def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Start,
 
 
 @pytest.mark.slow
-def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: Callable[..., Sim]) -> None:
+def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: StartSim) -> None:
     other = sim()
-    port = int(other.url.rsplit(":", 1)[1])
+    port = other.port
     run = start(target=launching(served(port), port))
     assert run.ends() == 2
     assert f"another server already listens on {other.url}" in run.output
@@ -88,7 +84,7 @@ def test_server_outside_the_launched_process_is_tested_with_a_note(start: Start,
 
 
 @pytest.mark.slow
-def test_external_server_that_dies_of_the_first_request_is_named(start: Start, sim: Callable[..., Sim]) -> None:
+def test_external_server_that_dies_of_the_first_request_is_named(start: Start, sim: StartSim) -> None:
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
     run = start("--target", server.url, "--server-log", str(server.log))
     assert run.ends() == 4

@@ -4,8 +4,8 @@ import pytest
 
 from loadchaos.run.start_failure import SILENT_S, StuckStart, explained
 from loadchaos.server.discovery.preflight import READ_THE_LOG
+from tests.crash_logs import CRASHES, log_text
 
-CRASHES = Path(__file__).parents[1] / "crashes"
 EXITED = f"the server did not become healthy: it exited with code 1{READ_THE_LOG}"
 
 
@@ -54,15 +54,17 @@ def test_failed_start_of_a_real_server_is_named_with_a_remedy(path: Path, tmp_pa
     assert "\n" not in said
 
 
-def stuck(log: Path) -> tuple[StuckStart, list[float]]:
+def stuck(log: Path, text: str) -> tuple[StuckStart, list[float]]:
+    log.write_text(text)
     now = [0.0]
     return StuckStart(log, lambda: now[0]), now
 
 
+FATAL = "AssertionError: Torch not compiled with CUDA enabled\n"
+
+
 def test_stuck_start_is_told_after_a_fatal_error_and_silence(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    log.write_text("AssertionError: Torch not compiled with CUDA enabled\n")
-    watch, now = stuck(log)
+    watch, now = stuck(tmp_path / "server.log", FATAL)
     assert watch.reason() is None
     now[0] = SILENT_S - 1
     assert watch.reason() is None
@@ -72,8 +74,7 @@ def test_stuck_start_is_told_after_a_fatal_error_and_silence(tmp_path: Path) -> 
 
 def test_stuck_start_waits_while_the_log_grows(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    log.write_text("AssertionError: Torch not compiled with CUDA enabled\n")
-    watch, now = stuck(log)
+    watch, now = stuck(log, FATAL)
     for at_s in range(0, 200, 20):
         now[0] = at_s
         with log.open("a") as f:
@@ -81,23 +82,18 @@ def test_stuck_start_waits_while_the_log_grows(tmp_path: Path) -> None:
         assert watch.reason() is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "loading weights\n", "Traceback (most recent call last):\nKeyError: 'own plugin'\n"]
-)
-def test_stuck_start_says_nothing_of_a_slow_start(tmp_path: Path, text: str) -> None:
-    log = tmp_path / "server.log"
-    log.write_text(text)
-    watch, now = stuck(log)
-    for at_s in range(0, 1200, 10):
+GOOD_STARTS = {p.stem: log_text(p) for p in sorted((CRASHES / "benign").glob("*start*.log"))}
+SLOW_STARTS = {
+    "no line": "",
+    "loading": "loading weights\n",
+    "own plugin": "Traceback (most recent call last):\nKeyError: 'own plugin'\n",
+    **GOOD_STARTS,
+}
+
+
+@pytest.mark.parametrize("text", SLOW_STARTS.values(), ids=SLOW_STARTS)
+def test_stuck_start_says_nothing_of_a_slow_or_good_start(text: str, tmp_path: Path) -> None:
+    watch, now = stuck(tmp_path / "server.log", text)
+    for at_s in range(0, 1200, 100):
         now[0] = at_s
         assert watch.reason() is None
-
-
-@pytest.mark.parametrize("path", sorted((CRASHES / "benign").glob("*start*.log")), ids=lambda p: p.stem)
-def test_stuck_start_says_nothing_of_a_good_start(path: Path, tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    log.write_text(path.read_text().partition("\n\n")[2])
-    watch, now = stuck(log)
-    watch.reason()
-    now[0] = 10 * SILENT_S
-    assert watch.reason() is None

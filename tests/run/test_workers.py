@@ -6,13 +6,11 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.run.conftest import Start, Worker
+from tests.run.conftest import Row, Start, StartWorker
 
 HOUR = 3_600_000_000_000
 
@@ -27,7 +25,7 @@ def with_a_clock_of_its_own(hours: int) -> tuple[str, ...]:
 
 
 def test_workers_share_the_load_and_the_run_has_all_their_rows(
-    start: Start, worker: Callable[..., Worker], unused_port: int
+    start: Start, worker: StartWorker, unused_port: int
 ) -> None:
     ahead = with_a_clock_of_its_own(3)
     workers = [worker(unused_port), worker(unused_port, *ahead)]
@@ -48,7 +46,7 @@ def test_workers_share_the_load_and_the_run_has_all_their_rows(
 
 @pytest.mark.slow
 def test_worker_of_another_version_is_refused(
-    start: Start, worker: Callable[..., Worker], unused_port: int, tmp_path: Path
+    start: Start, worker: StartWorker, unused_port: int, tmp_path: Path
 ) -> None:
     old = tmp_path / "old" / "loadchaos"
     shutil.copytree(Path(__file__).parents[2] / "loadchaos", old, ignore=shutil.ignore_patterns("__pycache__"))
@@ -64,9 +62,7 @@ def test_worker_of_another_version_is_refused(
 
 
 @pytest.mark.slow
-def test_worker_killed_loses_its_last_second_and_its_share(
-    start: Start, worker: Callable[..., Worker], unused_port: int
-) -> None:
+def test_worker_killed_loses_its_last_second_and_its_share(start: Start, worker: StartWorker, unused_port: int) -> None:
     workers = [worker(unused_port) for _ in range(3)]
     load = [{"rate": "30/s", "law": "constant", "for": "12s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "3", "--master-bind-port", str(unused_port), load=load)
@@ -87,9 +83,7 @@ def test_worker_killed_loses_its_last_second_and_its_share(
 
 
 @pytest.mark.slow
-def test_worker_stopped_is_lost_and_returns_with_all_rows(
-    start: Start, worker: Callable[..., Worker], unused_port: int
-) -> None:
+def test_worker_stopped_is_lost_and_returns_with_all_rows(start: Start, worker: StartWorker, unused_port: int) -> None:
     workers = [worker(unused_port) for _ in range(2)]
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
@@ -109,7 +103,7 @@ def test_worker_stopped_is_lost_and_returns_with_all_rows(
 
 @pytest.mark.slow
 def test_workers_end_when_their_master_is_killed(
-    start: Start, worker: Callable[..., Worker], unused_port: int, for_long: Any
+    start: Start, worker: StartWorker, unused_port: int, for_long: Row
 ) -> None:
     it = worker(unused_port)
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), **for_long)
@@ -125,7 +119,7 @@ def test_workers_end_when_their_master_is_killed(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_load_of_all_workers_in_order(
-    start: Start, worker: Callable[..., Worker], unused_port: int, for_long: Any
+    start: Start, worker: StartWorker, unused_port: int, for_long: Row
 ) -> None:
     workers = [worker(unused_port) for _ in range(2)]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), **for_long)
@@ -138,7 +132,7 @@ def test_ctrl_c_ends_the_load_of_all_workers_in_order(
 
 
 @pytest.mark.slow
-def test_api_key_must_be_set_on_each_worker(start: Start, worker: Callable[..., Worker], unused_port: int) -> None:
+def test_api_key_must_be_set_on_each_worker(start: Start, worker: StartWorker, unused_port: int) -> None:
     env = {"THE_KEY": "sk-very-secret"}
     args = ("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), "--wait-workers", "4s")
     run = start(*args, "--api-key-env", "THE_KEY", env=env)

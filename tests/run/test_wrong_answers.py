@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Start, embedded_target
+from tests.run.conftest import Run, Start, embedded_target
 
 EVERY: dict[str, Any] = {"canary": {"every": "300ms"}}
 TEXT = {"name": "text", "payload": {"text": {"tokens": "32..64"}}, "output": {"exact": 120}}
@@ -10,7 +10,7 @@ SMALL_CACHE = {"num_gpu_blocks": 120, "enable_prefix_caching": False}
 LEAVING = {**TEXT, "name": "leaving", "behaviour": {"abort": {"share": "100%", "at_token": "2..10"}}}
 
 
-def ids(run: Any) -> set[str]:
+def ids(run: Run) -> set[str]:
     run.ends(120)
     return {f["id"] for f in run.verdict()["failures"]}
 

@@ -5,8 +5,6 @@ import http.client
 import io
 import json
 import re
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,37 +13,17 @@ import psutil
 import pytest
 from PIL import Image
 
-from loadchaos.simulator.command import command
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest
 from loadchaos.simulator.options import SimulatorSpec
+from tests.embedded_server import EmbeddedServer
 from tests.simulator.virtual_time import LoopResult, closed_loop
 
 CAPTURES = Path(__file__).parent / "captures"
 
 
-class Server:
-    def __init__(self, argv: list[str], env: dict[str, str] | None = None) -> None:
-        self.log: list[str] = []
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-        self.port = 0
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        assert self._ready.wait(15), f"not up: {''.join(self.log)}"
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.log.append(line)
-            if found := re.search(r"Uvicorn running on http://127\.0\.0\.1:(\d+)", line):
-                self.port = int(found.group(1))
-                self._ready.set()
-        self._ready.set()
-
-    @property
-    def text(self) -> str:
-        return "".join(self.log)
+class Server(EmbeddedServer):
+    """An embedded server that is asked on raw connections."""
 
     @property
     def core(self) -> psutil.Process:
@@ -75,18 +53,6 @@ class Server:
     def chat(self, content: Any = "hi", **fields: Any) -> tuple[int, str]:
         return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
 
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait(60)
-        self._reader.join(5)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
 
 Start = Callable[..., Server]
 
@@ -108,8 +74,7 @@ def start() -> Iterator[Start]:
         env: dict[str, str] | None = None,
         **flags: object,
     ) -> Server:
-        argv = command(SimulatorSpec(dialect, era, defects, flags), port=0)
-        servers.append(Server(argv, env))
+        servers.append(Server.of(SimulatorSpec(dialect, era, defects, flags), env))
         return servers[-1]
 
     yield begin
@@ -122,8 +87,11 @@ def captures() -> Path:
     return CAPTURES
 
 
+Png = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture(scope="session")
-def png() -> Callable[..., dict[str, Any]]:
+def png() -> Png:
     """Make an image part of a message: a PNG as a data URL."""
 
     def make(width: int, height: int, color: int = 0, tail: bytes = b"") -> dict[str, Any]:

@@ -1,5 +1,4 @@
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +8,7 @@ from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, Processor
+from tests.simulator.conftest import Png
 
 QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)
 
@@ -30,7 +30,7 @@ def test_processor_refuses_an_image_over_200_to_1() -> None:
         Processor().tokens(1, 201)
 
 
-def test_image_hash_covers_trailing_bytes_from_0_13(png: Any) -> None:
+def test_image_hash_covers_trailing_bytes_from_0_13(png: Png) -> None:
     def digest(hash_pixels: bool, tail: bytes) -> str:
         url = png(8, 8, tail=tail)["image_url"]["url"]
         return asyncio.run(ImageReader(Processor(hash_pixels=hash_pixels)).read(url)).hash

@@ -12,7 +12,7 @@ import pytest
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
-from tests.simulator.conftest import Start
+from tests.simulator.conftest import Png, Server, Start
 from tests.waiting import until
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -22,7 +22,7 @@ BODY = f'{{"error":{{"message":"{DEAD}","type":"InternalServerError","param":nul
 
 
 class InFlight:
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.answers: dict[str, tuple[int, str]] = {}
         self._threads = [
             threading.Thread(target=self._ask, args=(server, "stream", True)),
@@ -32,7 +32,7 @@ class InFlight:
             thread.start()
         until(lambda: 'num_requests_running{engine="0",model_name="sim"} 2.0' in server.get("/metrics")[1])
 
-    def _ask(self, server: Any, name: str, stream: bool) -> None:
+    def _ask(self, server: Server, name: str, stream: bool) -> None:
         self.answers[name] = server.chat(max_tokens=5000, ignore_eos=True, stream=stream)
 
     def ended(self) -> dict[str, tuple[int, str]]:
@@ -41,7 +41,7 @@ class InFlight:
         return self.answers
 
 
-def refused(server: Any) -> bool:
+def refused(server: Server) -> bool:
     try:
         server.get("/health")
     except ConnectionError:
@@ -140,7 +140,7 @@ def test_frozen_engine_core_leaves_health_at_200(start: Start) -> None:
     assert answers[0][0] == 200
 
 
-def test_engine_death_is_logged_with_traceback_and_prefixes(start: Start, png: Any) -> None:
+def test_engine_death_is_logged_with_traceback_and_prefixes(start: Start, png: Png) -> None:
     server = start(era="0.18", defects=("near_max_oob",), max_model_len=4096, speed=4)
     status, _ = server.post("/v1/completions", {"prompt": [1000] * 3700, "max_tokens": 1})
     assert status == 500

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadchaos.load.payloads.audio import wav
-from tests.simulator.conftest import Start
+from tests.simulator.conftest import Server, Start
 
 CAPTURED = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_typed.json").read_text())
 PROMPT = "the of and to"
@@ -48,7 +48,7 @@ def keys(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_typed_stream_has_the_events_of_the_real_server(server: Any, path: str) -> None:
+def test_typed_stream_has_the_events_of_the_real_server(server: Server, path: str) -> None:
     status, body = server.post(path, {**ASKED[path], "stream": True, "model": "tiny"})
     captured = CAPTURED[f"{path.removeprefix('/v1/')}_stream"]
     assert status == 200
@@ -56,7 +56,7 @@ def test_typed_stream_has_the_events_of_the_real_server(server: Any, path: str) 
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_typed_answer_has_the_fields_of_the_real_server(server: Any, path: str) -> None:
+def test_typed_answer_has_the_fields_of_the_real_server(server: Server, path: str) -> None:
     status, body = server.post(path, {**ASKED[path], "model": "tiny"})
     captured = CAPTURED[path.removeprefix("/v1/")]
     assert status == 200
@@ -65,7 +65,7 @@ def test_typed_answer_has_the_fields_of_the_real_server(server: Any, path: str) 
     assert status_of == (captured.get("status"), captured.get("stop_reason"))
 
 
-def test_typed_refusals_are_those_of_the_real_server(server: Any) -> None:
+def test_typed_refusals_are_those_of_the_real_server(server: Server) -> None:
     assert server.post("/v1/messages", {**ASKED["/v1/messages"], "model": "tiny2"}) == (
         404,
         json.dumps(CAPTURED["messages_unknown_model"], separators=(",", ":")),
@@ -75,7 +75,7 @@ def test_typed_refusals_are_those_of_the_real_server(server: Any) -> None:
     assert (status, json.loads(text)) == (404, CAPTURED["responses_unknown_id"])
 
 
-def test_responses_go_on_from_an_earlier_one(server: Any) -> None:
+def test_responses_go_on_from_an_earlier_one(server: Server) -> None:
     _, first = server.post("/v1/responses", {**ASKED["/v1/responses"], "request_id": "resp_one"})
     assert json.loads(first)["id"] == "resp_one"
     _, second = server.post("/v1/responses", {**ASKED["/v1/responses"], "previous_response_id": "resp_one"})
@@ -123,7 +123,7 @@ def test_typed_streams_end_as_in_the_real_server_when_the_engine_dies(start: Sta
     assert error["error"]["message"].splitlines()[-3:] == real["error"]["message"].splitlines()[-3:]
 
 
-def test_pooling_endpoints_answer_each_text(server: Any) -> None:
+def test_pooling_endpoints_answer_each_text(server: Server) -> None:
     _, body = server.post("/v1/embeddings", {"input": ["the of", "and to", "the of"]})
     data = json.loads(body)
     vectors = [d["embedding"] for d in data["data"]]
@@ -139,14 +139,14 @@ def test_pooling_endpoints_answer_each_text(server: Any) -> None:
     assert json.loads(body)["usage"]["prompt_tokens"] == 15
 
 
-def test_pooling_endpoints_refuse_what_they_cannot_read(server: Any) -> None:
+def test_pooling_endpoints_refuse_what_they_cannot_read(server: Server) -> None:
     assert server.post("/v1/embeddings", {"text": "a"})[0] == 400
     assert server.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})[0] == 400
     status, body = server.post("/v1/embeddings", {"input": "the " * 50_000})
     assert (status, "maximum context length" in body) == (400, True)
 
 
-def test_transcriptions_read_a_form_with_a_file(server: Any) -> None:
+def test_transcriptions_read_a_form_with_a_file(server: Server) -> None:
     def ask(file: bytes, **fields: str) -> tuple[int, str]:
         parts = [f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
         head = '--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
@@ -168,7 +168,7 @@ def test_transcriptions_read_a_form_with_a_file(server: Any) -> None:
     assert server.post("/v1/audio/transcriptions", {"file": "a"})[0] == 400
 
 
-def test_chat_takes_audio_where_the_model_does(server: Any, start: Start) -> None:
+def test_chat_takes_audio_where_the_model_does(server: Server, start: Start) -> None:
     data = base64.b64encode(wav(2, bytes(16), 0)).decode()
     content = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}, {"type": "text", "text": "hi"}]
     status, body = server.chat(content, max_tokens=2)

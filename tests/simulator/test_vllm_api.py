@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulator.conftest import Start
+from tests.simulator.conftest import Png, Server, Start
 from tests.waiting import until
-
-# The Server and Start types live in conftest.py, which cannot be imported; Any stands for them.
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ CASES = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_errors.json"
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_vllm_refusal_has_the_real_status_and_body(server: Any, name: str) -> None:
+def test_vllm_refusal_has_the_real_status_and_body(server: Server, name: str) -> None:
     case = CASES[name]
     method, path = case["request"].split()
     kind = None if name == "no_content_type" or method == "GET" else "application/json"
@@ -56,13 +54,13 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
         ("none", None),
     ],
 )
-def test_vllm_tools_need_a_parser_unless_choice_is_none(server: Any, choice: Any, flags: str | None) -> None:
+def test_vllm_tools_need_a_parser_unless_choice_is_none(server: Server, choice: Any, flags: str | None) -> None:
     status, body = server.chat(max_tokens=3, tools=TOOLS, **({"tool_choice": choice} if choice else {}))
     assert status == (400 if flags else 200)
     assert f"requires {flags} to be set" in body if flags else "requires" not in body
 
 
-def test_vllm_reads_earlier_tool_calls_and_refuses_broken_arguments(server: Any) -> None:
+def test_vllm_reads_earlier_tool_calls_and_refuses_broken_arguments(server: Server) -> None:
     def talk(arguments: str) -> Any:
         function = {"name": "weather", "arguments": arguments}
         called = {
@@ -80,7 +78,7 @@ def test_vllm_reads_earlier_tool_calls_and_refuses_broken_arguments(server: Any)
     assert talk('{"place": ')[0] == 400
 
 
-def called(server: Any, *, stream: bool, choice: Any = "required") -> tuple[str, str]:
+def called(server: Server, *, stream: bool, choice: Any = "required") -> tuple[str, str]:
     """Arguments of a demanded call with a mark of tool parsers, and the finish reason."""
     quote = {"type": "string", "enum": ["before </tool_call> after"]}
     parameters = {"type": "object", "required": ["quote"], "properties": {"quote": quote}}
@@ -107,7 +105,7 @@ def test_vllm_tools_are_accepted_with_a_parser(start: Start) -> None:
     assert status == 200
 
 
-def test_vllm_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any) -> None:
+def test_vllm_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Server) -> None:
     status, body = server.chat(max_tokens=12, ignore_eos=True, stream=True, stream_options={"include_usage": True})
     first, *chunks, usage, done = events(body)
     assert status == 200
@@ -122,7 +120,7 @@ def test_vllm_stream_begins_with_the_role_and_ends_with_usage_and_done(server: A
     assert len({c["id"] for c in [first, *chunks, usage]}) == 1
 
 
-def test_vllm_answer_counts_its_tokens(server: Any) -> None:
+def test_vllm_answer_counts_its_tokens(server: Server) -> None:
     body = json.loads(server.chat(max_tokens=7, ignore_eos=True)[1])
     assert body["object"] == "chat.completion"
     assert body["usage"]["completion_tokens"] == 7
@@ -130,7 +128,7 @@ def test_vllm_answer_counts_its_tokens(server: Any) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_vllm_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
+def test_vllm_greedy_answer_depends_on_the_prompt_alone(server: Server) -> None:
     def answer(content: str, **fields: Any) -> str:
         return str(json.loads(server.chat(content, max_tokens=8, **fields)[1])["choices"][0]["message"]["content"])
 
@@ -140,7 +138,7 @@ def test_vllm_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
     assert answer("one", seed=5) != answer("one", seed=6)
 
 
-def test_vllm_answer_ends_before_a_stop_text(server: Any) -> None:
+def test_vllm_answer_ends_before_a_stop_text(server: Server) -> None:
     whole = json.loads(server.chat("stop", max_tokens=20, temperature=0)[1])["choices"][0]["message"]["content"]
     stop = whole.split()[4]
     choice = json.loads(server.chat("stop", max_tokens=20, temperature=0, stop=[stop])[1])["choices"][0]
@@ -149,13 +147,13 @@ def test_vllm_answer_ends_before_a_stop_text(server: Any) -> None:
     assert choice["message"]["content"] == whole[: whole.index(stop)]
 
 
-def test_vllm_n_answers_come_in_one_body(server: Any) -> None:
+def test_vllm_n_answers_come_in_one_body(server: Server) -> None:
     body = json.loads(server.chat(max_tokens=3, n=3, temperature=1)[1])
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
     assert body["usage"]["completion_tokens"] == 9
 
 
-def test_vllm_token_ids_prompt_has_an_exact_context_limit(server: Any) -> None:
+def test_vllm_token_ids_prompt_has_an_exact_context_limit(server: Server) -> None:
     longest = {"prompt": [1000] * 4095, "max_tokens": 2}
     assert json.loads(server.post("/v1/completions", longest)[1])["usage"]["completion_tokens"] == 1
     status, body = server.post("/v1/completions", {"prompt": [1000] * 4097, "max_tokens": 1})
@@ -167,7 +165,7 @@ def test_vllm_token_ids_prompt_has_an_exact_context_limit(server: Any) -> None:
     )
 
 
-def test_vllm_text_far_too_long_is_refused_before_tokenizing(server: Any) -> None:
+def test_vllm_text_far_too_long_is_refused_before_tokenizing(server: Server) -> None:
     status, body = server.chat("x" * 90_000)
     assert status == 400
     assert "(more than 81920 characters, which is the upper bound for 4096 input tokens)" in body
@@ -177,7 +175,9 @@ def test_vllm_text_far_too_long_is_refused_before_tokenizing(server: Any) -> Non
     ("width", "height", "tokens"),
     [(1, 1, 64), (336, 336, 100), (512, 512, 256), (1024, 1024, 1024), (1920, 1080, 2040)],
 )
-def test_vllm_image_tokens_are_those_of_qwen3_vl(server: Any, png: Any, width: int, height: int, tokens: int) -> None:
+def test_vllm_image_tokens_are_those_of_qwen3_vl(
+    server: Server, png: Png, width: int, height: int, tokens: int
+) -> None:
     text = json.loads(server.chat([{"type": "text", "text": "hi"}], max_tokens=1)[1])["usage"]["prompt_tokens"]
     content = [png(width, height), {"type": "text", "text": "hi"}]
     status, body = server.chat(content, max_tokens=1)
@@ -187,25 +187,25 @@ def test_vllm_image_tokens_are_those_of_qwen3_vl(server: Any, png: Any, width: i
     assert counted["count"] == text + tokens + 2
 
 
-def test_vllm_too_many_images_are_refused(server: Any, png: Any) -> None:
+def test_vllm_too_many_images_are_refused(server: Server, png: Png) -> None:
     status, body = server.chat([png(8, 8)] * 3)
     assert status == 400
     assert json.loads(body)["error"]["message"] == "At most 2 image(s) may be provided in one prompt. (parameter=image)"
 
 
-def test_vllm_images_too_large_for_the_context_are_refused(server: Any, png: Any) -> None:
+def test_vllm_images_too_large_for_the_context_are_refused(server: Server, png: Png) -> None:
     status, body = server.chat([png(2048, 2048), png(1024, 1024)], max_tokens=1)
     assert status == 400
     assert "longer than the maximum model length of 4096" in body
 
 
-def test_vllm_text_model_refuses_images(start: Start, png: Any) -> None:
+def test_vllm_text_model_refuses_images(start: Start, png: Png) -> None:
     status, body = start(images=False, model="words").chat([png(8, 8)])
     assert status == 400
     assert "is not a multimodal model" in body
 
 
-def test_vllm_tokenize_and_detokenize_round_trip(server: Any) -> None:
+def test_vllm_tokenize_and_detokenize_round_trip(server: Server) -> None:
     text = " the river, Über 12 <|im_end|>\n zz"
     tokens = json.loads(server.post("/tokenize", {"prompt": text})[1])
     assert tokens["max_model_len"] == 4096
@@ -213,7 +213,7 @@ def test_vllm_tokenize_and_detokenize_round_trip(server: Any) -> None:
     assert json.loads(server.post("/detokenize", {"tokens": tokens["tokens"]})[1]) == {"prompt": text}
 
 
-def test_vllm_models_health_ping_version_and_load_answer(server: Any) -> None:
+def test_vllm_models_health_ping_version_and_load_answer(server: Server) -> None:
     card = json.loads(server.get("/v1/models")[1])["data"][0]
     assert (card["id"], card["max_model_len"], card["owned_by"]) == ("tiny", 4096, "vllm")
     assert server.get("/health") == (200, "")
@@ -226,7 +226,7 @@ def families(page: str) -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
 
 
-def test_vllm_metrics_have_the_real_names_types_and_labels(server: Any, captures: Path) -> None:
+def test_vllm_metrics_have_the_real_names_types_and_labels(server: Server, captures: Path) -> None:
     server.chat(max_tokens=2)
     page = server.get("/metrics")[1]
     real = json.loads((captures / "vllm_metric_names.json").read_text())
@@ -242,13 +242,13 @@ def test_vllm_metrics_have_the_real_names_types_and_labels(server: Any, captures
     assert re.search(r'vllm:cache_config_info\{.*block_size="16".*num_gpu_blocks="\d+"', page)
 
 
-def metric(server: Any, name: str) -> float:
+def metric(server: Server, name: str) -> float:
     return sum(
         float(x) for x in re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", server.get("/metrics")[1], re.MULTILINE)
     )
 
 
-def test_vllm_metrics_count_requests_and_tokens(server: Any, png: Any) -> None:
+def test_vllm_metrics_count_requests_and_tokens(server: Server, png: Png) -> None:
     names = (
         "prompt_tokens_total",
         "generation_tokens_total",
@@ -263,7 +263,7 @@ def test_vllm_metrics_count_requests_and_tokens(server: Any, png: Any) -> None:
     assert grown == [sum(u["prompt_tokens"] for u in usage), 10, 2, 2, 1]
 
 
-def test_vllm_image_uuid_is_its_cache_key(server: Any, png: Any) -> None:
+def test_vllm_image_uuid_is_its_cache_key(server: Server, png: Png) -> None:
     before = metric(server, "mm_cache_hits_total")
     for name, image in (("a", png(64, 64, 5)), ("b", png(64, 64, 5)), ("a", png(64, 64, 6))):
         part = {**image, "uuid": name}
@@ -272,7 +272,7 @@ def test_vllm_image_uuid_is_its_cache_key(server: Any, png: Any) -> None:
     assert metric(server, "mm_cache_hits_total") - before == 1
 
 
-def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any) -> None:
+def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Server) -> None:
     import socket
 
     body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
@@ -287,7 +287,7 @@ def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any) -> None:
     until(lambda: metric(server, "num_requests_running") == 0)
 
 
-def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
+def test_vllm_development_endpoints_answer_as_measured(server: Server) -> None:
     assert server.post("/reset_mm_cache", {}) == (200, "")
     assert server.get("/reset_mm_cache") == (405, '{"detail":"Method Not Allowed"}')
     assert server.post("/reset_encoder_cache", {}) == (200, "")
@@ -298,7 +298,7 @@ def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
     assert info["vllm_config"]["max_model_len"] == 4096
 
 
-def test_vllm_paused_server_answers_health_only_until_resume(server: Any) -> None:
+def test_vllm_paused_server_answers_health_only_until_resume(server: Server) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
     long.start()
@@ -344,7 +344,7 @@ def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Start) -> Non
     assert answers[0][0] == 200
 
 
-def test_vllm_abort_requests_ends_running_requests(server: Any) -> None:
+def test_vllm_abort_requests_ends_running_requests(server: Server) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
     long.start()
@@ -393,7 +393,7 @@ def test_vllm_era_has_its_own_names_bodies_and_endpoints(start: Start, era: str,
     assert server.post("/reset_mm_cache", {})[0] == (200 if era == "0.18" else 404)
 
 
-def test_vllm_requests_with_the_same_id_are_all_served(server: Any) -> None:
+def test_vllm_requests_with_the_same_id_are_all_served(server: Server) -> None:
     import httpx
 
     answers: list[httpx.Response] = []
@@ -413,12 +413,12 @@ def test_vllm_requests_with_the_same_id_are_all_served(server: Any) -> None:
     ] * 3
 
 
-def rendered(server: Any, path: str, body: Any) -> Any:
+def rendered(server: Server, path: str, body: Any) -> Any:
     status, text = server.post(f"/v1/{path}/render", body)
     return json.loads(text) if status == 200 else (status, json.loads(text).get("error", text))
 
 
-def test_vllm_render_returns_the_prompt_of_the_engine(start: Start, png: Any) -> None:
+def test_vllm_render_returns_the_prompt_of_the_engine(start: Start, png: Png) -> None:
     server = start(era="0.22.1", limit_mm_per_prompt=2, max_model_len=4096)
     content = [png(512, 512), {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
@@ -435,7 +435,7 @@ def test_vllm_render_returns_the_prompt_of_the_engine(start: Start, png: Any) ->
     assert (status, "maximum context length is 4096 tokens" in error["message"]) == (400, True)
 
 
-def test_vllm_render_is_off_in_newer_eras_by_default(server: Any, start: Start) -> None:
+def test_vllm_render_is_off_in_newer_eras_by_default(server: Server, start: Start) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     assert rendered(server, "chat/completions", body) == (
         403,

@@ -11,12 +11,11 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import strip_prefixes
 from loadchaos.analysis.classify.python_stack import Frame, guilty_frame
 from loadchaos.analysis.failure import Failure
-
-CRASHES = Path(__file__).parents[2] / "crashes"
+from tests.crash_logs import CRASHES, log_text
 
 
 def body(name: str) -> str:
-    return (CRASHES / name).read_text("utf-8").partition("\n\n")[2]
+    return log_text(CRASHES / name)
 
 
 DRAFTER = body("vllm/encoder-cache-miss-in-the-drafter.log")
@@ -133,7 +132,7 @@ def test_classifier_finds_a_failure_in_its_own_evidence_line() -> None:
     "path", sorted(p for p in CRASHES.rglob("*.log") if p.parent.name != "benign"), ids=lambda p: p.stem
 )
 def test_classifier_ignores_writer_and_time_of_a_line(path: Path) -> None:
-    log = path.read_text("utf-8").partition("\n\n")[2]
+    log = log_text(path)
     chance = random.Random(path.name)
     pids = {pid: str(chance.randrange(2, 4_000_000)) for pid in re.findall(r"pid=(\d+)", log)}
     later = re.sub(r"pid=(\d+)", lambda m: f"pid={pids[m[1]]}", log)

@@ -11,8 +11,8 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.failure import Failure
+from tests.crash_logs import CRASHES, log_text
 
-CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))
 
 
@@ -49,7 +49,7 @@ def test_golden_logs_are_small() -> None:
 
 
 def test_cut_tool_call_is_reported_only_when_it_made_a_500() -> None:
-    log = (CRASHES / "benign" / "vllm-tool-call-cut-by-length.log").read_text("utf-8").partition("\n\n")[2]
+    log = log_text(CRASHES / "benign" / "vllm-tool-call-cut-by-length.log")
     assert classify_text(log) == []
     unhandled = log.replace("Error in extracting tool call from response.", "Exception in ASGI application")
     assert {f.id for f in classify_text(unhandled)} & {"tool_parser_failed", "tool_call_not_json"}

@@ -1,8 +1,5 @@
-from pathlib import Path
-
 from scripts.real.startup_failures import counterpart, mistakes
-
-CRASHES = Path(__file__).parents[2] / "crashes"
+from tests.crash_logs import CRASHES
 
 
 def test_corpus_has_as_many_benign_logs_as_crashes() -> None:

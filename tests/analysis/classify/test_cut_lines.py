@@ -13,15 +13,15 @@ from loadchaos.cli.main import main
 from loadchaos.core.model import Terms
 from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.whole_lines import HELD_NS, LineJoiner, WholeLine
+from tests.crash_logs import CRASHES, log_text
 
-CRASHES = Path(__file__).parents[2] / "crashes"
 STAMP = "2026-04-02T11:15:40.123456789Z"
 PART = 50
 MS = S // 1000
 
 
 def lines_of(path: Path) -> list[str]:
-    return path.read_text("utf-8").partition("\n\n")[2].splitlines()
+    return log_text(path).splitlines()
 
 
 DEATHS = [CRASHES / "vllm" / f"{name}.log" for name in ("encoder-cache-miss-in-the-drafter", "worker-killed-0.32")]

@@ -7,12 +7,10 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
 from loadchaos.analysis.failure import Failure
 from loadchaos.core.whole_lines import WholeLine
+from tests.crash_logs import CRASHES, log_text
 
-CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))
-DEATH = (
-    (CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
-)
+DEATH = log_text(CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").splitlines()
 
 
 def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
@@ -24,7 +22,7 @@ def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
-    text = path.read_text("utf-8").partition("\n\n")[2]
+    text = log_text(path)
     if len(text.splitlines()) < 2:
         return  # one line is read as an HTTP body
     whole = {(f.id, f.title, f.severity, f.evidence.line) for f in classify_text(text)}
@@ -87,14 +85,14 @@ def test_diagnosis_finds_versions_in_start_up_lines(line: str, version: tuple[st
 
 
 def test_diagnosis_names_the_same_death_of_a_second_life() -> None:
-    text = (CRASHES / "cuda" / "index-out-of-bounds-near-max-length.log").read_text("utf-8").partition("\n\n")[2]
+    text = log_text(CRASHES / "cuda" / "index-out-of-bounds-near-max-length.log")
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(6) for line in [start, *text.splitlines()])
     assert [f.id for f in found if f.severity == "engine_death"] == ["index_oob_indexkernel"] * 6
 
 
 def test_diagnosis_counts_late_shutdown_lines_as_no_second_death() -> None:
-    log = (CRASHES / "vllm/top-k-under-speculation-0.32.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+    log = log_text(CRASHES / "vllm/top-k-under-speculation-0.32.log").splitlines()
     last = [line.partition("] ")[2] for line in log if line.startswith("(EngineCore") and "fatal error" not in line]
     _, found = diagnose([*log, *("INFO:     127.0.0.1:1 - stream closed" for _ in range(24_000)), *last])
     assert [f.id for f in found] == ["spec_sampler_top_k"]

@@ -16,7 +16,7 @@ def says(history: History, text: str) -> None:
 
 @pytest.mark.parametrize(("text", "name"), [(OURS, "oom_killer"), (XID, "xid_79")])
 def test_kernel_log_names_a_death_without_a_server_log(history: History, text: str, name: str) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.processes(engine="R")
     ids = history.begin().work(5).send(3)
     says(history, text)
     history.die(ids).run(5)
@@ -25,8 +25,7 @@ def test_kernel_log_names_a_death_without_a_server_log(history: History, text: s
 
 
 def test_kernel_log_ignores_oom_kills_of_other_containers(history: History) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    history.begin().work(5)
+    history.processes(engine="R").begin().work(5)
     says(history, OTHERS)
     assert history.work(20).end().verdict()["failures"] == []
 
@@ -41,6 +40,5 @@ def test_kernel_log_xid_without_a_death_is_a_failure_of_the_node(history: Histor
 def test_kernel_log_is_no_log_of_the_server(history: History) -> None:
     ids = history.begin().work(5).send(3)
     says(history, OTHERS)
-    history.die(ids).run(5)
-    [failure] = history.end().verdict()["failures"]
+    [failure] = history.die(ids).run(5).end().verdict()["failures"]
     assert "Pass --server-log" in failure["remedy"] or failure["id"] == "engine_dead_error"

@@ -101,8 +101,7 @@ def test_diagnosis_prints_the_candidates() -> None:
 @pytest.mark.parametrize("line", [UCX, f"(EngineCore pid=9) {PTX}"])
 def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: History, line: str) -> None:
     ids = history.begin().work(5).send(5)
-    history.serve(0.2).log(line).die(ids)
-    history.idle(3).end()
+    history.serve(0.2).log(line).die(ids).idle(3).end()
     [failure] = [f for f in history.verdict()["failures"] if f["severity"] == "engine_death"]
     assert failure["candidates"][0]["text"] in line
     judge = folded(Judge(Terms("test")), history.rows)
@@ -112,10 +111,8 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: History
 
 
 def test_verdict_notes_an_unknown_exception_with_its_count(history: History) -> None:
-    history.begin().work(5)
-    history.log("".join(TRACE.format(n=n) for n in range(4)).rstrip())
-    history.work(20).end()
-    verdict = history.verdict()
+    history.begin().work(5).log("".join(TRACE.format(n=n) for n in range(4)).rstrip())
+    verdict = history.work(20).end().verdict()
     assert verdict["verdict"] == "pass"
     assert verdict["failures"] == []
     [note] = verdict["notes"]

@@ -2,21 +2,19 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.analysis.classify.rejoin import rejoin
-from loadchaos.cli.main import main
 from loadchaos.core.whole_lines import WholeLine
+from tests.crash_logs import CRASHES, log_text
+from tests.invoking import output_of
 
-CRASHES = Path(__file__).parents[2] / "crashes"
-DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+DEATH = log_text(CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").splitlines()
 CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache miss" in line)
 
 
 def only_failure(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
     (tmp_path / "x.log").write_text("\n".join(lines) + "\n")
-    result = CliRunner().invoke(main, ["classify", "--json", str(tmp_path / "x.log")])
-    [failure] = json.loads(result.output)
+    [failure] = json.loads(output_of("classify", "--json", tmp_path / "x.log", code=1))
     return failure["id"], failure["title"], failure["evidence"]["line"], len(failure["frames"])
 
 
@@ -43,7 +41,7 @@ def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
 def test_rejoin_leaves_an_ordinary_log_alone(path: Path) -> None:
-    lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
+    lines = log_text(path).splitlines()
     assert list(rejoin(lines)) == [WholeLine(line, n) for n, line in enumerate(lines, 1)]
 
 

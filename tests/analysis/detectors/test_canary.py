@@ -132,9 +132,8 @@ def test_canary_wrong_answer_is_a_failure_of_the_run(history: History) -> None:
 
 
 def test_canary_without_its_answer_is_a_sign_of_a_hang(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "T")}
-    world.idle(3)
-    world.add("canary", replica=None, n=1, what="ask", kind="exact", when="load", word="")
+    world.processes(engine="T")
+    world.idle(3).add("canary", replica=None, n=1, what="ask", kind="exact", when="load", word="")
     world.run(9)
     machine = StateMachine("server")
     rows = [r for row in world.rows for r in machine.feed(row)]

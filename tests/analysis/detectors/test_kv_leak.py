@@ -41,8 +41,8 @@ def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any
     return folded(KvLeakDetector(), [facts_row(dialect, **facts), *given])
 
 
-def check(fed: KvLeakDetector) -> Check | None:
-    return next((found for found in fed.finish() if isinstance(found, Check)), None)
+def checks(fed: KvLeakDetector) -> list[Check]:
+    return [found for found in fed.finish() if isinstance(found, Check)]
 
 
 def notes(fed: KvLeakDetector) -> list[str]:
@@ -52,8 +52,7 @@ def notes(fed: KvLeakDetector) -> list[str]:
 def test_kv_leak_check_passes_for_an_idle_server() -> None:
     fed = detector(rows())
     assert fed.leaks() == {}
-    found = check(fed)
-    assert found is not None
+    (found,) = checks(fed)
     assert (found.verdict, found.actual) == ("pass", "0 requests")
 
 
@@ -68,8 +67,7 @@ def test_kv_leak_reports_held_requests_and_blocks(given: dict[str, Any], held: t
     fed = detector(rows(**given))
     assert fed.leaks() == {"server": held}
     assert [found.id for found in fed.finish() if isinstance(found, Failure)] == [held[0]]
-    found = check(fed)
-    assert found is not None
+    (found,) = checks(fed)
     assert found.verdict == "fail"
 
 
@@ -87,7 +85,7 @@ def test_kv_leak_before_our_questions_is_a_leak() -> None:
 
 
 def test_kv_leak_is_not_judged_without_aborts_or_too_soon() -> None:
-    assert check(detector(rows(outcome="ok", running=2))) is None
+    assert checks(detector(rows(outcome="ok", running=2))) == []
     others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
     assert detector([others, *rows(running=2)]).leaks() == {}
     assert detector(rows(running=2, at_s=11)).leaks() == {}
@@ -99,8 +97,7 @@ def test_kv_leak_is_not_judged_without_aborts_or_too_soon() -> None:
 def knowing(*known: Mapping[str, Any], kv: float, dialect: str) -> tuple[dict[str, tuple[str, str]], str]:
     """Leaks and check text of a server with 1,000 KV blocks."""
     fed = detector([*known, *rows(kv=kv, at_s=22)], dialect, kv_blocks=1000)
-    found = check(fed)
-    assert found is not None
+    (found,) = checks(fed)
     return fed.leaks(), found.actual
 
 
@@ -158,8 +155,7 @@ def test_kv_leak_reference_is_the_idle_use_else_the_least() -> None:
     assert "server" in detector([*asked, metrics(1.5, kv=0.01), *after]).leaks()
     assert detector([*asked, *after]).leaks() == {}
     assert "server" in detector([metrics(0.5, running=1, kv=0.1), *asked, *after]).leaks()
-    found = check(detector(after))
-    assert found is not None
+    (found,) = checks(detector(after))
     assert found.actual == "0 requests; KV use not checked: not read before the load"
     launched = detector([started("vllm", "serve", "m"), *after])
     assert "server" in launched.leaks(), "a server just launched holds nothing"

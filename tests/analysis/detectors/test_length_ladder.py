@@ -4,15 +4,18 @@ import pytest
 
 from loadchaos.analysis.detectors.length_ladder import moved_by
 from loadchaos.core.model import Facts
+from tests.analysis.conftest import History
 
 
-def near_limit_check(history: Any) -> tuple[str, str]:
+def near_limit_check(history: History) -> tuple[str, str]:
     """The check's verdict and words."""
     check = next(c for c in history.end().verdict()["checks"] if c["name"] == "near_limit")
     return check["verdict"], check["actual"]
 
 
-def climb(history: Any, phase: int = 1, refused_from: int = 0, sum_outcome: str = "rejected", at_once: int = 1) -> None:
+def climb(
+    history: History, phase: int = 1, refused_from: int = 0, sum_outcome: str = "rejected", at_once: int = 1
+) -> None:
     """Prompts below and above a limit of 1000, `at_once` at a time."""
     rungs = [(m, n) for m in (-300, -200, -100, -1) for n in (1, -m, 64 - m)] + [(0, 1), (64, 1)]
     for i in range(0, len(rungs), at_once):
@@ -20,15 +23,15 @@ def climb(history: Any, phase: int = 1, refused_from: int = 0, sum_outcome: str 
         history.run(0.5)
         for m, n, ids in some:
             outcome = "rejected" if m >= refused_from else sum_outcome if m + n > 0 else "ok"
-            more = {"edge": m, "planned_tokens": 1000 + m, "expect": ["ok", "rejected"], "phase": phase}
+            more: dict[str, Any] = {"edge": m, "planned_tokens": 1000 + m, "expect": ["ok", "rejected"], "phase": phase}
             history.answer(ids, outcome, **more)
 
 
-def test_length_ladder_shows_where_failures_begin(history: Any) -> None:
+def test_length_ladder_shows_where_failures_begin(history: History) -> None:
     history.begin().work(5)
     for edge in range(-1100, 0, 100):
         bad = edge >= -700
-        error = {"status": 500, "error": "CUDA error: device-side assert"} if bad else {}
+        error: dict[str, Any] = {"status": 500, "error": "CUDA error: device-side assert"} if bad else {}
         history.answer(history.send(1, "edge"), "http_error" if bad else "ok", edge=edge, **error)
     history.answer(history.send(1, "edge"), "rejected", edge=1, expect=["rejected"])
     verdict, words = near_limit_check(history)
@@ -37,10 +40,10 @@ def test_length_ladder_shows_where_failures_begin(history: Any) -> None:
     assert "stay more than 700 tokens" in words
 
 
-def test_length_ladder_gives_no_distance_below_the_shortest_length(history: Any) -> None:
+def test_length_ladder_gives_no_distance_below_the_shortest_length(history: History) -> None:
     history.begin().work(5)
     for edge in (-40, -20, -1):
-        error = {"status": 500, "error": "CUDA error: device-side assert"}
+        error: dict[str, Any] = {"status": 500, "error": "CUDA error: device-side assert"}
         history.answer(history.send(1, "edge"), "http_error", edge=edge, **error)
     verdict, words = near_limit_check(history)
     assert verdict == "fail"
@@ -48,7 +51,7 @@ def test_length_ladder_gives_no_distance_below_the_shortest_length(history: Any)
     assert "stay" not in words
 
 
-def test_length_ladder_separates_refused_sums_from_refused_prompts(history: Any) -> None:
+def test_length_ladder_separates_refused_sums_from_refused_prompts(history: History) -> None:
     history.begin().work(5)
     climb(history)
     climb(history, phase=2, at_once=7)
@@ -57,13 +60,13 @@ def test_length_ladder_separates_refused_sums_from_refused_prompts(history: Any)
 
 
 @pytest.mark.parametrize("sum_outcome", ["ok", "rejected"])
-def test_length_ladder_shows_answers_beyond_the_limit(history: Any, sum_outcome: str) -> None:
+def test_length_ladder_shows_answers_beyond_the_limit(history: History, sum_outcome: str) -> None:
     history.begin().work(5)
     climb(history, sum_outcome=sum_outcome)
     assert f"beyond the limit: {'answered' if sum_outcome == 'ok' else 'refused'} (" in near_limit_check(history)[1]
 
 
-def test_length_ladder_separates_concurrent_requests_where_they_differ(history: Any) -> None:
+def test_length_ladder_separates_concurrent_requests_where_they_differ(history: History) -> None:
     history.begin().work(5)
     climb(history)
     climb(history, phase=2, refused_from=-100, at_once=7)

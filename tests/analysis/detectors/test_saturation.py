@@ -64,8 +64,7 @@ def test_files_exhausted_at_95_percent_of_the_limit(readings: Any, near: bool) -
 
 def readings(history: History, source: str, name: str, *values: dict[str, float]) -> Any:
     for one in values:
-        history.add("device", source=source, host="node-7:9100", device=name, values=one)
-        history.work(5)
+        history.add("device", source=source, host="node-7:9100", device=name, values=one).work(5)
     return history
 
 

@@ -145,8 +145,7 @@ def test_truncated_answers_leave_out_a_full_kv_cache(history: History) -> None:
             "finish_reason": "length",
         }
         history.answer(ids, planned_tokens=prompt, **full)
-    history.work(20).end()
-    assert history.verdict()["failures"] == []
+    assert history.work(20).end().verdict()["failures"] == []
 
 
 def test_answer_of_another_request_is_a_failure_of_its_own(history: History) -> None:
@@ -158,6 +157,5 @@ def test_answer_of_another_request_is_a_failure_of_its_own(history: History) -> 
 
 def test_death_with_exit_code_0_is_explained_in_the_remedy(history: History) -> None:
     ids = history.begin().work(5).send(3)
-    history.die(ids, code=0).idle(3).end()
-    [failure] = history.verdict()["failures"]
+    [failure] = history.die(ids, code=0).idle(3).end().verdict()["failures"]
     assert "exit code 0" in failure["remedy"]

@@ -14,10 +14,7 @@ def hang(
 ) -> dict[str, Any]:
     h = make_history().begin(version=version)
     h.pids = {30: ("api_server", "S"), 31: ("engine_core", "R")}
-    h.work(20)
-    h.log(log)
-    h.work(5)
-    h.send(4)
+    h.work(20).log(log).work(5).send(4)
     h.tokens, h.working = 0, False
     for _ in range(100):
         h.cpu[31] += cpu

@@ -30,9 +30,7 @@ class ToyDetector(Detector):
 
 def test_suite_runs_a_detector_added_to_the_table(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "DETECTORS", [*suite.DETECTORS, ToyDetector])
-    history.begin().work(5)
-    history.answer(history.send(2), status=418)
-    verdict = history.work(15).end().verdict()
+    verdict = history.begin().work(5).answer(history.send(2), status=418).work(15).end().verdict()
     assert [(f["id"], f["count"], f["title"]) for f in verdict["failures"]] == [("teapot", 2, "The server is a teapot")]
     assert verdict["failures"][0]["incident"].endswith("teapot")
     assert {"name": "teapots", "expected": "0", "actual": "2", "verdict": "fail"} in verdict["checks"]

@@ -1,3 +1,4 @@
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -5,11 +6,10 @@ import pytest
 from loadchaos.analysis.figures.goodput import GoodputCount
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.figures.throughput import Throughput, per_s
-from loadchaos.analysis.judge import Judge
 from loadchaos.core.goodput import figures_of
 from loadchaos.core.histogram import bucket
 from loadchaos.core.model import Terms
-from tests.rows import MS, S
+from tests.rows import MS, Row, S, judged
 
 
 def limits_missed(row: Any, limits_s: dict[str, float]) -> list[str]:
@@ -96,51 +96,48 @@ def test_throughput_counts_successful_requests_from_first_to_last() -> None:
     assert speed.figures().output_tokens is None  # a sum that leaves answers out would be too low
 
 
+def verdict_of(ends: Iterable[Row], expect: Sequence[str], slo: dict[str, float]) -> Row:
+    """Verdict on requests that began together and end so."""
+    rows = []
+    for n, row in enumerate(ends):
+        request = {"id": f"r{n}", "traffic": "text", "phase": 0, "step": n}
+        rows += [{"row": "begin", "at_ns": 10 * S, **request}, {**row, **request}]
+    return judged(Terms("p", expect=expect, slo=slo), rows)
+
+
 def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
-    judge = Judge(Terms("p", expect=["goodput >= 90%", "text.goodput >= 50%"], slo={"ttft": 0.6}))
-    for n in range(20):
-        judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
-        slow = n % 4 == 0
-        judge.fold(end(id=f"r{n}", first_token_ns=10 * S + (650 if slow else 500) * MS))
-    found = judge.verdict().to_json()
+    ends = [end(first_token_ns=10 * S + (500 if n % 4 else 650) * MS) for n in range(20)]
+    found = verdict_of(ends, ["goodput >= 90%", "text.goodput >= 50%"], {"ttft": 0.6})
     assert [e["verdict"] for e in found["expectations"]] == ["fail", "pass"]
     assert found["expectations"][0]["actual"].startswith("75.00%, 15 of 20 requests")
     assert found["goodput"]["over"] == {"ttft": 5}
 
 
-def test_goodput_without_limits_is_unknown() -> None:
-    judge = Judge(Terms("p", expect=["goodput >= 90%"]))
-    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.fold(end())
-    assert [e["verdict"] for e in judge.verdict().to_json()["expectations"]] == ["unknown"]
+WITHOUT_TIMES = end(first_token_ns=None, itl_hist={}, completion_tokens=None)
 
 
-def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
-    judge = Judge(Terms("p", expect=["goodput >= 90%"], slo={"itl_p99": 0.05}))
-    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.fold(end(folded=True, gaps_ns=180 * MS))
-    [found] = judge.verdict().to_json()["expectations"]
+@pytest.mark.parametrize(
+    ("row", "slo", "why"),
+    [
+        (end(), {}, ""),
+        (end(folded=True, gaps_ns=180 * MS), {"itl_p99": 0.05}, "without their gaps"),
+        (WITHOUT_TIMES, {"ttft": 0.1}, "no answer had"),
+        (WITHOUT_TIMES, {"tpot": 0.1}, "no answer had"),
+        (WITHOUT_TIMES, {"itl_max": 0.1, "e2e": 5.0}, "no answer had"),
+    ],
+    ids=["no limits", "gaps of single answers are lost", "no TTFT", "no TPOT", "no gaps"],
+)
+def test_goodput_is_unknown_where_a_limit_or_its_figure_is_missing(row: Row, slo: dict[str, float], why: str) -> None:
+    [found] = verdict_of([row], ["goodput >= 90%"], slo)["expectations"]
     assert found["verdict"] == "unknown"
-    assert "without their gaps" in found["actual"]
+    assert why in found["actual"]
 
 
-@pytest.mark.parametrize("limits_s", [{"ttft": 0.1}, {"tpot": 0.1}, {"itl_max": 0.1, "e2e": 5.0}])
-def test_goodput_is_unknown_where_no_answer_has_the_figure(limits_s: dict[str, float]) -> None:
-    judge = Judge(Terms("p", expect=["goodput >= 90%"], slo=limits_s))
-    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.fold(end(first_token_ns=None, itl_hist={}, completion_tokens=None))
-    [found] = judge.verdict().to_json()["expectations"]
-    assert found["verdict"] == "unknown"
-    assert "no answer had" in found["actual"]
-
-
-def judged(expect: list[str], late: dict[str, Any], *, of_40: int = 10) -> list[Any]:
-    """Expectations of 40 requests; `late` changes the times of `of_40` of them, the others have a TTFT of 0.5 s."""
-    judge = Judge(Terms("p", expect=expect, slo={"ttft": 0.6}))
-    for n in range(40):
-        judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
-        judge.fold(end(id=f"r{n}", **(late if n < of_40 else {})))
-    found: list[Any] = judge.verdict().to_json()["expectations"]
+def late_verdict(late: dict[str, Any]) -> list[Row]:
+    """Expectations of 40 requests; `late` changes the times of 10 of them, the others have a TTFT of 0.5 s."""
+    found: list[Row] = verdict_of((end(**(late if n < 10 else {})) for n in range(40)), EXPECT, {"ttft": 0.6})[
+        "expectations"
+    ]
     return found
 
 
@@ -148,7 +145,7 @@ EXPECT = ["goodput >= 90%", "text.goodput >= 90%", "ttft_p90 <= 600ms", "e2e_p90
 
 
 def test_limits_that_only_our_own_client_broke_are_unknown() -> None:
-    found = judged(EXPECT, {"due_ns": 7 * S})  # sent 3 s late
+    found = late_verdict({"due_ns": 7 * S})  # sent 3 s late
     assert [e["verdict"] for e in found] == ["unknown"] * 4 + ["pass"]
     assert found[0]["actual"] == (
         "75.00%, 30 of 40 requests that had to succeed, but our own client sent late: 100.00% without its delay"
@@ -165,4 +162,4 @@ def test_limits_that_only_our_own_client_broke_are_unknown() -> None:
     ],
 )
 def test_limits_that_the_server_broke_fail_though_our_own_client_sent_late(late: dict[str, Any]) -> None:
-    assert [e["verdict"] for e in judged(EXPECT, late)] == ["fail"] * 4 + ["pass"]
+    assert [e["verdict"] for e in late_verdict(late)] == ["fail"] * 4 + ["pass"]

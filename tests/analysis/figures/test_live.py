@@ -1,4 +1,5 @@
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from loadchaos.analysis.failure import Failure, evidence
@@ -42,7 +43,7 @@ def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
     assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
 
 
-def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Any) -> None:
+def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Path) -> None:
     one = figures_of(make_run(tmp_path / "one"))
     three = figures_of(make_run(tmp_path / "three", workers=3))
     assert one.figures.requests.begun == three.figures.requests.begun

@@ -27,8 +27,7 @@ def test_incident_has_the_readings_of_the_minute_before(history: History) -> Non
 
 
 def test_incident_has_readings_of_a_hung_server(history: History) -> None:
-    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    history.begin().work(5).send(3)
+    history.processes(engine="R").begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
     history.in_flight = 3
     history.stall(30)

@@ -11,8 +11,6 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import Oracle
 from tests.rows import S
 
-Ask = Callable[..., dict[str, Any]]
-
 
 class Questions:
     """Feeds questions to one oracle; `calibrated` asks the reference prompts first."""
@@ -52,8 +50,11 @@ class Questions:
         return found
 
 
+MakeQuestions = Callable[[type[Oracle]], Questions]
+
+
 @pytest.fixture
-def questions() -> Callable[[type[Oracle]], Questions]:
+def questions() -> MakeQuestions:
     def make(kind: type[Oracle]) -> Questions:
         return Questions(kind())
 

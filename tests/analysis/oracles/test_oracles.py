@@ -13,11 +13,12 @@ from loadchaos.analysis.oracles.keyed import KeyedOracle
 from loadchaos.analysis.oracles.prefix_ladder import PrefixLadderOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
+from tests.analysis.oracles.conftest import MakeQuestions, Questions
 
 RIGHT = "a b c d e f g h"
 
 
-def keyed(server: Any, *, exact: bool = True) -> Any:
+def keyed(server: Questions, *, exact: bool = True) -> Any:
     server.calibrate()
     server.oracle.fold(
         {"row": "learned", "at_ns": 1, "kind": "copy", "used": True, "exact": exact, "asked": 6, "right": 6, "why": ""}
@@ -36,12 +37,12 @@ def test_oracles_are_detectors_and_describe_themselves() -> None:
 # --- keyed ---------------------------------------------------------------------------------------------------------------
 
 
-def again(server: Any, text: str, times: int = 2, **more: Any) -> None:
+def again(server: Questions, text: str, times: int = 2, **more: Any) -> None:
     for _ in range(times):
         server.ask(text, part="probes", expected=RIGHT, role="again", group=7, **more)
 
 
-def test_keyed_reports_an_answer_that_is_right_when_asked_again(questions: Any) -> None:
+def test_keyed_reports_an_answer_that_is_right_when_asked_again(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     server.ask("a b c e f g h", part="probes", expected=RIGHT, group=7)
     assert server.found() == []
@@ -52,7 +53,7 @@ def test_keyed_reports_an_answer_that_is_right_when_asked_again(questions: Any) 
     assert "margin 4.00, numerical noise of this server at most 0.10" in failure.wrong[0].summary
 
 
-def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: Any) -> None:
+def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: MakeQuestions) -> None:
     for exact in (True, False):
         server = keyed(questions(KeyedOracle), exact=exact)
         server.ask(f"{RIGHT} h", part="probes", expected=RIGHT, group=7, gaps=[4.0] * 9)
@@ -61,7 +62,7 @@ def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: A
 
 
 @pytest.mark.parametrize("case", ["near tie", "wrong again", "answers differ", "cut off", "error"])
-def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(questions: Any, case: str) -> None:
+def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(questions: MakeQuestions, case: str) -> None:
     server = keyed(questions(KeyedOracle))
     gaps = [4.0, 4.0, 4.0, 0.05, *[4.0] * 4]
     first = {"error": "x", "status": 500} if case == "error" else {"finish": "abort"} if case == "cut off" else {}
@@ -74,7 +75,7 @@ def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(questions: A
     assert server.found() == []
 
 
-def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(questions: Any) -> None:
+def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     server.ask("a b x", part="probes", expected=RIGHT, group=7)
     again(server, "a b x")
@@ -83,7 +84,7 @@ def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(quest
     assert [f.id for f in server.found()] == ["wrong_answer"]
 
 
-def test_keyed_names_the_words_of_another_question(questions: Any) -> None:
+def test_keyed_names_the_words_of_another_question(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     server.ask("q r s t", part="probes", expected="q r s t", prompt="copy q r s t")
     server.ask("q r s t", part="probes", expected=RIGHT, prompt=f"copy {RIGHT}", group=7)
@@ -91,7 +92,7 @@ def test_keyed_names_the_words_of_another_question(questions: Any) -> None:
     assert (failure.id, failure.wrong[0].summary) == ("answer_of_another_request", "it has the words of question 10")
 
 
-def test_keyed_without_logprobs_needs_three_wrong_answers(questions: Any) -> None:
+def test_keyed_without_logprobs_needs_three_wrong_answers(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     for n in (1, 2, 3):
         server.ask("a x", part="probes", expected=RIGHT, group=7, gaps=None)
@@ -100,7 +101,7 @@ def test_keyed_without_logprobs_needs_three_wrong_answers(questions: Any) -> Non
     assert server.check().verdict == "unknown"
 
 
-def kept(server: Any, *, anew: str = RIGHT, times: int = 2, gaps: Any = 4.0, last: str = "a b x") -> None:
+def kept(server: Questions, *, anew: str = RIGHT, times: int = 2, gaps: Any = 4.0, last: str = "a b x") -> None:
     """A question that stays wrong: in turns from the cache and without it."""
     server.ask("a b x", part="probes", expected=RIGHT, group=7, gaps=gaps)
     again(server, "a b x", gaps=gaps)
@@ -110,7 +111,7 @@ def kept(server: Any, *, anew: str = RIGHT, times: int = 2, gaps: Any = 4.0, las
         again(server, "a b x" if n < times - 1 else last, 1, when="after", gaps=gaps)
 
 
-def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(questions: Any) -> None:
+def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     kept(server)
     (failure,) = server.found()
@@ -120,7 +121,7 @@ def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(que
 
 
 @pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself", "no logprobs"])
-def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: Any, case: str) -> None:
+def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: MakeQuestions, case: str) -> None:
     server = keyed(questions(KeyedOracle))
     cases: dict[str, dict[str, Any]] = {
         "wrong without the cache": {"anew": "a b x"}, "once": {"times": 1}, "near tie": {"gaps": 0.05},
@@ -134,7 +135,7 @@ def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: Any
 
 @pytest.mark.parametrize(("before", "wrong", "found"), [(0, 12, 1), (0, 11, 0), (50, 11, 1), (50, 1, 0), (50, 0, 0)])
 def test_keyed_reports_new_questions_that_the_server_answered_right_before(
-    questions: Any, before: int, wrong: int, found: int
+    questions: MakeQuestions, before: int, wrong: int, found: int
 ) -> None:
     server = keyed(questions(KeyedOracle))
     for n in range(before):
@@ -147,7 +148,7 @@ def test_keyed_reports_new_questions_that_the_server_answered_right_before(
 
 @pytest.mark.parametrize(("wrong", "found"), [(30, 1), (16, 0)])
 def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(
-    questions: Any, wrong: int, found: int
+    questions: MakeQuestions, wrong: int, found: int
 ) -> None:
     server = keyed(questions(KeyedOracle))
     for n in range(40):
@@ -160,7 +161,7 @@ def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(
         assert "0 of 12 after it; 30 of 40 were wrong under load" in failures[0].wrong[0].summary
 
 
-def asked_after_load(server: Any, *, wrong: int, failed: int, asked: int = 12) -> Any:
+def asked_after_load(server: Questions, *, wrong: int, failed: int, asked: int = 12) -> Any:
     """50 right answers and one that stays wrong, then new questions, of which the last ones fail; gives the check."""
     for n in range(50):
         server.ask(RIGHT, part="probes", expected=RIGHT, group=100 + n)
@@ -168,14 +169,16 @@ def asked_after_load(server: Any, *, wrong: int, failed: int, asked: int = 12) -
     again(server, "a b x")
     again(server, "a b x", 1, when="after")
     for n in range(asked):
-        more = {"status": 0, "error": "timeout"} if n >= asked - failed else {}
+        more: dict[str, Any] = {"status": 0, "error": "timeout"} if n >= asked - failed else {}
         text = "a b x" if n < wrong else RIGHT
         server.ask(text, part="probes", expected=RIGHT, role="new", group=200 + n, when="after", **more)
     return next(f for f in server.oracle.finish() if not isinstance(f, str))
 
 
 @pytest.mark.parametrize(("wrong", "failed", "found"), [(11, 1, 1), (6, 6, 1), (0, 1, 0)])
-def test_keyed_judges_the_new_questions_that_were_answered(questions: Any, wrong: int, failed: int, found: int) -> None:
+def test_keyed_judges_the_new_questions_that_were_answered(
+    questions: MakeQuestions, wrong: int, failed: int, found: int
+) -> None:
     server = keyed(questions(KeyedOracle))
     check = asked_after_load(server, wrong=wrong, failed=failed)
     assert [f.id for f in server.found()] == ["wrong_answer"] * found
@@ -183,7 +186,7 @@ def test_keyed_judges_the_new_questions_that_were_answered(questions: Any, wrong
 
 
 @pytest.mark.parametrize(("failed", "asked"), [(12, 12), (11, 12), (0, 11), (0, 0)])
-def test_keyed_without_enough_new_answers_is_unknown(questions: Any, failed: int, asked: int) -> None:
+def test_keyed_without_enough_new_answers_is_unknown(questions: MakeQuestions, failed: int, asked: int) -> None:
     server = keyed(questions(KeyedOracle))
     check = asked_after_load(server, wrong=0, failed=failed, asked=asked)
     assert server.found() == []
@@ -191,7 +194,7 @@ def test_keyed_without_enough_new_answers_is_unknown(questions: Any, failed: int
     assert f"{asked - failed} of 12 new questions were answered after the load" in check.actual
 
 
-def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(questions: Any) -> None:
+def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     for n in range(3):
         server.ask("a b x", part="probes", expected=RIGHT, group=n)
@@ -199,7 +202,7 @@ def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(questions
     assert "copy: unknown if 3 wrong are the model's own mistakes" in server.check().actual
 
 
-def test_keyed_check_has_the_accuracy_of_each_kind(questions: Any) -> None:
+def test_keyed_check_has_the_accuracy_of_each_kind(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     assert server.check().verdict == "unknown"
     for n in range(20):
@@ -219,7 +222,7 @@ PAIRS: list[tuple[Any, str, str, str]] = [
 
 @pytest.mark.parametrize(("oracle", "first", "second", "failure_id"), PAIRS)
 def test_pair_that_differs_beyond_numerics_is_reported(
-    questions: Any, oracle: Any, first: str, second: str, failure_id: str
+    questions: MakeQuestions, oracle: Any, first: str, second: str, failure_id: str
 ) -> None:
     server = questions(oracle)
     server.calibrate()
@@ -229,7 +232,7 @@ def test_pair_that_differs_beyond_numerics_is_reported(
     assert (failure.id, failure.wrong[0].expected, failure.wrong[0].first_difference) == (failure_id, RIGHT, 4)
 
 
-def test_pair_whose_first_answer_is_known_to_be_wrong_does_not_blame_the_second(questions: Any) -> None:
+def test_pair_whose_first_answer_is_known_to_be_wrong_does_not_blame_the_second(questions: MakeQuestions) -> None:
     """A load garbles the cold answer too: the warm one, which is right, does not make the cache guilty."""
     server = questions(ColdWarmOracle)
     server.calibrate()
@@ -245,7 +248,7 @@ def test_pair_whose_first_answer_is_known_to_be_wrong_does_not_blame_the_second(
 @pytest.mark.parametrize(("oracle", "first", "second", "failure_id"), PAIRS)
 @pytest.mark.parametrize("case", ["equal", "near tie", "cut off", "no logprobs", "other group"])
 def test_pair_of_a_healthy_server_is_not_reported(
-    questions: Any, oracle: Any, first: str, second: str, failure_id: str, case: str
+    questions: MakeQuestions, oracle: Any, first: str, second: str, failure_id: str, case: str
 ) -> None:
     server = questions(oracle)
     server.calibrate()
@@ -261,17 +264,17 @@ def test_pair_of_a_healthy_server_is_not_reported(
         assert server.check().verdict == ("unknown" if case == "no logprobs" else "pass")
 
 
-def test_streamed_reports_text_that_its_own_tokens_do_not_make(questions: Any) -> None:
+def test_streamed_reports_text_that_its_own_tokens_do_not_make(questions: MakeQuestions) -> None:
     server = questions(StreamedOracle)
     server.calibrate()
-    tokens, gaps = {"tokens": list("abcdefgh")}, [4.0] * 8
-    server.ask("abcdefgh", part="streamed", role="whole", group=3, gaps=gaps, **tokens)
-    server.ask("abcefgh", part="streamed", role="streamed", group=3, gaps=gaps, **tokens)
+    tokens: dict[str, Any] = {"gaps": [4.0] * 8, "tokens": list("abcdefgh")}
+    server.ask("abcdefgh", part="streamed", role="whole", group=3, **tokens)
+    server.ask("abcefgh", part="streamed", role="streamed", group=3, **tokens)
     (failure,) = server.found()
     assert failure.wrong[0].summary == "its text is not that of its own tokens"
 
 
-def test_streamed_is_off_where_idle_pairs_differ(questions: Any) -> None:
+def test_streamed_is_off_where_idle_pairs_differ(questions: MakeQuestions) -> None:
     server = questions(StreamedOracle)
     server.calibrate()
     for when in ("idle", "load"):
@@ -295,7 +298,7 @@ def test_streamed_is_off_where_idle_pairs_differ(questions: Any) -> None:
     ids=["cut within a character", "its token begins with a blank", "a word less", "no character cut", "not cut off"],
 )
 def test_streamed_without_logprobs_ignores_a_character_that_max_tokens_cut(
-    questions: Any, streamed: str, whole: str, finish: str, equal: bool
+    questions: MakeQuestions, streamed: str, whole: str, finish: str, equal: bool
 ) -> None:
     server = questions(StreamedOracle)
     for role, text in (("streamed", streamed), ("whole", whole)):
@@ -304,7 +307,7 @@ def test_streamed_without_logprobs_ignores_a_character_that_max_tokens_cut(
     assert server.check().verdict == ("pass" if equal else "unknown")
 
 
-def test_streamed_stays_on_where_an_idle_pair_differs_in_a_cut_character(questions: Any) -> None:
+def test_streamed_stays_on_where_an_idle_pair_differs_in_a_cut_character(questions: MakeQuestions) -> None:
     server = questions(StreamedOracle)
     for when, tail in (("idle", "\ufffd"), ("load", "")):
         server.ask("a b c", part="streamed", role="streamed", group=3, when=when, finish="length", gaps=None)
@@ -312,14 +315,14 @@ def test_streamed_stays_on_where_an_idle_pair_differs_in_a_cut_character(questio
     assert server.check().verdict == "pass"
 
 
-def test_cold_warm_counts_proved_hits(questions: Any) -> None:
+def test_cold_warm_counts_proved_hits(questions: MakeQuestions) -> None:
     server = questions(ColdWarmOracle)
     server.ask(RIGHT, part="cold_warm", role="cold", group=3, cached_tokens=0)
     server.ask(RIGHT, part="cold_warm", role="warm", group=3, cached_tokens=32)
     assert server.check().actual == "1 pairs (1 proved to be cache hits), 0 differ, 0 near ties"
 
 
-def test_alone_vs_load_reports_a_changed_answer_with_the_idle_one(questions: Any) -> None:
+def test_alone_vs_load_reports_a_changed_answer_with_the_idle_one(questions: MakeQuestions) -> None:
     server = questions(AloneVsLoadOracle)
     server.calibrate(text=" ".join(f"t{i}" for i in range(60)))
     server.ask("t0 t1 x", part="reference", prompt="r1")
@@ -329,7 +332,7 @@ def test_alone_vs_load_reports_a_changed_answer_with_the_idle_one(questions: Any
     assert server.check().verdict == "pass"
 
 
-def test_alone_vs_load_without_logprobs_compares_texts(questions: Any) -> None:
+def test_alone_vs_load_without_logprobs_compares_texts(questions: MakeQuestions) -> None:
     server = questions(AloneVsLoadOracle)
     server.calibrate(text="one two three four", gaps=False)
     for text in ("one two three", "one two three four", "one two three five", "one two four"):
@@ -341,7 +344,7 @@ def test_alone_vs_load_without_logprobs_compares_texts(questions: Any) -> None:
 # --- images --------------------------------------------------------------------------------------------------------------
 
 
-def pictures(server: Any, *, moved: float = 0.02, gaps: bool = True, last: float = 4.0) -> Any:
+def pictures(server: Questions, *, moved: float = 0.02, gaps: bool = True, last: float = 4.0) -> Any:
     server.calibrate(gaps=gaps)
     for number in ("473", "918", "205"):
         for role, shift in (("same", 0.0), ("neighbour", moved)):
@@ -350,7 +353,7 @@ def pictures(server: Any, *, moved: float = 0.02, gaps: bool = True, last: float
     return server
 
 
-def test_images_report_the_answer_about_another_image(questions: Any) -> None:
+def test_images_report_the_answer_about_another_image(questions: MakeQuestions) -> None:
     server = pictures(questions(ImageCanariesOracle))
     server.ask("it is 918", part="images", kind="473", role="neighbour", expected="473")
     (failure,) = server.found()
@@ -364,7 +367,7 @@ def test_images_report_the_answer_about_another_image(questions: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ["equal", "near tie", "moved by a pixel", "cut off", "unknown picture"])
-def test_images_of_a_healthy_server_are_not_reported(questions: Any, case: str) -> None:
+def test_images_of_a_healthy_server_are_not_reported(questions: MakeQuestions, case: str) -> None:
     moved, gap = 1.5 if case == "moved by a pixel" else 0.02, {"near tie": 0.05, "moved by a pixel": 5.0}.get(case, 4.0)
     server = pictures(questions(ImageCanariesOracle), moved=moved, last=gap)
     server.ask(
@@ -375,7 +378,7 @@ def test_images_of_a_healthy_server_are_not_reported(questions: Any, case: str) 
     assert server.found() == []
 
 
-def test_images_without_logprobs_need_three_answers_about_other_images(questions: Any) -> None:
+def test_images_without_logprobs_need_three_answers_about_other_images(questions: MakeQuestions) -> None:
     server = pictures(questions(ImageCanariesOracle), gaps=False)
     for n in (1, 2, 3):
         server.ask("it is 918", part="images", kind="473", role="same", gaps=None)
@@ -386,7 +389,7 @@ def test_images_without_logprobs_need_three_answers_about_other_images(questions
 # --- adapters ------------------------------------------------------------------------------------------------------------
 
 
-def adapters(server: Any, *, gaps: bool = True, **idle: str) -> Any:
+def adapters(server: Questions, *, gaps: bool = True, **idle: str) -> Any:
     server.calibrate(gaps=gaps)
     for model, text in (idle or {"base": "to be or not", "alpha": "to see or not", "beta": "so we go on"}).items():
         server.ask(text, part="adapters", prompt="s1", model=model, when="idle", gaps=4.0 if gaps else None)
@@ -403,7 +406,7 @@ def adapters(server: Any, *, gaps: bool = True, **idle: str) -> Any:
     ],
 )  # fmt: skip
 def test_adapters_report_the_answer_of_another_model(
-    questions: Any, model: str, text: str, found: str, of: str | None
+    questions: MakeQuestions, model: str, text: str, found: str, of: str | None
 ) -> None:
     server = adapters(questions(AdaptersOracle))
     server.ask(text, part="adapters", prompt="s1", model=model)
@@ -413,7 +416,7 @@ def test_adapters_report_the_answer_of_another_model(
 
 
 @pytest.mark.parametrize("case", ["equal", "near tie", "cut off", "model not asked", "other prompt"])
-def test_adapters_of_a_healthy_server_are_not_reported(questions: Any, case: str) -> None:
+def test_adapters_of_a_healthy_server_are_not_reported(questions: MakeQuestions, case: str) -> None:
     server = adapters(questions(AdaptersOracle))
     if case == "near tie":
         server.ask("near tie", part="adapters", prompt="s2", model="alpha", when="idle", gaps=0.05)
@@ -426,7 +429,7 @@ def test_adapters_of_a_healthy_server_are_not_reported(questions: Any, case: str
     assert server.found() == []
 
 
-def test_adapters_that_answer_like_the_base_model_leave_the_check_unknown(questions: Any) -> None:
+def test_adapters_that_answer_like_the_base_model_leave_the_check_unknown(questions: MakeQuestions) -> None:
     server = adapters(questions(AdaptersOracle), base="to be", alpha="to be")
     server.ask("to be", part="adapters", prompt="s1", model="alpha")
     assert server.check().verdict == "unknown"
@@ -436,7 +439,7 @@ def test_adapters_that_answer_like_the_base_model_leave_the_check_unknown(questi
     assert server.check().verdict == "pass"
 
 
-def test_adapters_without_logprobs_need_three_answers_of_another_model(questions: Any) -> None:
+def test_adapters_without_logprobs_need_three_answers_of_another_model(questions: MakeQuestions) -> None:
     server = adapters(questions(AdaptersOracle), gaps=False)
     for n in (1, 2, 3):
         server.ask("to be or not", part="adapters", prompt="s1", model="alpha", gaps=None)
@@ -447,7 +450,7 @@ def test_adapters_without_logprobs_need_three_answers_of_another_model(questions
 # --- prefix ladder -------------------------------------------------------------------------------------------------------
 
 
-def rung(server: Any, role: str, text: str = RIGHT, tokens: int = 80, **more: Any) -> None:
+def rung(server: Questions, role: str, text: str = RIGHT, tokens: int = 80, **more: Any) -> None:
     given = {"kind": "80 tokens", "prompt_tokens": tokens, "cached_tokens": 0 if role == "cold" else 64, **more}
     server.ask(text, part="prefix_ladder", role=role, group=3, **given)
 
@@ -455,7 +458,9 @@ def rung(server: Any, role: str, text: str = RIGHT, tokens: int = 80, **more: An
 @pytest.mark.parametrize(
     ("role", "found"), [("warm", "cache_changes_answer"), ("after_aborts", "aborts_change_answer")]
 )
-def test_ladder_reports_an_answer_that_differs_from_the_cold_one(questions: Any, role: str, found: str) -> None:
+def test_ladder_reports_an_answer_that_differs_from_the_cold_one(
+    questions: MakeQuestions, role: str, found: str
+) -> None:
     server = questions(PrefixLadderOracle)
     server.calibrate()
     rung(server, "cold")
@@ -465,7 +470,7 @@ def test_ladder_reports_an_answer_that_differs_from_the_cold_one(questions: Any,
     assert failure.wrong[0].summary.startswith("a prompt of 80 tokens; token 2, margin 4.00")
 
 
-def test_ladder_of_a_healthy_server_passes_with_its_lengths_and_hits(questions: Any) -> None:
+def test_ladder_of_a_healthy_server_passes_with_its_lengths_and_hits(questions: MakeQuestions) -> None:
     server = questions(PrefixLadderOracle)
     server.calibrate()
     for role in ("cold", "warm", "after_aborts"):
@@ -478,7 +483,7 @@ def test_ladder_of_a_healthy_server_passes_with_its_lengths_and_hits(questions: 
 
 
 @pytest.mark.parametrize("case", ["no logprobs", "other lengths"])
-def test_ladder_that_proves_nothing_is_unknown(questions: Any, case: str) -> None:
+def test_ladder_that_proves_nothing_is_unknown(questions: MakeQuestions, case: str) -> None:
     server = questions(PrefixLadderOracle)
     server.calibrate()
     gaps, tokens = (None, 80) if case == "no logprobs" else (4.0, 81)
@@ -497,7 +502,7 @@ UNSTEADY = {
 
 
 @pytest.mark.parametrize("oracle", [o for o in ORACLES if o is not KeyedOracle])
-def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Any, oracle: Any) -> None:
+def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: MakeQuestions, oracle: Any) -> None:
     server = questions(oracle)
     server.oracle.fold(UNSTEADY)
     server.calibrate()
@@ -510,7 +515,7 @@ def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Any,
     assert questions(oracle).oracle.finish() == []
 
 
-def test_keyed_goes_on_where_idle_answers_disagree(questions: Any) -> None:
+def test_keyed_goes_on_where_idle_answers_disagree(questions: MakeQuestions) -> None:
     server = keyed(questions(KeyedOracle))
     server.oracle.fold(UNSTEADY)
     server.ask("a b x", part="probes", expected=RIGHT, group=7)

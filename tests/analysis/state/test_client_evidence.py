@@ -35,7 +35,7 @@ def gateway(world: World) -> Any:
     return world.idle(1)
 
 
-def test_frozen_server_behind_a_gateway_hangs_after_ten_seconds(gateway: Any) -> None:
+def test_frozen_server_behind_a_gateway_hangs_after_ten_seconds(gateway: World) -> None:
     gateway.serve(15, in_flight=6).stall(12).serve(5)
     found = states(gateway)
     assert [s["to"] for s in found] == ["healthy", "degraded", "hung", "healthy"]
@@ -44,21 +44,21 @@ def test_frozen_server_behind_a_gateway_hangs_after_ten_seconds(gateway: Any) ->
     assert "3 or more streams silent" in hung["signs"][1]
 
 
-def test_frozen_server_that_streams_fast_hangs_after_five_seconds(gateway: Any) -> None:
+def test_frozen_server_that_streams_fast_hangs_after_five_seconds(gateway: World) -> None:
     hung = next(s for s in states(gateway.serve(45, in_flight=6).stall(7)) if s["to"] == "hung")
     assert 4.5 * S <= hung["at_ns"] - hung["since_ns"] <= 6 * S
 
 
-def test_frozen_server_with_two_requests_needs_the_longer_limit(gateway: Any) -> None:
+def test_frozen_server_with_two_requests_needs_the_longer_limit(gateway: World) -> None:
     assert "hung" not in path(gateway.serve(45, in_flight=2).stall(30))
 
 
-def test_frozen_server_that_never_streamed_needs_the_longer_limit(gateway: Any) -> None:
+def test_frozen_server_that_never_streamed_needs_the_longer_limit(gateway: World) -> None:
     gateway.in_flight = 6
     assert "hung" not in path(gateway.stall(30))
 
 
-def test_frozen_server_with_long_gaps_of_its_own_needs_three_of_them(gateway: Any) -> None:
+def test_frozen_server_with_long_gaps_of_its_own_needs_three_of_them(gateway: World) -> None:
     gateway.serve(10, in_flight=6)
     for _ in range(3):
         gateway.stall(8).serve(2, in_flight=6)
@@ -76,7 +76,7 @@ def test_server_that_answers_itself_may_compile(world: World) -> None:
     assert "hung" not in path(world.serve(45, in_flight=6).stall(20), known_server=True)
 
 
-def test_rate_limited_requests_are_neither_a_hang_nor_an_outage(gateway: Any) -> None:
+def test_rate_limited_requests_are_neither_a_hang_nor_an_outage(gateway: World) -> None:
     fail(gateway.serve(45, in_flight=6), 90, outcome="shed", status=429)
     assert path(gateway) == ["healthy"]
 
@@ -92,7 +92,7 @@ def test_rate_limited_requests_are_neither_a_hang_nor_an_outage(gateway: Any) ->
     ],
     ids=["502", "503", "500", "reset", "refused"],
 )
-def test_outage_is_told_when_every_request_fails_for_three_seconds(gateway: Any, row: Any) -> None:
+def test_outage_is_told_when_every_request_fails_for_three_seconds(gateway: World, row: Any) -> None:
     fail(gateway.serve(10), 8, **row)
     found = states(gateway.serve(5))
     assert [s["to"] for s in found] == ["healthy", "unreachable", "healthy"]
@@ -100,18 +100,18 @@ def test_outage_is_told_when_every_request_fails_for_three_seconds(gateway: Any,
     assert found[1]["signs"][0].startswith("every request fails for 3.")
 
 
-def test_outage_needs_three_seconds_of_failures(gateway: Any) -> None:
+def test_outage_needs_three_seconds_of_failures(gateway: World) -> None:
     assert path(fail(gateway.serve(10), 2.5).serve(10)) == ["healthy"]
 
 
-def test_outage_needs_every_request_to_fail(gateway: Any) -> None:
+def test_outage_needs_every_request_to_fail(gateway: World) -> None:
     gateway.serve(10)
     for _ in range(10):
         fail(gateway, 1).serve(0.5)
     assert path(gateway) == ["healthy"]
 
 
-def test_dead_server_is_not_back_because_its_gateway_is_healthy(gateway: Any) -> None:
+def test_dead_server_is_not_back_because_its_gateway_is_healthy(gateway: World) -> None:
     gateway.serve(5)
     gateway.add("end", outcome="http_error", status=500, error="EngineCore encountered an issue.", expect=["ok"])
     fail(gateway, 15).idle(30)
@@ -126,7 +126,7 @@ def test_dead_server_is_not_back_while_every_request_fails(world: World) -> None
     assert path(world, known_server=True)[-1] == "dead"
 
 
-def test_outage_is_none_while_a_request_of_before_waits(gateway: Any) -> None:
+def test_outage_is_none_while_a_request_of_before_waits(gateway: World) -> None:
     gateway.serve(5, in_flight=6).stall(1)
     assert not {"unreachable"} & set(path(fail(gateway, 5, pending=True, outcome="reset", status=None)))
 
@@ -136,7 +136,7 @@ def test_outage_is_none_of_errors_that_a_healthy_server_gives(world: World) -> N
     assert path(fail(world, 8, status=500), known_server=True) == ["healthy"]
 
 
-def test_outage_is_none_of_our_own_lack_of_ports(gateway: Any) -> None:
+def test_outage_is_none_of_our_own_lack_of_ports(gateway: World) -> None:
     gateway.serve(10).idle(1)
     row: dict[str, Any] = {
         "outcome": "connect_error",
@@ -146,7 +146,7 @@ def test_outage_is_none_of_our_own_lack_of_ports(gateway: Any) -> None:
     assert path(fail(gateway, 8, **row)) == ["healthy"]
 
 
-def test_outage_of_our_own_network_attack_is_none(gateway: Any) -> None:
+def test_outage_of_our_own_network_attack_is_none(gateway: World) -> None:
     gateway.serve(10).idle(1)
     gateway.add("attack", attack="reset_peer", n=1, what="begin", replica="server", effects=["reset", "connect_error"])
     assert path(fail(gateway, 8, outcome="reset", status=None)) == ["healthy"]

@@ -50,8 +50,7 @@ def test_engine_hang_is_an_incident_of_its_own(history: History) -> None:
     rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     for row in rows:
         history.rows.append({**row, "at_ns": history.now, "since_ns": history.now})
-    history.work(30).end()
-    verdict = history.verdict()
+    verdict = history.work(30).end().verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("alive_but_hung", "hang")]
     assert verdict["incidents"][0]["replica"] == "server engine 1"
     assert [s["state"] for s in verdict["states"] if s["engine"] is None and s["state"] in ("hung", "dead")] == []

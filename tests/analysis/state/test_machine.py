@@ -29,8 +29,7 @@ def test_state_is_healthy_when_health_answers(world: World) -> None:
 
 
 def test_state_is_starting_while_a_new_server_refuses(world: World) -> None:
-    world.close().run(20)
-    world.open().run(1)
+    world.close().run(20).open().run(1)
     assert path(watch(world)) == ["healthy"]
 
 
@@ -47,19 +46,13 @@ def test_state_is_dead_within_a_second_of_a_closed_listener(world: World) -> Non
 
 
 def test_state_is_not_dead_after_one_refused_probe(world: World) -> None:
-    world.serve(5)
-    world.add(
-        "probe", replica="server", what="tcp", ok=False, status=None, error="[Errno 111] Connection refused", body=None
-    )
-    world.serve(5)
+    world.serve(5).refuse_probe().serve(5)
     assert "dead" not in path(watch(world))
 
 
 def test_state_of_an_idle_server_is_not_dead_after_one_refused_probe(world: World) -> None:
     """No token could disprove it: the next probe does."""
-    world.serve(5).idle(3)
-    world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
-    world.idle(5)
+    world.serve(5).idle(3).refuse_probe().idle(5)
     assert "dead" not in path(watch(world))
 
 
@@ -79,29 +72,21 @@ def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: World) 
 
 
 def test_state_is_dead_at_once_without_an_engine_core(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(3)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
+    world.processes(engine="R").serve(3).lose_process()
     rows = watch(world)
     assert path(rows) == ["healthy", "dead"]
     assert "VLLM::EngineCore" in rows[-1]["signs"][0]
 
 
 def test_state_stays_dead_on_health_200_without_an_engine(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(3)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="MPEngine")
+    world.processes(engine="R").serve(3).lose_process(name="MPEngine")
     del world.pids[11]
     world.stall(60)
     assert path(watch(world))[-1] == "dead"
 
 
 def test_state_is_dead_on_the_exit_of_a_launched_process(world: World) -> None:
-    world.add("launch", what="start", replica="server", pid=5, command=["vllm"])
-    world.serve(3)
-    world.add(
-        "launch", what="exit", replica="server", pid=5, code=0, signal=None, reason="exited with code 0", asked=False
-    )
+    world.launch(pid=5).serve(3).exit(0, pid=5)
     rows = watch(world, launched=True)
     assert path(rows)[-1] == "dead"
     assert rows[-1]["signs"] == ["process ended: exited with code 0"]
@@ -122,28 +107,19 @@ def test_state_is_terminated_after_our_own_sigterm(world: World) -> None:
 
 
 def test_state_after_a_death_is_restarting_then_healthy(world: World) -> None:
-    world.serve(3)
-    world.close().run(10)
-    world.open().serve(5)
+    world.serve(3).close().run(10).open().serve(5)
     rows = watch(world)
     assert path(rows) == ["healthy", "dying", "dead", "restarting", "healthy"]
     assert "restarted: process start time moved by 100.0 s" in rows[-1]["signs"]
 
 
 def test_state_of_a_returning_process_says_it_is_the_same(world: World) -> None:
-    world.serve(3)
-    world.close().run(3)
-    world.open(restarted=False).serve(5)
+    world.serve(3).close().run(3).open(restarted=False).serve(5)
     assert "the same process as before" in watch(world)[-1]["signs"]
 
 
 def test_state_of_a_relaunched_server_counts_no_second_death(world: World) -> None:
-    world.serve(3)
-    world.close().add("launch", what="exit", replica="server", pid=5, code=1, signal=None, reason="exited with code 1")
-    world.run(2)
-    world.add("launch", what="start", replica="server", pid=6, command=["vllm"])
-    world.run(30)
-    world.open().serve(3)
+    world.serve(3).close().exit(1, pid=5).run(2).launch(pid=6).run(30).open().serve(3)
     assert path(watch(world, launched=True)) == ["healthy", "dead", "restarting", "healthy"]
 
 
@@ -156,8 +132,7 @@ def test_state_is_degraded_after_five_seconds_without_progress(world: World) -> 
 
 
 def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(5)
+    world.processes(engine="R").serve(5)
     stopped = world.now
     world.pids[11] = ("engine_core", "T")
     world.stall(12)
@@ -167,8 +142,7 @@ def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: World) -> N
 
 
 def test_state_is_hung_with_a_stopped_api_server(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(5)
+    world.processes(engine="R").serve(5)
     world.pids[10] = ("api_server", "T")
     world.health = "timeout"
     world.stall(12)
@@ -176,8 +150,7 @@ def test_state_is_hung_with_a_stopped_api_server(world: World) -> None:
 
 
 def test_state_is_hung_within_ten_seconds_without_cpu_use(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(10)
+    world.processes().serve(10)
     stopped = world.now
     world.gauges_stale = True
     world.stall(12)
@@ -186,8 +159,7 @@ def test_state_is_hung_within_ten_seconds_without_cpu_use(world: World) -> None:
 
 
 def test_state_is_hung_once_the_api_server_is_idle_too(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(10)
+    world.processes().serve(10)
     stopped = world.now
     world.gauges_stale, world.running = True, 0.0
     world.stall(13)
@@ -197,8 +169,7 @@ def test_state_is_hung_once_the_api_server_is_idle_too(world: World) -> None:
 
 
 def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: World) -> None:
-    world.pids = {10: ("api_server", "R"), 11: ("engine_core", "S")}
-    world.serve(10)
+    world.processes(api_server="R").serve(10)
     world.gauges_stale, world.running = True, 0.0
     for _ in range(30):
         world.stall(1)
@@ -207,25 +178,19 @@ def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: World) 
 
 
 def test_state_is_not_hung_for_a_minute_while_the_engine_computes(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(10)
+    world.processes(engine="R").serve(10)
     world.tokens, world.metrics = 0, False
     world.run(45)  # a compile, a 128k prefill: CPU time grows, nothing else does
     assert path(watch(world))[-1] == "degraded"
 
 
 def test_state_without_pids_is_hung_after_a_minute(world: World) -> None:
-    world.serve(5)
-    world.stall(63)
-    world.serve(2)
+    world.serve(5).stall(63).serve(2)
     assert path(watch(world)) == ["healthy", "degraded", "hung", "healthy"]
 
 
 def test_state_hang_limit_grows_with_the_longest_healthy_gap(world: World) -> None:
-    world.serve(5)
-    world.stall(40)
-    world.serve(5)
-    world.stall(100)
+    world.serve(5).stall(40).serve(5).stall(100)
     assert "hung" not in path(watch(world))
     world.stall(40)
     assert "hung" in path(watch(world))
@@ -242,8 +207,7 @@ def test_state_is_not_hung_while_paused_by_our_attack(world: World) -> None:
 
 def test_state_is_hung_when_the_silence_began_before_a_pause(world: World) -> None:
     """vLLM 0.22.1: the engine spins after reset_mm_cache, the pause waits."""
-    world.serve(5)
-    world.stall(20)
+    world.serve(5).stall(20)
     world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
     world.stall(30)
     assert path(watch(world))[-1] == "degraded"
@@ -252,10 +216,7 @@ def test_state_is_hung_when_the_silence_began_before_a_pause(world: World) -> No
 
 
 def test_state_is_unreachable_behind_a_partition(world: World) -> None:
-    world.serve(5)
-    world.tcp = world.health = "timeout"
-    world.stall(20)
-    world.open(restarted=False).serve(5)
+    world.serve(5).part().stall(20).open(restarted=False).serve(5)
     rows = watch(world)
     assert "dead" not in path(rows)
     assert "unreachable" in path(rows)
@@ -264,10 +225,7 @@ def test_state_is_unreachable_behind_a_partition(world: World) -> None:
 
 
 def test_state_shows_a_restart_behind_a_partition(world: World) -> None:
-    world.serve(5)
-    world.tcp = world.health = "timeout"
-    world.stall(20)
-    world.open().serve(5)
+    world.serve(5).part().stall(20).open().serve(5)
     assert any("restarted: process start time moved" in r["signs"][0] for r in watch(world))
 
 
@@ -291,8 +249,7 @@ def test_state_of_one_death_among_several_servers_is_no_restart(world: World) ->
     for i in range(6):
         world.start_time = 1_700_000_000.0 + (i % 2) * 1000
         world.serve(2)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name="EngineCore")
-    world.stall(1)
+    world.lose_process(state="Z", name="EngineCore").stall(1)
     world.start_time = 1_700_000_000.0
     world.serve(5)
     rows = watch(world)
@@ -317,15 +274,13 @@ def test_state_is_dying_when_answers_say_the_engine_is_dead(world: World) -> Non
 
 
 def test_state_of_a_dead_engine_with_health_200_becomes_dead(world: World) -> None:
-    world.serve(3)
-    world.add("end", outcome="http_error", error="EngineCore encountered an issue.")
+    world.serve(3).add("end", outcome="http_error", error="EngineCore encountered an issue.")
     world.stall(12)
     assert path(watch(world)) == ["healthy", "dying", "dead"]
 
 
 def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: World) -> None:
-    world.serve(3)
-    world.add("failure", severity="engine_death", id="x", title="RuntimeError: something")
+    world.serve(3).add("failure", severity="engine_death", id="x", title="RuntimeError: something")
     world.serve(5)
     assert path(watch(world)) == ["healthy", "dying", "healthy"]
 
@@ -343,8 +298,7 @@ def test_state_stall_is_not_shortened_by_a_metrics_page(world: World) -> None:
 def test_state_is_not_hung_after_we_were_asleep(world: World) -> None:
     world.serve(5)
     world.now += 300 * S  # SIGSTOP of our own, a suspended laptop
-    world.stall(3)
-    world.serve(3)
+    world.stall(3).serve(3)
     assert path(watch(world)) == ["healthy"]
 
 
@@ -361,10 +315,9 @@ def test_state_is_hung_when_health_reports_a_stuck_scheduler(world: World) -> No
 
 
 def test_state_ignores_rows_of_other_replicas(world: World) -> None:
-    world.serve(2)
-    world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
+    world.serve(2).refuse_probe(replica="b")
     world.now += 100 * MS
-    world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
+    world.refuse_probe(replica="b")
     assert path(watch(world)) == ["healthy"]
 
 
@@ -389,16 +342,14 @@ def test_state_shows_several_servers_when_counters_alternate(world: World) -> No
 
 def test_restart_without_a_start_time_is_seen_beside_one_refused_probe(world: World) -> None:
     world.tells_start_time = False
-    world.serve(20)
-    world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
+    world.serve(20).refuse_probe()
     world.generated = 5.0
     world.serve(20)
     assert [to for to in path(watch(world)) if to != "dying"] == ["healthy", "healthy", "restarting", "healthy"]
 
 
 def test_restart_is_not_forgotten_while_the_server_hangs(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(20)
+    world.processes().serve(20)
     world.start_time += 500
     world.run(1).stall(20).serve(12)
     assert path(watch(world))[-2:] == ["restarting", "healthy"]
@@ -426,8 +377,7 @@ def test_restart_is_unsettled_until_a_page_of_after_the_load(world: World) -> No
 
 
 def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(5)
+    world.processes(engine="R").serve(5)
     for seconds in (4.5, 6.5, 5.0, 7.0, 4.5) * 4:
         world.stall(seconds).serve(3)
     rows = watch(world.serve(25))
@@ -446,8 +396,7 @@ def test_state_is_healthy_ten_seconds_after_a_single_stall(world: World) -> None
 
 @pytest.mark.parametrize("api_server_works", [True, False])
 def test_hang_of_an_idle_engine_with_work_is_told_after_eight_seconds(world: World, api_server_works: bool) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(10)
+    world.processes().serve(10)
     stopped = world.now
     for _ in range(12):
         world.stall(1)

@@ -9,27 +9,23 @@ def states(world: World) -> list[str]:
 
 
 def test_state_of_a_starved_engine_is_not_idle(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}  # R without CPU: others have it
+    world.processes(engine="R")  # R without CPU: others have it
     world.serve(10)
     world.gauges_stale = True
     assert states(world.stall(40)) == ["healthy", "degraded"]
 
 
 def test_state_of_a_hung_server_that_we_stop_is_not_dead(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(10)
+    world.processes().serve(10)
     world.gauges_stale = True
-    world.stall(20)
-    world.add("launch", what="kill", replica="server", reason="it hung", asked=True)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
+    world.stall(20).add("launch", what="kill", replica="server", reason="it hung", asked=True)
+    world.lose_process()
     world.pids = {}
     assert states(world.close().run(2)) == ["healthy", "degraded", "hung", "terminated"]
 
 
 def test_state_stays_dead_when_we_stop_what_is_left(world: World) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
-    world.serve(10)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
+    world.processes().serve(10).lose_process()
     world.pids = {}
     world.close().run(1)
     world.add("launch", what="exit", replica="server", pid=10, signal=15, reason="was killed by signal 15", asked=True)
@@ -39,12 +35,7 @@ def test_state_stays_dead_when_we_stop_what_is_left(world: World) -> None:
 def test_state_of_a_death_right_after_a_restart_stands(world: World) -> None:
     """A page from before the death has the start time of the dead server."""
     world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
-    world.serve(3)
-    world.close().run(1)
-    world.add(
-        "launch", what="exit", replica="server", pid=1, code=0, signal=None, reason="exited with code 0", asked=False
-    )
-    world.add("launch", what="start", replica="server", pid=3, command=[])
+    world.serve(3).close().run(1).exit(0, pid=1).launch(pid=3)
     world.pids = {3: ("api_server", "S"), 4: ("engine_core", "S")}
     world.metrics = False
     world.open().serve(0.6)
@@ -53,9 +44,5 @@ def test_state_of_a_death_right_after_a_restart_stands(world: World) -> None:
     world.health, world.metrics = 503, True
     world.stall(1)
     world.add("log", source="server.log", file="server.log", line=1, text="INFO:     Shutting down")
-    world.close()
-    world.add(
-        "launch", what="exit", replica="server", pid=3, code=0, signal=None, reason="exited with code 0", asked=False
-    )
-    world.run(1)
+    world.close().exit(0, pid=3).run(1)
     assert states(world) == ["healthy", "dying", "dead", "restarting", "healthy", "dead"]

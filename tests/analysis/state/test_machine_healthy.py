@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
 from tests.rows import S
 
 NEVER = {"dead", "hung", "terminated"}
 
 
-def saturate(w: Any, rng: random.Random) -> None:
+def saturate(w: World, rng: random.Random) -> None:
     w.serve(rng.uniform(5, 20), in_flight=rng.randint(1, 500))
 
 
-def rest(w: Any, rng: random.Random) -> None:
+def rest(w: World, rng: random.Random) -> None:
     w.idle(rng.uniform(1, 15))
 
 
-def compile_first_request(w: Any, rng: random.Random) -> None:
+def compile_first_request(w: World, rng: random.Random) -> None:
     """A helper compiles for 15 s: CPU use, no tokens, counters stand still."""
     w.in_flight, w.tokens = rng.randint(1, 50), 0
     generated = w.generated
@@ -31,7 +32,7 @@ def compile_first_request(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def prefill_128k(w: Any, rng: random.Random) -> None:
+def prefill_128k(w: World, rng: random.Random) -> None:
     """A long prefill: 40 s without a token or a counter."""
     compile_first_request(w, rng)
     w.in_flight, w.tokens, w.working = 1, 0, True
@@ -42,7 +43,7 @@ def prefill_128k(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def stale_gauges(w: Any, rng: random.Random) -> None:
+def stale_gauges(w: World, rng: random.Random) -> None:
     """LMDeploy refreshes gauges every 10 s: they lag behind."""
     w.serve(3)
     w.gauges_stale = True
@@ -50,49 +51,39 @@ def stale_gauges(w: Any, rng: random.Random) -> None:
     w.gauges_stale = False
 
 
-def partition(w: Any, rng: random.Random) -> None:
+def partition(w: World, rng: random.Random) -> None:
     w.in_flight = rng.choice([0, 0, 5, 80])
-    w.tcp = w.health = "timeout"
-    w.stall(rng.uniform(1, 90))
-    w.open(restarted=False)
-    w.serve(3)
+    w.part().stall(rng.uniform(1, 90)).open(restarted=False).serve(3)
 
 
-def late_health(w: Any, rng: random.Random) -> None:
+def late_health(w: World, rng: random.Random) -> None:
     w.health = "timeout"
     w.serve(rng.uniform(1, 15), in_flight=300)
     w.health = 200
 
 
-def gateway_says_503(w: Any, rng: random.Random) -> None:
+def gateway_says_503(w: World, rng: random.Random) -> None:
     w.health, w.body = 503, "<html><h1>503 Service Temporarily Unavailable</h1></html>"
     w.serve(rng.uniform(1, 5))
     w.health, w.body = 200, None
 
 
-def one_refusal(w: Any, rng: random.Random) -> None:
-    w.serve(1)
-    w.add(
-        "probe", replica="server", what=rng.choice(["tcp", "health"]), ok=False, status=None, error="refused", body=None
-    )
-    w.serve(1)
+def one_refusal(w: World, rng: random.Random) -> None:
+    w.serve(1).refuse_probe(rng.choice(["tcp", "health"])).serve(1)
 
 
-def drains_its_listener(w: Any, rng: random.Random) -> None:
+def drains_its_listener(w: World, rng: random.Random) -> None:
     w.tcp = w.health = "refused"
-    w.serve(rng.uniform(0.5, 5))
-    w.open(restarted=False)
-    w.serve(1)
+    w.serve(rng.uniform(0.5, 5)).open(restarted=False).serve(1)
 
 
-def we_sleep(w: Any, rng: random.Random) -> None:
+def we_sleep(w: World, rng: random.Random) -> None:
     w.serve(1)
     w.now += round(rng.uniform(6, 600) * S)
-    w.stall(rng.uniform(0, 3))
-    w.serve(1)
+    w.stall(rng.uniform(0, 3)).serve(1)
 
 
-def rollout_behind_a_service(w: Any, rng: random.Random) -> None:
+def rollout_behind_a_service(w: World, rng: random.Random) -> None:
     old = w.start_time
     for _ in range(rng.randint(3, 10)):
         w.start_time = rng.choice([old, old + 3600])
@@ -101,13 +92,13 @@ def rollout_behind_a_service(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def scrape_fails(w: Any, rng: random.Random) -> None:
+def scrape_fails(w: World, rng: random.Random) -> None:
     w.metrics = False
     w.serve(rng.uniform(2, 20))
     w.metrics = True
 
 
-def pause_attack(w: Any, rng: random.Random) -> None:
+def pause_attack(w: World, rng: random.Random) -> None:
     n = rng.randint(1, 10**9)
     w.add(
         "attack", attack="pause", n=n, what="begin", replica="server", effects=["alive_but_hung", "stalled", "timeout"]
@@ -118,21 +109,11 @@ def pause_attack(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def worker_of_a_pool_ends(w: Any, rng: random.Random) -> None:
-    w.serve(1)
-    w.add(
-        "process",
-        replica="server",
-        pid=rng.randint(100, 10**6),
-        role="other",
-        what="gone",
-        state="",
-        name="pt_main_thread",
-    )
-    w.serve(1)
+def worker_of_a_pool_ends(w: World, rng: random.Random) -> None:
+    w.serve(1).lose_process(rng.randint(100, 10**6), "other", name="pt_main_thread").serve(1)
 
 
-def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
+def compile_pool_while_engine_waits(w: World, rng: random.Random) -> None:
     """The engine core waits without CPU use while its compiler works."""
     if not w.pids:
         return
@@ -143,12 +124,12 @@ def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
     for _ in range(rng.randint(10, 25)):
         w.cpu[pid] = w.cpu.get(pid, 0.0) + 0.9
         w.run(1)
-    w.add("process", replica="server", pid=pid, role="other", what="gone", state="", name="cc1plus")
+    w.lose_process(pid, "other", name="cc1plus")
     del w.pids[pid], w.cpu[pid]
     w.serve(2)
 
 
-def canary_beside_nothing(w: Any, rng: random.Random) -> None:
+def canary_beside_nothing(w: World, rng: random.Random) -> None:
     """Only the canary asks, and its first answer compiles for a while."""
     w.idle(1)
     for n in range(rng.randint(2, 6)):
@@ -162,7 +143,7 @@ def canary_beside_nothing(w: Any, rng: random.Random) -> None:
         w.idle(rng.uniform(1, 5))
 
 
-def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
+def api_server_prepares_a_long_prompt(w: World, rng: random.Random) -> None:
     """The API server tokenises and decodes images before the engine works."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 3, 0, False, True, 0.0
@@ -173,17 +154,16 @@ def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def starved(w: Any, rng: random.Random) -> None:
+def starved(w: World, rng: random.Random) -> None:
     """Other processes hold the CPU: the engine is ready (R) and waits."""
     before = dict(w.pids)
     w.pids = {pid: (role, "R" if role == "engine_core" else state) for pid, (role, state) in before.items()}
-    w.serve(2)
-    w.stall(rng.uniform(2, 30))
+    w.serve(2).stall(rng.uniform(2, 30))
     w.pids = before
     w.serve(2)
 
 
-def waits_for_an_image(w: Any, rng: random.Random) -> None:
+def waits_for_an_image(w: World, rng: random.Random) -> None:
     """The API server fetches an image from a slow host; nothing computes."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 1, 0, False, True, 0.0
@@ -192,7 +172,7 @@ def waits_for_an_image(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
+def log_quotes_a_crash(w: World, rng: random.Random) -> None:
     """A prompt about a crash is in the log while single requests fail."""
     w.serve(1, in_flight=rng.randint(1, 4))
     w.add("heard", replica="server", what="dead", text="prompt: 'why does EngineDeadError come up?'")
@@ -202,7 +182,7 @@ def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
     w.serve(1)
 
 
-def prefill_of_many(w: Any, rng: random.Random) -> None:
+def prefill_of_many(w: World, rng: random.Random) -> None:
     """Several long prompts at once: no token for half a minute, though others had streamed fast before."""
     w.in_flight, w.tokens, w.working = rng.randint(3, 8), 0, True
     seconds = rng.uniform(5, 30)
@@ -215,7 +195,7 @@ def prefill_of_many(w: Any, rng: random.Random) -> None:
     w.serve(3)
 
 
-def preempts(w: Any, rng: random.Random) -> None:
+def preempts(w: World, rng: random.Random) -> None:
     """The KV cache is full: a few requests get tokens, most wait to be computed again."""
     w.in_flight, w.working = rng.randint(10, 60), True
     for _ in range(rng.randint(3, 8)):
@@ -226,7 +206,7 @@ def preempts(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
-def slow_at_low_concurrency(w: Any, rng: random.Random) -> None:
+def slow_at_low_concurrency(w: World, rng: random.Random) -> None:
     """One or two requests on a slow machine: seconds between tokens, and many seconds before the first."""
     for _ in range(rng.randint(2, 5)):
         w.in_flight, w.tokens, w.working = rng.randint(1, 2), 0, True
@@ -239,13 +219,12 @@ def slow_at_low_concurrency(w: Any, rng: random.Random) -> None:
     w.serve(1)
 
 
-def some_requests_fail(w: Any, rng: random.Random) -> None:
+def some_requests_fail(w: World, rng: random.Random) -> None:
     """Every image gets 500, a reset or 429, and nothing else is sent for a while; the server is well."""
     w.in_flight, w.tokens, w.working, w.answers_at_once = rng.randint(1, 4), 0, False, True
     for _ in range(rng.randint(10, 90)):
         row = rng.choice([{"outcome": "http_error", "status": 500}, {"outcome": "shed", "status": 429}])
-        w.add("end", error="boom", expect=["ok"], sent_ns=w.now, **row)
-        w.run(rng.uniform(0.05, 0.3))
+        w.add("end", error="boom", expect=["ok"], sent_ns=w.now, **row).run(rng.uniform(0.05, 0.3))
     w.answers_at_once = False
     w.serve(2)
 
@@ -281,11 +260,15 @@ def called_ill_behind_gateway(make_world: Callable[[], Any], seed: int) -> str |
     events = [rng.choice(BEHIND_A_GATEWAY) for _ in range(rng.randint(2, 6))]
     for event in events:
         event(world, rng)
-    machine = StateMachine("server", known_server=False)
-    for row in world.rows:
-        for state in machine.feed(row):
-            if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
-                return f"seed {seed}: slow {slow}, {[e.__name__ for e in events]}: {state}"
+    ill = illness(StateMachine("server", known_server=False), world)
+    return f"seed {seed}: slow {slow}, {[e.__name__ for e in events]}: {ill}" if ill else None
+
+
+def illness(machine: StateMachine, world: World) -> Any:
+    """The first false state of a healthy server."""
+    for state in (state for row in world.rows for state in machine.feed(row)):
+        if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
+            return state
     return None
 
 
@@ -303,13 +286,8 @@ def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
         events.append(event.__name__)
         event(world, rng)
     machine = StateMachine("server", launched=rng.random() < 0.5)
-    for row in world.rows:
-        for state in machine.feed(row):
-            if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
-                return f"seed {seed}: {events}: {state}"
-    if machine.state not in ("healthy", "degraded"):
-        return f"seed {seed}: {events}: ends {machine.state}"
-    return None
+    ill = illness(machine, world) or (machine.state not in ("healthy", "degraded") and machine.state)
+    return f"seed {seed}: {events}: {ill}" if ill else None
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.__name__)
@@ -326,21 +304,16 @@ def test_state_of_a_healthy_server_is_never_dead_or_hung(event: Any, make_world:
         assert not any(s.get("outage") for s in states), f"seed {seed}: {states}"
 
 
-def test_state_of_two_hundred_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
-    assert [bad for seed in range(200) if (bad := called_ill(make_world, seed))] == []
+SLOWLY = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def test_state_behind_a_gateway_of_a_hundred_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
-    assert [bad for seed in range(100) if (bad := called_ill_behind_gateway(make_world, seed))] == []
+@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(1000, 11_000), marks=SLOWLY)], ids=len)
+def test_state_of_random_healthy_histories_is_healthy(make_world: Callable[[], Any], seeds: range) -> None:
+    assert [bad for seed in seeds if (bad := called_ill(make_world, seed))] == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_state_behind_a_gateway_of_two_thousand_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
-    assert [bad for seed in range(1000, 3000) if (bad := called_ill_behind_gateway(make_world, seed))] == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_state_of_ten_thousand_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
-    assert [bad for seed in range(1000, 11_000) if (bad := called_ill(make_world, seed))] == []
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(1000, 3000), marks=SLOWLY)], ids=len)
+def test_state_behind_a_gateway_of_random_healthy_histories_is_healthy(
+    make_world: Callable[[], Any], seeds: range
+) -> None:
+    assert [bad for seed in seeds if (bad := called_ill_behind_gateway(make_world, seed))] == []

@@ -9,20 +9,18 @@ from tests.rows import MS, S
 
 def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
     """A launched server whose log, engine core, listener and process end."""
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.add("heard", replica="server", what="listening", text="")
-    world.serve(3)
+    world.processes(engine="R").add("heard", replica="server", what="listening", text="").serve(3)
     for what, text in words:
         world.add("heard", replica="server", what=what, text=text)
     world.now += round(gap_s * S)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name="EngineCore")
+    world.lose_process(state="Z", name="EngineCore")
     world.pids = {10: ("api_server", "S")}
     return world.close().run(1)
 
 
 def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: World) -> None:
     told_to_end(world, ("ending", "INFO: Shutting down"))
-    world.add("launch", what="exit", replica="server", code=0, signal=None, reason="exited with code 0", asked=False)
+    world.exit(0)
     rows = watch(world, launched=True)
     assert path(rows) == ["healthy", "terminated"]
     assert "the log says: INFO: Shutting down" in row_to(rows, "terminated")["signs"]
@@ -94,9 +92,7 @@ def test_state_ignores_a_death_marker_alone(world: World) -> None:
     ],
 )
 def test_sign_of_a_lost_process_names_its_program_without_folders(world: World, title: str, shown: str) -> None:
-    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
-    world.serve(3)
-    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name=title)
+    world.processes(engine="R").serve(3).lose_process(state="Z", name=title)
     world.pids = {10: ("api_server", "S")}
     signs = row_to(watch(world.close().run(1)), "dead")["signs"]
     assert f"process {shown} (pid 11, engine_core) is gone" in signs

@@ -11,8 +11,8 @@ import pytest
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.analysis.state.prefill_time import LearnedTime
 from tests.analysis.conftest import World
+from tests.rows import MS, S
 
-S, MS = 1_000_000_000, 1_000_000
 SLOWEST_PROMPT_S = 40.0
 LONGEST_SILENCE_S = 55.0  # a longer one is a hang, whatever the reason
 
@@ -232,14 +232,12 @@ def called_hung(seed: int) -> str | None:
     return f"seed {seed}: {server!r}: {found}" if found else None
 
 
-def test_prefill_of_thirty_random_servers_is_no_hang() -> None:
-    assert [bad for seed in range(30) if (bad := called_hung(seed))] == []
+MANY = pytest.param(range(1000, 2000), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_prefill_of_a_thousand_random_servers_is_no_hang() -> None:
-    assert [bad for seed in range(1000, 2000) if (bad := called_hung(seed))] == []
+@pytest.mark.parametrize("seeds", [range(30), MANY], ids=len)
+def test_prefill_of_random_servers_is_no_hang(seeds: range) -> None:
+    assert [bad for seed in seeds if (bad := called_hung(seed))] == []
 
 
 def test_learned_time_is_fixed_until_twelve_first_tokens() -> None:

@@ -10,7 +10,7 @@ from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict import model
 from loadchaos.analysis.verdict.model import KnownIssue, Verdict
 from loadchaos.core import resources
-from tests.analysis.conftest import SCHEMA
+from tests.analysis.conftest import SCHEMA, History
 
 NOTHING = Verdict.from_json(None)
 
@@ -26,10 +26,8 @@ def test_missing_verdict_is_unknown_and_fits_the_schema() -> None:
     jsonschema.validate(replace(NOTHING, failure_counts=counts).to_json(), SCHEMA)
 
 
-def test_verdict_of_a_run_is_read_back_whole(history: Any) -> None:
-    ids = history.begin().work(10).send(3)
-    history.serve(0.2).log(history.MISS).die(ids).idle(3).end()
-    written = history.verdict()
+def test_verdict_of_a_run_is_read_back_whole(history: History) -> None:
+    written = history.begin().work(10).miss().idle(3).end().verdict()
     read = Verdict.from_json(written)
     assert read.to_json() == written
     assert list(read.to_json()) == list(written)

@@ -3,13 +3,10 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.figures.requests import RequestStats
-from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import REPLACED, Row, Terms
-from tests.rows import folded
-
-S = 1_000_000_000
+from tests.rows import S, folded
 
 
 def check_of(
@@ -25,29 +22,15 @@ def verdict_of(name: str, *rows: Row, **more: Any) -> str | None:
     return None if check is None else check.verdict
 
 
-def verdict_of_the_log(*, lines: int) -> str:
-    log = RunHealth()
-    log.fold({"row": "run", "what": "begin", "at_ns": 1, "server_logs": ["/var/log/vllm.log"]})
-    for n in range(lines):
-        log.fold({"row": "log", "at_ns": 2 + n, "file": "watch/logs/server.log", "line": n + 1, "text": "INFO"})
-    episodes: list[Incident] = []
-    checks = log.checks(Terms(profile="x"), RequestStats(), 0, episodes, 0)
-    (found,) = [c for c in checks if c.name == "server_log"]
-    return found.verdict
-
-
-def test_server_log_check_passes_with_lines() -> None:
-    assert verdict_of_the_log(lines=3) == "pass"
-
-
-def test_server_log_check_without_lines_is_unknown() -> None:
-    assert verdict_of_the_log(lines=0) == "unknown"
-
-
-def test_server_log_check_is_left_out_without_a_log() -> None:
-    log = RunHealth()
-    log.fold({"row": "run", "what": "begin", "at_ns": 1, "server_logs": []})
-    assert not [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
+@pytest.mark.parametrize(
+    ("logs", "lines", "verdict"),
+    [(["/var/log/vllm.log"], 3, "pass"), (["/var/log/vllm.log"], 0, "unknown"), ([], 0, None)],
+    ids=["lines", "no line", "no log"],
+)
+def test_server_log_check_needs_lines_where_there_is_a_log(logs: list[str], lines: int, verdict: str | None) -> None:
+    log: Row = {"row": "log", "file": "watch/logs/server.log", "text": "INFO"}
+    rows = [{**log, "at_ns": 2 + n, "line": n + 1} for n in range(lines)]
+    assert verdict_of("server_log", {"row": "run", "what": "begin", "at_ns": 1, "server_logs": logs}, *rows) == verdict
 
 
 @pytest.mark.parametrize(
@@ -66,10 +49,8 @@ def test_server_log_check_is_left_out_without_a_log() -> None:
 )
 def test_fitted_check_has_its_count_and_numbers_that_are_equal(fitted: list[str], actual: str) -> None:
     rows = ({"row": "begin", "at_ns": n, "traffic": "t", "fitted": text} for n, text in enumerate(fitted))
-    (check,) = [
-        c for c in folded(RunHealth(), rows).checks(Terms(profile="x"), RequestStats(), 0, [], 0) if "fitted" in c.name
-    ]
-    assert (check.name, check.actual) == ("fitted t", actual)
+    check = check_of("fitted t", *rows)
+    assert check is not None and check.actual == actual
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,16 @@
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.campaigns.bisect.installs import InstallPlan, index_options, range_of, releases_between
-from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.run.ports import free_port
 from tests.campaigns.bisect.conftest import write_trace, write_wheel
+from tests.invoking import output_of
+from tests.warm_command import run_command
 
 INSTALL = "{venv}/bin/pip install fakellm=={version}"
 SIMULATOR = f"{sys.executable} -m loadchaos.simulator.server --dialect vllm --era 0.18"
@@ -35,9 +34,7 @@ RANGE = ("--install", INSTALL, "--launch", "{venv}/bin/serve")
 def test_bisect_mistakes_have_a_message(
     deadly_trace: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    done = CliRunner().invoke(main, ["bisect", str(deadly_trace), *options, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 2, done.output
-    assert message in done.output
+    assert message in output_of("bisect", deadly_trace, *options, "--out", tmp_path / "out", code=2)
 
 
 @pytest.fixture
@@ -84,11 +81,6 @@ def test_index_options_of_an_install_command() -> None:
     assert index_options(install) == ["--pre", "-i", "https://a/simple", "--extra-index-url=https://b"]
 
 
-def bisected(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "loadchaos", "bisect", *map(str, arguments)]
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
-
-
 def result(folder: Path) -> dict[str, Any]:
     return dict(json.loads(next(folder.glob("bisect-*/bisect/result.json")).read_text()))
 
@@ -108,7 +100,7 @@ def test_bisect_command_finds_needed_flags_and_remedies(deadly_trace: Path, tmp_
         "--out",
         "o",
     )
-    done = bisected(deadly_trace, *options, cwd=tmp_path)
+    done = run_command("bisect", deadly_trace, *options, cwd=tmp_path, limit_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NEEDED 2 of 3 flags; with these it fails 2 of 2" in done.stdout
     assert "CURED with --flag max-model-len=8192: 0 of 9" in done.stdout
@@ -123,7 +115,7 @@ def test_bisect_command_finds_needed_flags_and_remedies(deadly_trace: Path, tmp_
     ]
     readme = next((tmp_path / "o").glob("bisect-*/bisect/README.md")).read_text()
     assert "--defect near_max_oob --flag max_model_len=2048\n" in readme
-    again = bisected(deadly_trace, *options, "--resume", cwd=tmp_path)
+    again = run_command("bisect", deadly_trace, *options, "--resume", cwd=tmp_path, limit_s=900)
     assert again.returncode == 0
     assert again.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     assert not list((tmp_path / "o").glob("bisect-*-*/tries/0100"))
@@ -133,7 +125,7 @@ def test_bisect_command_finds_needed_flags_and_remedies(deadly_trace: Path, tmp_
 @pytest.mark.timeout(300)
 def test_bisect_command_of_a_server_that_never_starts(deadly_trace: Path, tmp_path: Path) -> None:
     launch = f"{SIMULATOR} --port {free_port()} --flag no_such_flag=1"
-    done = bisected(deadly_trace, "--flags", "--launch", launch, cwd=tmp_path)
+    done = run_command("bisect", deadly_trace, "--flags", "--launch", launch, cwd=tmp_path, limit_s=900)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "did not become healthy" in done.stderr
     assert "unknown flag" in done.stderr
@@ -144,7 +136,7 @@ def test_bisect_command_of_a_server_that_never_starts(deadly_trace: Path, tmp_pa
 def test_bisect_command_of_a_failure_that_does_not_come(tmp_path: Path) -> None:
     harmless = write_trace(tmp_path / "trace", 10)
     launch = f"{SIMULATOR} --port {free_port()} --defect near_max_oob --flag max_model_len=2048"
-    done = bisected(harmless, "--flags", "--launch", launch, "--budget", "150s", cwd=tmp_path)
+    done = run_command("bisect", harmless, "--flags", "--launch", launch, "--budget", "150s", cwd=tmp_path, limit_s=900)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("NOT REPRODUCED")
 
@@ -156,7 +148,7 @@ def test_bisect_command_finds_the_first_bad_and_good_release(deadly_trace: Path,
         f"{{venv}}/bin/python -m fakellm {sys.executable} --dialect vllm --port {free_port()} --flag max_model_len=2048"
     )
     options = ("--versions", "1.0..6.0", "--install", install_from(wheels), "--launch", serve, "--bad", "3.0")
-    done = bisected(deadly_trace, *options, "--venvs", "venvs", "--out", "o", cwd=tmp_path)
+    done = run_command("bisect", deadly_trace, *options, "--venvs", "venvs", "--out", "o", cwd=tmp_path, limit_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     found = result(tmp_path / "o")
     first_bad, first_good = found["first_bad"], found["first_good"]
@@ -177,6 +169,8 @@ def test_bisect_command_finds_the_first_bad_and_good_release(deadly_trace: Path,
             in done.stdout
         )
     installed = {file.stem: file.stat().st_mtime_ns for file in (tmp_path / "venvs").glob("*.installed")}
-    again = bisected(deadly_trace, *options, "--venvs", "venvs", "--out", "o", "--resume", cwd=tmp_path)
+    again = run_command(
+        "bisect", deadly_trace, *options, "--venvs", "venvs", "--out", "o", "--resume", cwd=tmp_path, limit_s=900
+    )
     assert again.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
     assert {file.stem: file.stat().st_mtime_ns for file in (tmp_path / "venvs").glob("*.installed")} == installed

@@ -11,8 +11,8 @@ from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch
 from loadchaos.campaigns.bisect.flag_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from tests.campaigns.states import state_in
+from tests.campaigns.traces import ONE_REQUEST
 
 Flags = tuple[tuple[str, ...], ...]
 ALL: Flags = (
@@ -22,8 +22,7 @@ ALL: Flags = (
 
 
 def whole(flags: Flags = ALL) -> Reduction:
-    trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
-    return Reduction(trace, ("serve",), flags)
+    return Reduction(ONE_REQUEST, ("serve",), flags)
 
 
 class Server:

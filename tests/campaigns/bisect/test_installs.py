@@ -92,18 +92,15 @@ def test_folder_of_somebody_else_is_left_alone(shell: Shell) -> None:
     assert (shell.folder / "1.0" / "theirs").exists()
 
 
-def test_release_that_is_being_installed_is_waited_for(shell: Shell) -> None:
-    async def both() -> list[str]:
-        shell.hold = asyncio.Event()
-        tasks = [asyncio.create_task(shell.installer().prepare("1.0")) for _ in range(2)]
-        for _ in range(1000):
-            if shell.lines and "waiting" in shell.lines[-1]:
-                break
-            await asyncio.sleep(0.01)
-        shell.hold.set()
-        return list(await asyncio.gather(*tasks))
-
-    assert asyncio.run(both()) == ["", ""]
+async def test_release_that_is_being_installed_is_waited_for(shell: Shell) -> None:
+    shell.hold = asyncio.Event()
+    tasks = [asyncio.create_task(shell.installer().prepare("1.0")) for _ in range(2)]
+    for _ in range(1000):
+        if shell.lines and "waiting" in shell.lines[-1]:
+            break
+        await asyncio.sleep(0.01)
+    shell.hold.set()
+    assert (list(await asyncio.gather(*tasks))) == ["", ""]
     assert len(shell.ran) == 2
     assert shell.lines[-1] == "1.0: another bisection installs it; waiting"
 
@@ -116,23 +113,20 @@ def test_failed_installation_is_not_kept(shell: Shell) -> None:
     assert prepared(shell.installer()) == ""
 
 
-def test_processes_of_an_install_command_hold_the_lock(tmp_path: Path) -> None:
+async def test_processes_of_an_install_command_hold_the_lock(tmp_path: Path) -> None:
     """An installation whose bisection was killed still writes into the release."""
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     other = os.open(tmp_path / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    async def hold() -> tuple[bool, bool]:
-        running = asyncio.create_task(installs._run(f"touch {tmp_path}/begun; read line < {tmp_path}/fifo", 2, lock))
-        for _ in range(1000):
-            if (tmp_path / "begun").exists():
-                break
-            await asyncio.sleep(0.01)
-        os.close(lock)  # as the death of the bisection does
-        during = installs._locked(other, fcntl.LOCK_EX)
-        await asyncio.to_thread((tmp_path / "fifo").write_text, "\n")
-        await running
-        return during, installs._locked(other, fcntl.LOCK_EX)
-
     os.mkfifo(tmp_path / "fifo")
-    assert asyncio.run(hold()) == (False, True)
+    running = asyncio.create_task(installs._run(f"touch {tmp_path}/begun; read line < {tmp_path}/fifo", 2, lock))
+    for _ in range(1000):
+        if (tmp_path / "begun").exists():
+            break
+        await asyncio.sleep(0.01)
+    os.close(lock)  # as the death of the bisection does
+    during = installs._locked(other, fcntl.LOCK_EX)
+    await asyncio.to_thread((tmp_path / "fifo").write_text, "\n")
+    await running
+    assert (during, installs._locked(other, fcntl.LOCK_EX)) == (False, True)

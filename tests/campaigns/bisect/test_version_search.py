@@ -11,8 +11,8 @@ from loadchaos.campaigns.bisect.version_search import VersionFindings, VersionSe
 from loadchaos.campaigns.bisect.version_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from tests.campaigns.states import state_in
+from tests.campaigns.traces import ONE_REQUEST
 
 VERSIONS = [f"0.{n}" for n in range(20)]
 
@@ -29,8 +29,7 @@ class Releases:
         self.decider: Decider
 
     def candidate(self, version: str) -> Reduction:
-        trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
-        return Reduction(trace, (f"/venvs/{version}/serve",), ())
+        return Reduction(ONE_REQUEST, (f"/venvs/{version}/serve",), ())
 
     async def prepare(self, version: str) -> str:
         return "it cannot be installed: no wheel" if version in self.broken else ""

@@ -1,7 +1,6 @@
 """Whole searches against a real embedded server: an answer, SIGKILL and --resume, a death."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
-from tests.simulator.conftest import Server
+from tests.embedded_server import EmbeddedServer
 from tests.waiting import until
+from tests.warm_command import outside_ci
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,19 +29,17 @@ slo: {ttft: 2s}
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[EmbeddedServer]:
     """Two requests at once: about 13 a second."""
     flags = {"quiet": True, "max_num_seqs": 2, "num_speculative_tokens": 0}
-    found = Server(command(SimulatorSpec("vllm", "0.32", (), flags), 0))
-    yield found
-    found.stop()
+    with EmbeddedServer.of(SimulatorSpec("vllm", "0.32", (), flags)) as found:
+        yield found
 
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     (tmp_path / "small.yaml").write_text(PROFILE)
-    env = {k: v for k, v in os.environ.items() if k != "CI"}
     argv = [sys.executable, "-m", "loadchaos", "capacity", *arguments]
-    return subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(argv, cwd=tmp_path, env=outside_ci(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def stored(tmp_path: Path) -> dict[str, Any]:
@@ -50,8 +47,8 @@ def stored(tmp_path: Path) -> dict[str, Any]:
     return json.loads(file.read_bytes()) if file is not None else {"steps": []}
 
 
-def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: Server) -> None:
-    options = ["--goal", "90%", "--tolerance", "30%", "--budget", "6m", "--target", f"http://127.0.0.1:{server.port}"]
+def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: EmbeddedServer) -> None:
+    options = ["--goal", "90%", "--tolerance", "30%", "--budget", "6m", "--target", server.url]
     process = start(tmp_path, "small.yaml", *options)
     until(lambda: stored(tmp_path)["steps"], "the first step", 120)
     process.send_signal(signal.SIGKILL)
@@ -71,8 +68,8 @@ def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: Se
     assert (folder / found["steps"][-1]["run"] / "report.html").is_file()
 
 
-def test_search_ends_with_the_incident_of_a_server_that_dies(tmp_path: Path, server: Server) -> None:
-    process = start(tmp_path, "small.yaml", "--target", f"http://127.0.0.1:{server.port}", "--budget", "6m")
+def test_search_ends_with_the_incident_of_a_server_that_dies(tmp_path: Path, server: EmbeddedServer) -> None:
+    process = start(tmp_path, "small.yaml", "--target", server.url, "--budget", "6m")
     until(lambda: next(tmp_path.glob("runs/capacity-*/steps/01/*/requests-0.jsonl"), None), "the first load", 120)
     time.sleep(3)
     server.process.kill()

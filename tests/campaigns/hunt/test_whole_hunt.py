@@ -1,36 +1,30 @@
 """Whole hunts on the embedded server, and mistakes that are told before anything is started."""
 
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.cli.hunt import hunt, newest_hunt
-from loadchaos.cli.main import main
 from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.redact import REDACTED
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.invoking import output_of
+from tests.waiting import until
 from tests.warm_command import run_command
 
 
 def launch(*defects: str, **flags: object) -> str:
     return shlex.join(command(SimulatorSpec("vllm", "0.18", defects, flags), free_port()))
-
-
-def hunting(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_command("hunt", *args, cwd=cwd, env=dict(os.environ))
 
 
 def folder_of(home: Path) -> Path:
@@ -63,9 +57,7 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
             (["--resume"], "--resume: runs has no hunt"),
         ]
         for args, message in mistakes:
-            done = CliRunner().invoke(main, ["hunt", *args])
-            assert done.exit_code == 2, args
-            assert message in done.output
+            assert message in output_of("hunt", *args, code=2)
     assert not (tmp_path / "runs").exists()
 
 
@@ -97,9 +89,7 @@ def test_resumed_hunt_has_the_options_of_the_stored_one(
     monkeypatch.setattr("loadchaos.cli.hunt.create_privately", lambda: None)
     (tmp_path / "genes.yaml").write_text("load: {users: [4]}\n")
     stored_hunt(tmp_path / "runs" / "hunt-1", **stored)
-    done = CliRunner().invoke(main, ["hunt", "--resume", *args])
-    assert done.exit_code == 2
-    assert message in done.output
+    assert message in output_of("hunt", "--resume", *args, code=2)
 
 
 def test_resumed_hunt_takes_options_that_were_not_typed() -> None:
@@ -126,7 +116,9 @@ def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:
         "load: {users: [2], requests: [4], form: [steady], questions: false}\nattacks: {admin: false}\n"
     )
     line = launch("near_max_oob", max_model_len=2048)
-    done = hunting("--launch", line, "--budget", "8s", "--findings", "1", "--genes", "genes.yaml", cwd=tmp_path)
+    done = run_command(
+        "hunt", "--launch", line, "--budget", "8s", "--findings", "1", "--genes", "genes.yaml", cwd=tmp_path
+    )
     assert done.returncode == 1, done.stderr
     folder = folder_of(tmp_path)
     found = json.loads((folder / "findings" / "01-index_oob_indexkernel" / "finding.json").read_text())
@@ -140,7 +132,9 @@ def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_hunt_without_hints_finds_replays_and_minimises(tmp_path: Path) -> None:
     line = launch("near_max_oob", max_model_len=4096)
-    done = hunting_for(tmp_path, "--launch", line, "--budget", "6m", "--findings", "1", "--seed", "3")
+    done = run_command(
+        "hunt", "--launch", line, "--budget", "6m", "--findings", "1", "--seed", "3", cwd=tmp_path, limit_s=900
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     folder = folder_of(tmp_path)
     found = json.loads(next((folder / "findings").glob("*/finding.json")).read_text())
@@ -154,7 +148,7 @@ def test_hunt_without_hints_finds_replays_and_minimises(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_hunt_on_a_healthy_server_finds_nothing(tmp_path: Path) -> None:
     line = launch(num_gpu_blocks=1024)  # long prompts, 64 at once, wait in it for longer than a client waits
-    done = hunting_for(tmp_path, "--launch", line, "--budget", "120s", "--parallel", "2")
+    done = run_command("hunt", "--launch", line, "--budget", "120s", "--parallel", "2", cwd=tmp_path, limit_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NOTHING FOUND" in done.stderr
     assert not (folder_of(tmp_path) / "findings").exists()
@@ -167,35 +161,17 @@ def test_killed_hunt_leaves_no_server_and_continues(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "loadchaos", "hunt", "--launch", line, "--budget", "90s"]
     with (tmp_path / "out").open("wb") as out:
         hunt = subprocess.Popen(argv, cwd=tmp_path, stdout=out, stderr=out)
-        deadline = time.monotonic() + 120
-        while b"workload 2 " not in (tmp_path / "out").read_bytes() and time.monotonic() < deadline:
-            time.sleep(0.2)
+        until(lambda: b"workload 2 " in (tmp_path / "out").read_bytes(), "the second workload", 120)
         hunt.send_signal(signal.SIGKILL)
         hunt.wait()
     journal = folder_of(tmp_path) / "workloads.jsonl"
     rows = len(journal.read_bytes().splitlines()) - 1
     assert rows >= 2
     port = line.partition("--port ")[2].split()[0]
-    deadline = time.monotonic() + 60
-    while any(port in p.cmdline() for p in psutil.process_iter() if _readable(p)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    done = hunting_for(tmp_path, "--resume", "--budget", "60s")
+    until(lambda: not any(port in (p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])), "no server")
+    done = run_command("hunt", "--resume", "--budget", "60s", cwd=tmp_path, limit_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"continuing after {rows} workloads" in done.stderr
     numbers = [json.loads(r)["n"] for r in journal.read_bytes().splitlines()[1:] if b'"row":"header"' not in r]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > rows
-
-
-def _readable(process: psutil.Process) -> bool:
-    try:
-        process.cmdline()
-    except psutil.Error:
-        return False
-    return True
-
-
-def hunting_for(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """A hunt in a process of its own, as it takes minutes."""
-    argv = [sys.executable, "-m", "loadchaos", "hunt", *args]
-    return subprocess.run(argv, cwd=home, capture_output=True, text=True, timeout=900, check=False)

@@ -1,23 +1,18 @@
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-
-def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "loadchaos", *map(str, arguments)]
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+from tests.warm_command import run_command
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_minimise_command_finds_one_request_and_its_flags(tmp_path: Path) -> None:
-    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=600)
     assert run.returncode == 1, run.stderr
     folder = next((tmp_path / "runs").glob("near_max_len-*"))
-    found = loadchaos("minimise", folder, "--out", "small", cwd=tmp_path)
+    found = run_command("minimise", folder, "--out", "small", cwd=tmp_path, limit_s=600)
     assert found.returncode == 0, found.stdout + found.stderr
     assert re.match(r"MINIMISED \d+ to 1 request, 7 to [45] flags; repro.py reproduces 3 of 3 ", found.stdout), (
         found.stdout
@@ -26,9 +21,9 @@ def test_minimise_command_finds_one_request_and_its_flags(tmp_path: Path) -> Non
     assert len((repro / "repro.py").read_text().splitlines()) <= 40
     assert "max_model_len=4096" in (repro / "README.md").read_text()
     assert "Reproduces in 3 of 3 runs of repro.py on a fresh server" in (repro / "README.md").read_text()
-    again = loadchaos("run", repro / "profile.yaml", "--no-live", "--out", "again", cwd=tmp_path)
+    again = run_command("run", repro / "profile.yaml", "--no-live", "--out", "again", cwd=tmp_path, limit_s=600)
     assert "index_oob_indexkernel" in again.stdout
-    resumed = loadchaos("minimise", folder, "--out", "small", "--resume", cwd=tmp_path)
+    resumed = run_command("minimise", folder, "--out", "small", "--resume", cwd=tmp_path, limit_s=600)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
 
 
@@ -43,12 +38,12 @@ def test_minimise_command_makes_a_script_of_a_wrong_answer(tmp_path: Path) -> No
         "  - {name: t, payload: {text: {tokens: 64..200}, structured: {json_schema: small}}, output: {max: 200}}\n"
         "load: [{users: 4, requests: 20}]\n"
     )
-    run = loadchaos("run", "schema.yaml", "--no-live", "--out", "runs", cwd=tmp_path)
+    run = run_command("run", "schema.yaml", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=600)
     assert run.returncode == 1, run.stderr
     folder = next((tmp_path / "runs").glob("schema-*"))
-    replayed = loadchaos("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path)
+    replayed = run_command("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path, limit_s=600)
     assert replayed.stdout.startswith("REPRODUCED 2 of 2"), replayed.stdout + replayed.stderr
-    found = loadchaos("minimise", folder, "--out", "small", cwd=tmp_path)
+    found = run_command("minimise", folder, "--out", "small", cwd=tmp_path, limit_s=600)
     assert found.returncode == 0, found.stdout + found.stderr
     assert re.match(r"MINIMISED \d+ to [12] requests?, .* repro.py reproduces [3-8] of [3-8] ", found.stdout), (
         found.stdout

@@ -1,8 +1,9 @@
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,18 @@ class Model:
     async def attempt(self, found: Reduction) -> bool | None:
         self.tries += 1
         return self.fails_with(found) and self.rng.random() < 1 - (1 - self.p) ** found.rounds
+
+
+def minimised(
+    attempt: Callable[[Reduction], Awaitable[bool | None]],
+    whole: Reduction | None = None,
+    levels: Any = LEVELS,
+    **more: Any,
+) -> Minimised:
+    """The smallest of 40 requests, or of another whole, that fails."""
+    found = asyncio.run(minimise(whole or candidate(40), Decider(attempt, None, lambda _: None, 60.0), levels, **more))
+    assert found is not None
+    return found
 
 
 def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minimised | None:
@@ -139,8 +152,7 @@ def test_minimiser_tries_the_likeliest_requests_first(needed: set[str], tries: i
         s.model_copy(update={"outcome": "reset" if n in in_flight else "ok"}) for n, s in enumerate(whole.trace.sends)
     )
     whole = replace(whole, trace=replace(whole.trace, sends=sends))
-    found = asyncio.run(minimise(whole, Decider(model.attempt, None, lambda _: None, 60.0), (), scripts=True))
-    assert found is not None
+    found = minimised(model.attempt, whole, (), scripts=True)
     assert needed <= {s.id for s in found.candidate.trace.sends}
     assert found.candidate.requests <= 11
     assert found.candidate.as_script
@@ -159,8 +171,7 @@ def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic(
     whole = candidate(320)
     kinds = tuple(s.model_copy(update={"traffic": f"t{n % 4}"}) for n, s in enumerate(whole.trace.sends))
     mixed = replace(whole, trace=replace(whole.trace, sends=kinds))
-    found = asyncio.run(minimise(mixed, Decider(attempt, None, lambda _: None, 60.0), OF_REQUESTS))
-    assert found is not None
+    found = minimised(attempt, mixed, OF_REQUESTS)
     assert found.candidate.requests == 2
     assert sent <= 5 * whole.requests  # the whole and its windows twice each, and small candidates
 
@@ -239,9 +250,7 @@ def test_candidate_that_cannot_be_tried_does_not_fail() -> None:
     async def attempt(found: Reduction) -> bool | None:
         return None if ("--c",) not in found.flags else True
 
-    found = asyncio.run(minimise(candidate(4), Decider(attempt, None, lambda _: None, 60.0), LEVELS))
-    assert found is not None
-    assert found.candidate.flags == (("--port",), ("--c",))
+    assert minimised(attempt, candidate(4)).candidate.flags == (("--port",), ("--c",))
 
 
 @pytest.mark.parametrize(

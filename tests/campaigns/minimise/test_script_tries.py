@@ -12,12 +12,14 @@ from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import SMALL, Decider
-from loadchaos.campaigns.minimise.minimiser import LUCKY, minimise
+from loadchaos.campaigns.minimise.minimiser import LUCKY
 from loadchaos.campaigns.minimise.script import CHECKS, ScriptFacts, _script, write
 from loadchaos.campaigns.minimise.validate import can_try, run_once, try_script
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.core.body_hash import store_body
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import TraceSend
+from tests.campaigns.minimise.test_minimiser import minimised
+from tests.campaigns.traces import trace_of
 
 REQUESTS = (("requests", reductions.single_requests),)
 OOM = ExpectedFailure("cuda_oom_runtime", severity="engine_death")
@@ -31,7 +33,7 @@ def candidate(requests: int, folder: Path | None = None, texts: Sequence[str] = 
         for t in texts or [""] * requests
     ]
     sends = tuple(TraceSend(id=f"r{i}", body=names[i], outcome="ok") for i in range(requests))
-    trace = RequestTrace(TraceHeader(event="trace", version=1), sends, folder=folder or Path())
+    trace = trace_of(folder or Path(), sends)
     return Reduction(trace, ("serve",), ())
 
 
@@ -65,8 +67,7 @@ def test_candidate_that_fails_only_in_a_replay_is_not_kept() -> None:
         needed = {"r3", "r17", "r39"} if found.as_script else {"r39"}
         return needed <= {s.id for s in found.trace.sends}
 
-    found = asyncio.run(minimise(candidate(40), Decider(attempt, None, lambda _: None, 60.0), REQUESTS, scripts=True))
-    assert found is not None
+    found = minimised(attempt, candidate(40), REQUESTS, scripts=True)
     assert found.candidate.as_script
     assert [s.id for s in found.candidate.trace.sends] == ["r3", "r17", "r39"]
 
@@ -75,8 +76,7 @@ def test_failure_that_no_script_shows_is_minimised_by_replays() -> None:
     async def attempt(found: Reduction) -> bool | None:
         return not found.as_script and "r39" in {s.id for s in found.trace.sends}
 
-    found = asyncio.run(minimise(candidate(40), Decider(attempt, None, lambda _: None, 60.0), REQUESTS, scripts=True))
-    assert found is not None
+    found = minimised(attempt, candidate(40), REQUESTS, scripts=True)
     assert not found.candidate.as_script
     assert found.candidate.requests == 1
 
@@ -121,7 +121,7 @@ def test_script_finds_answers_that_break_their_schema(embedded: str, wrong: bool
     body = {"messages": [{"role": "user", "content": "time time"}], "response_format": FORM, "max_tokens": 200, "n": 2}
     name = store_body(tmp_path / "bodies", orjson.dumps({**body, "stream": stream}))
     sends = tuple(TraceSend(id=f"r{i}", body=name, stream=stream, outcome="wrong_output") for i in range(6))
-    whole = RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path)
+    whole = trace_of(tmp_path, sends)
     facts = ScriptFacts("x", embedded, deadly=False, check=CHECKS["schema_violated"])
     file = write(Reduction(whole, ("serve",), ()), facts, tmp_path)
     assert len(file.read_text().splitlines()) <= 40

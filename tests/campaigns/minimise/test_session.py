@@ -19,9 +19,10 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.errors import TargetError
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import TraceSend
 from loadchaos.run.options import Options
 from loadchaos.server.process.launcher import CommandLine
+from tests.campaigns.traces import ONE_REQUEST
 
 REPRODUCED = TryResult(True, "x", False, 1, 0.1, "folder", True, died=True)
 
@@ -44,11 +45,10 @@ class Pool:
 
 
 def minimiser(tmp_path: Path, pool: Pool, *argv: str) -> tuple[MinimiseSession, Reduction, list[str]]:
-    trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
     launch = CommandLine(argv or ("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
     plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
     lines: list[str] = []
-    found = MinimiseSession(Campaign(tmp_path, lines.append), trace, plan, 60.0)
+    found = MinimiseSession(Campaign(tmp_path, lines.append), ONE_REQUEST, plan, 60.0)
     found._trials._pool = pool  # type: ignore[assignment]
     return found, found._whole, lines
 

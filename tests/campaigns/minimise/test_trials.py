@@ -12,9 +12,9 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
 from loadchaos.campaigns.replay.refusals import doubt
 from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.server.process.launcher import CommandLine
+from tests.campaigns.traces import ONE_REQUEST
 
 
 def survived(answered: int, sent: int = 4, *, other: bool = False, failure: str | None = None) -> TryResult:
@@ -60,15 +60,15 @@ class Pool:
         self.held = None
 
 
-def shared(tmp_path: Path) -> tuple[Trials, Pool, RequestTrace]:
+def shared(tmp_path: Path) -> tuple[Trials, Pool]:
     plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
     found, pool = Trials(plan, Campaign(tmp_path, lambda _: None), "vllm"), Pool()
     found._pool = pool  # type: ignore[assignment]
-    return found, pool, RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
+    return found, pool
 
 
 def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> int:
-    found, pool, trace = shared(tmp_path)
+    found, pool = shared(tmp_path)
     found.fresh = fresh
 
     async def run_try(_: object, __: object, ___: object, held: Held) -> TryResult:
@@ -77,7 +77,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> in
 
     monkeypatch.setattr(trials, "run_try", run_try)
     for _ in range(3):
-        assert asyncio.run(found.attempt(Reduction(trace, ("serve",), ()))) is False
+        assert asyncio.run(found.attempt(Reduction(ONE_REQUEST, ("serve",), ()))) is False
     return pool.started
 
 
@@ -91,7 +91,7 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_fresh: bool
 ) -> None:
     """A reset between two tries may be what makes the second one fail."""
-    found, pool, trace = shared(tmp_path)
+    found, pool = shared(tmp_path)
     found._ready_s, found.version = 60.0, "1"
 
     async def try_script(*_: object) -> TryResult:
@@ -101,14 +101,14 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
         return TryResult(fails, "x" if fails else None, False, 4, 1.0, "run", fresh=fresh, died=fails)
 
     monkeypatch.setattr(trials, "try_script", try_script)
-    whole = Reduction(trace, ("serve",), (), as_script=True)
+    whole = Reduction(ONE_REQUEST, ("serve",), (), as_script=True)
     asyncio.run(pool.healthy_server(None)).runs = 1
     assert asyncio.run(found.attempt(whole)) is fails_fresh
     assert pool.started == 2
 
 
 def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, pool, trace = shared(tmp_path)
+    found, pool = shared(tmp_path)
     found._ready_s, found.version = 0.5, "1"
 
     async def try_script(*_: object) -> TryResult:
@@ -117,5 +117,5 @@ def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, mon
 
     monkeypatch.setattr(trials, "try_script", try_script)
     for _ in range(3):
-        assert asyncio.run(found.attempt(Reduction(trace, ("serve",), (), as_script=True))) is False
+        assert asyncio.run(found.attempt(Reduction(ONE_REQUEST, ("serve",), (), as_script=True))) is False
     assert pool.started == 3

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise.candidate import Reduction, split_command
@@ -13,13 +12,13 @@ from loadchaos.campaigns.minimise.trials import Trials
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.cli.main import main
 from loadchaos.core.errors import TargetError
 from loadchaos.profile.request_trace import RequestTrace, TraceSend
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.server.process.launcher import CommandLine
 from tests.campaigns.traces import stored_chat, trace_of
+from tests.invoking import output_of
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 LISTENS = """
@@ -86,7 +85,6 @@ def test_replay_of_a_server_that_never_gets_healthy_ends_with_code_4(
     argv = [sys.executable, str(tmp_path / "server.py"), "--port", server.launch.argv[4]]
     (tmp_path / "server.py").write_text(LISTENS)
     options = ["--any-death", "--times", "2", "--wait-ready", "1s", "--out", "tries"]
-    done = CliRunner().invoke(main, ["replay", "trace.jsonl", "--launch", " ".join(argv), *options])
-    assert done.exit_code == 4, done.output
-    assert "was not healthy within 1 s" in done.output
-    assert "try 2" not in done.output  # the next one would fail in the same way
+    printed = output_of("replay", "trace.jsonl", "--launch", " ".join(argv), *options, code=4)
+    assert "was not healthy within 1 s" in printed
+    assert "try 2" not in printed  # the next one would fail in the same way

@@ -13,9 +13,10 @@ from loadchaos.core import exit_codes
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import TraceSend
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
+from tests.campaigns.traces import trace_of
 
 
 def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **failure: Any) -> one_try.TryResult:
@@ -29,7 +30,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **failure: Any) -> on
 
     monkeypatch.setattr(one_try, "run_quietly", run_quietly)
     send = TraceSend(id="r0", body=store_body(tmp_path / "bodies", b"{}"))
-    trace = RequestTrace(TraceHeader(event="trace", version=1), (send,), folder=tmp_path)
+    trace = trace_of(tmp_path, [send])
     plan = TryPlan(
         from_launch("serve --port 1"), ExpectedFailure("x", any_death=failure.pop("any", False)), Options(), {}
     )

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,49 +9,34 @@ import orjson
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.refusals import refusal, refuses_some, shortened
 from loadchaos.core.body_hash import store_body
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import TraceSend
 from loadchaos.run.options import Options
+from tests.campaigns.traces import trace_of
+from tests.http_server import Asked, answering
 
+REFUSED = b'{"error": {"message": "the model m does not exist"}}'
 LONG = {"model": "m", "messages": [{"role": "user", "content": "time " * 500}], "max_tokens": 64, "top_k": 4}
 
 
 def asked(tmp_path: Path, answer: Callable[[dict[str, object]], int], given: Sequence[Any] = (LONG,)) -> str:
     """Why a try proves nothing, on a server that answers with a status of its own."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        status = answer(orjson.loads(await reader.readexactly(length)))
-        said = b'{"error": {"message": "the model m does not exist"}}'
-        if status == 200:
-            said = b'{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]}'
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(said), said))
-        writer.close()
+    def reply(request: Asked) -> tuple[int, object]:
+        choice = {"index": 0, "message": {"content": "a"}, "finish_reason": "length"}
+        status = answer(request.json())
+        return status, {"choices": [choice]} if status == 200 else REFUSED
 
-    async def ask() -> str:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        sends = tuple(
-            TraceSend(id=f"r{n}", traffic=f"t{n}", body=store_body(tmp_path / "bodies", orjson.dumps(body)))
-            for n, body in enumerate(given)
-        )
-        trace = RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path)
-        result = TryResult(
-            False,
-            None,
-            False,
-            len(given),
-            0.1,
-            str(tmp_path),
-            fresh=True,
-            outcomes="1 rejected",
-            answered=len(given) - 1,
-        )
-        assert refuses_some(result)
-        async with server:
-            return await refusal(result, trace, f"http://127.0.0.1:{port}", Options())
-
-    return asyncio.run(ask())
+    sends = tuple(
+        TraceSend(id=f"r{n}", traffic=f"t{n}", body=store_body(tmp_path / "bodies", orjson.dumps(body)))
+        for n, body in enumerate(given)
+    )
+    trace = trace_of(tmp_path, sends)
+    answered = len(given) - 1
+    tried = TryResult(False, None, False, len(given), 0.1, str(tmp_path), fresh=True, answered=answered)
+    result = replace(tried, outcomes="1 rejected")
+    assert refuses_some(result)
+    with answering(reply) as url:
+        return asyncio.run(refusal(result, trace, url, Options()))
 
 
 def test_refusal_of_a_short_request_as_well_proves_nothing(tmp_path: Path) -> None:

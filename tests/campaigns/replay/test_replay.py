@@ -1,8 +1,5 @@
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from loadchaos.server.process.launcher import CommandLine
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.campaigns.traces import stored_chat, trace_of
+from tests.warm_command import run_command
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 
@@ -47,43 +45,36 @@ def test_try_reproduces_a_death_after_requests_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
+async def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
     plan = TryPlan(near_max_server(), DEATH, Options(), {})
     pool = ServerPool(plan.server, tmp_path / "servers")
-
-    async def tries() -> Iterator[tuple[Any, int]]:
-        found = []
-        for n, words in enumerate(((10, 20), (30,), (1500,), (10,))):
-            held = await pool.healthy_server()
-            found.append((await run_try(trace(tmp_path, *words), plan, tmp_path / f"try-{n}", held), pool.started))
-        await pool.stop()
-        return iter(found)
-
-    found = [(r.reproduced, r.fresh, r.sent, started) for r, started in asyncio.run(tries())]
+    found = []
+    for n, words in enumerate(((10, 20), (30,), (1500,), (10,))):
+        held = await pool.healthy_server()
+        tried = await run_try(trace(tmp_path, *words), plan, tmp_path / f"try-{n}", held)
+        found.append((tried.reproduced, tried.fresh, tried.sent, pool.started))
+    await pool.stop()
     assert found == [(False, True, 2, 1), (False, False, 1, 1), (True, False, 1, 1), (False, True, 1, 2)]
-
-
-def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "loadchaos", *map(str, arguments)]
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: Path) -> None:
-    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=240)
     assert run.returncode == 1, run.stderr
     folder = next((tmp_path / "runs").glob("near_max_len-*"))
-    found = loadchaos("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path)
+    found = run_command("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path, limit_s=240)
     assert found.stdout == "REPRODUCED 2 of 2 (p = 1.00, 95 % CI 0.34 to 1.00)\n", found.stderr
     assert found.returncode == 0
-    resumed = loadchaos("replay", folder, "--out", "again", "--times", 3, "--resume", cwd=tmp_path)
+    resumed = run_command("replay", folder, "--out", "again", "--times", 3, "--resume", cwd=tmp_path, limit_s=240)
     assert resumed.stdout.startswith("REPRODUCED 3 of 3"), resumed.stderr
     assert "try 3: index_oob_indexkernel" in resumed.stderr
     assert "try 2:" not in resumed.stderr
     healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
     cure = " ".join(command(healthy, free_port()))
-    fixed = loadchaos("replay", folder, "--out", "c", "--times", 2, "--against", cure, "--share-server", cwd=tmp_path)
+    fixed = run_command(
+        "replay", folder, "--out", "c", "--times", 2, "--against", cure, "--share-server", cwd=tmp_path, limit_s=240
+    )
     assert "FIXED 0 of 3 (2 of 2 before; confidence 95 %)" in fixed.stdout, fixed.stderr
     assert fixed.returncode == 0
 
@@ -91,14 +82,14 @@ def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replay_command_replays_an_exported_trace_elsewhere(tmp_path: Path) -> None:
-    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=240)
     assert run.returncode == 1, run.stderr
     folder = next((tmp_path / "runs").glob("near_max_len-*"))
     incident = next((folder / "incidents").glob("001-*"))
-    exported = loadchaos("replay", incident, "--export", "trace", cwd=tmp_path)
+    exported = run_command("replay", incident, "--export", "trace", cwd=tmp_path, limit_s=240)
     assert exported.returncode == 0, exported.stderr
     healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
     launch = " ".join(command(healthy, free_port()))
-    found = loadchaos("replay", "trace/trace.jsonl", "--launch", launch, "--times", 1, cwd=tmp_path)
+    found = run_command("replay", "trace/trace.jsonl", "--launch", launch, "--times", 1, cwd=tmp_path, limit_s=240)
     assert found.stdout == "NOT REPRODUCED 0 of 1 (p < 0.95 at 95 %)\n", found.stderr
     assert found.returncode == 1

@@ -14,10 +14,9 @@ from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import from_launch
 from loadchaos.campaigns.replay.session import ReplayRequest, ReplaySession
 from loadchaos.core.errors import OptionError
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.run.options import Options
+from tests.campaigns.traces import ONE_REQUEST
 
-TRACE = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
 LAUNCH = "VLLM_USE_V1=1 KEY=secretsecret12 serve --port 7 --a"
 
 
@@ -30,7 +29,7 @@ def plan(launch: str = LAUNCH, failure: str = "x", *, share: bool = False) -> Tr
 
 
 def flags(folder: Path, given: TryPlan) -> FlagSession:
-    return FlagSession(campaign(folder), TRACE, given, 60.0)
+    return FlagSession(campaign(folder), ONE_REQUEST, given, 60.0)
 
 
 OTHERS = [
@@ -52,7 +51,7 @@ def test_bisection_is_not_resumed_with_other_settings(tmp_path: Path, other: Try
 
 def test_bisection_of_releases_is_not_resumed_with_another_install_command(tmp_path: Path) -> None:
     def session(install: str) -> VersionSession:
-        return VersionSession(campaign(tmp_path), TRACE, plan(), 60.0, InstallPlan(install, "{venv}/bin/serve"))
+        return VersionSession(campaign(tmp_path), ONE_REQUEST, plan(), 60.0, InstallPlan(install, "{venv}/bin/serve"))
 
     session("pip install --extra-index-url https://me:secretsecret12@host a=={version}")
     session("pip install --extra-index-url https://me:secretsecret12@host a=={version}")
@@ -63,15 +62,15 @@ def test_bisection_of_releases_is_not_resumed_with_another_install_command(tmp_p
 
 @pytest.mark.parametrize(("other", "message"), OTHERS[:3])
 def test_minimiser_is_not_resumed_with_other_settings(tmp_path: Path, other: TryPlan, message: str) -> None:
-    MinimiseSession(campaign(tmp_path), TRACE, plan(), 60.0)._decider._save()
+    MinimiseSession(campaign(tmp_path), ONE_REQUEST, plan(), 60.0)._decider._save()
     with pytest.raises(OptionError, match=message):
-        MinimiseSession(campaign(tmp_path), TRACE, other, 60.0)
+        MinimiseSession(campaign(tmp_path), ONE_REQUEST, other, 60.0)
 
 
 def test_replay_is_not_resumed_on_another_server(tmp_path: Path) -> None:
     def session(given: TryPlan, against: str | None = None) -> ReplaySession:
         request = ReplayRequest(given, against=from_launch(against) if against else None)
-        return ReplaySession(campaign(tmp_path), TRACE, request, lambda _: None)
+        return ReplaySession(campaign(tmp_path), ONE_REQUEST, request, lambda _: None)
 
     session(plan())._save()
     session(plan(LAUNCH.replace("--port 7", "--port 8")))

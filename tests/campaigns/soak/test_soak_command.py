@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos.campaigns.soak.unit_files import Job, emit, on_calendar
-from loadchaos.cli.main import main
 from loadchaos.cli.soak import _order
 from loadchaos.core.errors import OptionError
 from loadchaos.profile.cron import Schedule
+from tests.invoking import output_of
 from tests.waiting import until
 
 PROFILE = """
@@ -144,19 +143,18 @@ def test_emit_k8s_cronjob_is_valid() -> None:
 )
 def test_emit_takes_keys_from_the_right_place(kind: str, text: str) -> None:
     args = ["soak", "soak_nightly", "--emit", kind, "--target", "http://127.0.0.1:1"]
-    done = CliRunner().invoke(main, [*args, "--api-key-env", "KEY", "--header", "X=y", "--notify", "env:HOOK"])
-    assert text in done.output
+    printed = output_of(*args, "--api-key-env", "KEY", "--header", "X=y", "--notify", "env:HOOK")
+    assert text in printed
     if kind == "k8s":
-        *_, cronjob = YAML(typ="safe").load_all(done.output)
+        *_, cronjob = YAML(typ="safe").load_all(printed)
         pod = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert pod["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["key"] == "KEY"
 
 
 def test_soak_next_prints_the_starts_of_the_shipped_profile() -> None:
-    done = CliRunner().invoke(main, ["soak", "soak_nightly", "--next", "2"])
-    assert done.exit_code == 0, done.output
-    assert "At 02:00 every day, Europe/Berlin" in done.output
-    assert len(done.output.splitlines()) == 3
+    printed = output_of("soak", "soak_nightly", "--next", "2")
+    assert "At 02:00 every day, Europe/Berlin" in printed
+    assert len(printed.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -170,9 +168,7 @@ def test_soak_next_prints_the_starts_of_the_shipped_profile() -> None:
     ],
 )
 def test_soak_reports_mistakes_before_the_first_run(args: list[str], text: str) -> None:
-    done = CliRunner().invoke(main, args)
-    assert done.exit_code == 2
-    assert text in done.output
+    assert text in output_of(*args, code=2)
 
 
 # --- with real runs ---------------------------------------------------------------------------------------------------

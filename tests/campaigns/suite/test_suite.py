@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.campaigns.campaign import Campaign, verdict_of
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
 from loadchaos.campaigns.suite.session import SuiteRecord, worst
-from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
@@ -24,9 +22,9 @@ from loadchaos.report.html import suite_page
 from loadchaos.report.suite_result import ProfileRow, SuiteResult
 from loadchaos.report.terminal import suite as suite_text
 from loadchaos.run.probe import ProfileFit, profile_fit
-from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
-from tests.simulator.conftest import Server
+from tests.embedded_server import EmbeddedServer
+from tests.invoking import output_of
 
 REMOTE = "http://192.0.2.1:8000"
 FACTS = Facts(REMOTE, REMOTE, "vllm", "tiny", "0.32.0")
@@ -88,10 +86,8 @@ def test_probe_takes_a_range_of_versions_for_no_old_version(version: str, lacks:
 
 
 def test_suite_tells_a_mistake_in_set_as_it_was_typed() -> None:
-    argv = ["suite", "http://127.0.0.1:9", "--set", "smoke:trafic.0=3"]
-    done = CliRunner().invoke(main, argv)
-    assert done.exit_code == 2
-    assert "--set smoke:trafic.0=3: trafic: unknown key; did you mean traffic?" in done.output
+    printed = output_of("suite", "http://127.0.0.1:9", "--set", "smoke:trafic.0=3", code=2)
+    assert "--set smoke:trafic.0=3: trafic: unknown key; did you mean traffic?" in printed
 
 
 def test_probe_says_what_can_harm_a_remote_server_and_how_to_allow_it() -> None:
@@ -170,14 +166,13 @@ def test_suite_text_has_verdicts_reasons_and_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[EmbeddedServer]:
     flags: dict[str, object] = {"num_speculative_tokens": 0, "num_gpu_blocks": 1500}
-    running = Server(command(SimulatorSpec("vllm", "0.32", ("shared_block_freed",), flags), port=0), None)
-    yield running
-    running.stop()
+    with EmbeddedServer.of(SimulatorSpec("vllm", "0.32", ("shared_block_freed",), flags)) as running:
+        yield running
 
 
-def suite_command(server: Server, *args: str) -> list[str]:
+def suite_command(server: EmbeddedServer, *args: str) -> list[str]:
     short = ["smoke:load.0.for=1s", "smoke:load.1.for=3s"]
     sets = [part for text in short for part in ("--set", text)]
     return [
@@ -185,7 +180,7 @@ def suite_command(server: Server, *args: str) -> list[str]:
         "-m",
         "loadchaos",
         "suite",
-        f"http://127.0.0.1:{server.port}",
+        server.url,
         "--only",
         "smoke",
         "--only",
@@ -197,7 +192,7 @@ def suite_command(server: Server, *args: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_suite_finds_a_planted_bug_after_a_pass(server: Server, tmp_path: Path) -> None:
+def test_suite_finds_a_planted_bug_after_a_pass(server: EmbeddedServer, tmp_path: Path) -> None:
     done = subprocess.run(suite_command(server), cwd=tmp_path, capture_output=True, text=True, timeout=380)
     assert done.returncode == 1, done.stderr
     (folder,) = (tmp_path / "runs").glob("suite-*")
@@ -215,7 +210,9 @@ def test_suite_finds_a_planted_bug_after_a_pass(server: Server, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_suite_keeps_what_was_finished_when_it_is_ended(number: signal.Signals, server: Server, tmp_path: Path) -> None:
+def test_suite_keeps_what_was_finished_when_it_is_ended(
+    number: signal.Signals, server: EmbeddedServer, tmp_path: Path
+) -> None:
     argv = suite_command(server, "--set", "prefix_cache:load.0.requests=5000")
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         begin_s = time.monotonic()

@@ -1,5 +1,4 @@
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 from loadchaos.cli import runs
 from loadchaos.cli.main import main
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from tests.invoking import output_of
 from tests.warm_command import run_command
 
 ODD: list[Any] = [
@@ -49,13 +49,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     (home / "p.yaml").write_text(json.dumps(profile))
     argv = ["run", "p.yaml", "--embedded", "--exporter-port", "0", "--no-live", "--out", "runs"]
-    run_command(*argv, cwd=home, env=os.environ)
+    run_command(*argv, cwd=home)
     (run,) = (home / "runs").iterdir()
     return run
 
 
 def judged(run: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    done = run_command("judge", str(run), "--json", cwd=Path.cwd(), env=os.environ)
+    done = run_command("judge", str(run), "--json", cwd=Path.cwd())
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
 
@@ -108,7 +108,6 @@ def test_bug_of_ours_ends_with_70_and_a_traceback(finished: Path, monkeypatch: p
         raise ZeroDivisionError("of the test")
 
     monkeypatch.setattr(runs, "_run_folder", bug)
-    result = CliRunner().invoke(main, ["judge", str(finished)])
-    assert result.exit_code == 70
-    assert "ZeroDivisionError: of the test" in result.output
-    assert "a bug in loadchaos (exit code 70)" in result.output
+    printed = output_of("judge", finished, code=70)
+    assert "ZeroDivisionError: of the test" in printed
+    assert "a bug in loadchaos (exit code 70)" in printed

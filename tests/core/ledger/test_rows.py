@@ -1,7 +1,6 @@
 """Row types: complete, equal to docs/ledger.md and to rows of a real run."""
 
 import json
-import os
 from pathlib import Path
 from typing import assert_type
 
@@ -93,7 +92,7 @@ def test_row_check_finds_undeclared_missing_and_wrong_fields() -> None:
 def test_run_writes_only_declared_fields_of_declared_types(tmp_path: Path) -> None:
     profile = tmp_path / "rows.yaml"
     profile.write_text(json.dumps(PROFILE))
-    done = run_command("run", str(profile), "--embedded", "--no-live", cwd=tmp_path, env=os.environ)
+    done = run_command("run", str(profile), "--embedded", "--no-live", cwd=tmp_path)
     assert (tmp_path / "runs").is_dir(), done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     written = set()

@@ -1,4 +1,3 @@
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,72 +13,52 @@ from loadchaos.load.behaviours.abort import Options as AbortOptions
 from loadchaos.load.behaviours.plain import Options as PlainOptions
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.sockets import Collect, Connection, Feed, Origin, Slot
+from tests.load.wire.misbehaving import frame
 from tests.load.wire.requests import exchange
 from tests.load.wire.sweeper import swept
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def frame(data: object) -> bytes:
-    event = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
-    return b"%x\r\n%s\r\n" % (len(event), event)
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, chunk, read_request
 
 
 def token(finish: str | None = None) -> bytes:
-    return frame({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": finish}]})
+    return chunk(frame({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": finish}]}))
 
 
-class Stepping:
+class Stepping(ConnectionServer):
     """A server that sends one token for each that the client has read."""
 
     def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.go = threading.Semaphore(0)
         self.sent = 0
         self.gone = threading.Event()
         self.first: bytes | None = None
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
+        super().__init__(self._answer)
 
-    def _serve(self) -> None:
+    def _answer(self, peer: socket.socket) -> None:
         try:
-            peer, _ = self.listener.accept()
-        except OSError:
-            return
-        with peer:
-            try:
-                while not peer.recv(65536).endswith(b"{}"):
-                    pass
-                peer.sendall(HEAD)
-                if self.first is not None:
-                    peer.sendall(self.first)
-                for n in range(10):
-                    if not self.go.acquire(timeout=5):
-                        break
-                    peer.sendall(token("stop" if n == 9 else None))
-                    self.sent += 1
-                peer.sendall(frame(b"[DONE]") + b"0\r\n\r\n")
-                peer.settimeout(5)
-                while peer.recv(1024):
-                    pass
-            except OSError:
-                pass  # the client hung up
+            read_request(peer)
+            peer.sendall(SSE_HEAD + (self.first or b""))
+            for n in range(10):
+                if not self.go.acquire(timeout=5):
+                    break
+                peer.sendall(token("stop" if n == 9 else None))
+                self.sent += 1
+            peer.sendall(chunk(frame("[DONE]")) + LAST_CHUNK)
+            peer.settimeout(5)
+            while peer.recv(1024):
+                pass
+        finally:  # the client may hang up before
             self.gone.set()
 
     def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
         for _ in range(10):
             self.go.release()
-        self.thread.join(10)
+        super().close()
 
 
 @pytest.fixture
 def server() -> Iterator[Stepping]:
-    it = Stepping()
-    yield it
-    it.close()
+    with Stepping() as it:
+        yield it
 
 
 def act(options: Behaviour, server: Stepping, seed: int = 1) -> tuple[EndRow, Exchange]:
@@ -127,7 +106,7 @@ def test_abort_keeps_the_outcome_of_an_answer_that_ends_before_the_token(server:
 
 
 def test_abort_keeps_an_error_that_came_before_the_hang_up(server: Stepping) -> None:
-    server.first = frame({"error": {"message": "boom", "code": 500}})
+    server.first = chunk(frame({"error": {"message": "boom", "code": 500}}))
     reply, _ = act(AbortOptions(at_token=Range(2, 2)), server)
     assert (reply["outcome"], reply["error"]) == ("stream_error", "boom")
     assert reply["detail"]["hung_up"] is True

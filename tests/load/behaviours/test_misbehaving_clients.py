@@ -21,6 +21,7 @@ from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
+from tests.raw_sockets import ConnectionServer
 
 BODY = b'{"messages":[{"role":"user","content":"' + b"word " * 40 + b'"}]}'
 
@@ -39,7 +40,7 @@ class Seen:
         return b"".join(self.pieces)
 
 
-class Recorder:
+class Recorder(ConnectionServer):
     """A server that records what clients send, in reads of `gulp` bytes.
 
     It answers each complete request with `answer` (None: never).
@@ -49,56 +50,34 @@ class Recorder:
         self.answer: bytes | None = stream(*GOOD)
         self.seen: list[Seen] = []
         self.sent_s: list[float] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self._threads: list[threading.Thread] = []
-        self._acceptor = threading.Thread(target=self._accept)
-        self._acceptor.start()
+        super().__init__(self._record)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                peer, _ = self.listener.accept()
-            except OSError:
-                return
-            seen = Seen()
-            self.seen.append(seen)
-            thread = threading.Thread(target=self._serve, args=(peer, seen))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, peer: socket.socket, seen: Seen) -> None:
+    def _record(self, peer: socket.socket) -> None:
+        seen = Seen()
+        self.seen.append(seen)
         answered = 0
-        with peer:
-            peer.settimeout(10)
-            try:
-                while piece := peer.recv(65536):
-                    seen.pieces.append(piece)
-                    while answered < seen.data.count(BODY):
-                        answered += 1
-                        seen.got_request.set()
-                        if self.answer is not None:
-                            begin = time.monotonic()
-                            peer.sendall(self.answer)
-                            self.sent_s.append(time.monotonic() - begin)
-                seen.end = "closed"
-            except OSError as e:
-                seen.end = type(e).__name__
+        peer.settimeout(10)
+        try:
+            while piece := peer.recv(65536):
+                seen.pieces.append(piece)
+                while answered < seen.data.count(BODY):
+                    answered += 1
+                    seen.got_request.set()
+                    if self.answer is not None:
+                        begin = time.monotonic()
+                        peer.sendall(self.answer)
+                        self.sent_s.append(time.monotonic() - begin)
+            seen.end = "closed"
+        except OSError as e:
+            seen.end = type(e).__name__
+        peer.close()
         seen.done.set()
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self._acceptor.join(5)
-        for thread in self._threads:
-            thread.join(12)
 
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    it = Recorder()
-    yield it
-    it.close()
+    with Recorder() as it:
+        yield it
 
 
 def ask(
@@ -159,17 +138,11 @@ def test_drip_cuts_are_equal_for_one_seed(server: Recorder, monkeypatch: pytest.
 
 def test_drip_reads_a_refusal_before_the_whole_body_is_sent(server: Recorder) -> None:
     def refuse(peer: socket.socket) -> None:
-        with peer:
-            peer.recv(65536)
-            peer.sendall(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=lambda: refuse(listener.accept()[0]))
-    thread.start()
-    slot = Slot(Origin(f"http://127.0.0.1:{listener.getsockname()[1]}"))
-    reply = ask(server, "drip", slot=slot, bytes="1..2", pause="5ms")
-    thread.join(5)
-    listener.close()
+    with ConnectionServer(refuse) as refusing:
+        reply = ask(server, "drip", slot=Slot(Origin(refusing.url)), bytes="1..2", pause="5ms")
     assert (reply["outcome"], reply["status"]) == ("http_error", 408)
 
 

@@ -2,7 +2,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import pipeline
@@ -12,6 +11,7 @@ from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request
+from tests.raw_sockets import ConnectionServer, Handler
 
 BODY = b'{"messages":[{"role":"user","content":"hello"}]}'
 IDS = ("lc-1", "lc-1.1", "lc-1.2")
@@ -21,21 +21,20 @@ def answer(request_id: str) -> bytes:
     return stream(*GOOD).replace(b"x-request-id: req-9", b"x-request-id: " + request_id.encode())
 
 
-def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[EndRow]:
+def asked(says: Handler, limits: WireTimeouts | None = None) -> list[EndRow]:
     """Send three requests to a server that reads them all, then runs `says`."""
-    listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        peer, _ = listener.accept()
-        with peer:
-            data = b""
-            while data.count(BODY) < len(IDS):
-                data += peer.recv(65536)
-            says(peer)
+    def serve(peer: socket.socket) -> None:
+        data = b""
+        while data.count(BODY) < len(IDS):
+            data += peer.recv(65536)
+        says(peer)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    with ConnectionServer(serve) as server:
+        return exchanged(Origin(server.url), limits)
+
+
+def exchanged(target: Origin, limits: WireTimeouts | None) -> list[EndRow]:
     calls = [
         wire_request(target, BODY, limits=limits, options=pipeline.Options(), fresh=True, request_id=i) for i in IDS
     ]
@@ -55,9 +54,7 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
     client = pipeline.Options()
     replies = [client.act(first), *(client.act_pipelined(c, first) for c in (second, third))]
     done.set()
-    for it in (sweeper, thread):
-        it.join(10)
-    listener.close()
+    sweeper.join(10)
     return replies
 
 

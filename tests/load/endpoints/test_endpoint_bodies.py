@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def test_length_is_unknown_where_the_server_did_not_tell_what_an_endpoint_adds()
         ),
     ],
 )
-def test_profile_names_what_an_endpoint_cannot_carry(tmp_path: Any, traffic: str, said: str) -> None:
+def test_profile_names_what_an_endpoint_cannot_carry(tmp_path: Path, traffic: str, said: str) -> None:
     if "payload" not in traffic:
         traffic += ", payload: {text: {tokens: 8}}"
     file = tmp_path / "p.yaml"

@@ -5,7 +5,7 @@ import pytest
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 from tests.load.wire.conformance import ask_endpoint
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
-from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.misbehaving import Misbehaving
 
 EXPECTED = {
     "good": "ok", "cut_by_length": "ok", "reasoning": "ok", "answer_failed": "finish_error",
@@ -53,7 +53,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Misbehaving]:
-    with running() as it:
+    with Misbehaving() as it:
         yield it
 
 

@@ -45,8 +45,11 @@ def counted() -> Callable[[Request], int]:
     return count
 
 
+Steps = Callable[..., Step]
+
+
 @pytest.fixture
-def step() -> Callable[..., Step]:
+def step() -> Steps:
     def make(payload: dict[str, Any], ordinal: int = 0, **more: Any) -> Step:
         values: dict[str, Any] = {
             "index": ordinal, "phase": 0, "round": 0, "due_s": None, "traffic": "t", "seed": 1000 + ordinal,

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from loadchaos.core.model import REPLACED, Facts, Output, Step
+from loadchaos.core.model import REPLACED, Facts, Output
 from loadchaos.load.payloads import images, near_limit, positions, text
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.load.payloads.png import template
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 Count = Callable[[Request], int]
 
 

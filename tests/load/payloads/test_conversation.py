@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,8 +12,8 @@ from loadchaos.core.units import Range
 from loadchaos.load.payloads import conversation, sampling, structured, text, tools
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 EACH_TURN = 7
 CJK = (("cjk", ((" 你好", 4), (" 世界", 3), (" 東京", 5))),)
 

@@ -3,23 +3,21 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.cli.main import main
 from loadchaos.core import resources
 from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import hostile_images, image_corpus, text
 from loadchaos.load.request_builder import build
+from tests.invoking import output_of
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 FOLDER = resources.folder("images")
 CORPUS = image_corpus.read(FOLDER)
 
@@ -57,13 +55,12 @@ def test_image_corpus_images_decode_and_refusals_do_not(entry: image_corpus.Corp
 
 
 def test_image_corpus_is_made_by_its_command(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["images", "build", str(tmp_path / "new")])
-    assert result.exit_code == 0, result.output
+    output_of("images", "build", tmp_path / "new")
     made = {e.file: (e.mime, e.what, e.right, e.form) for e in image_corpus.read(tmp_path / "new")}
     known = {e.file: (e.mime, e.what, e.right, e.form) for e in CORPUS}
     assert made.items() <= known.items()
     assert set(known) - set(made) <= {"picture.avif", "animated.webp", "lossy.webp"}, "codecs that Pillow may lack"
-    listed = CliRunner().invoke(main, ["images", "list"]).output
+    listed = output_of("images", "list")
     assert len(listed.splitlines()) == len(CORPUS)
 
 

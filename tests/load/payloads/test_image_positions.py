@@ -1,18 +1,16 @@
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Step, TextFacts
+from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.payloads.image_positions import Options, template_tokens
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
-from tests.load.payloads.conftest import WORDS
+from tests.load.payloads.conftest import WORDS, Steps
 
-Steps = Callable[..., Step]
 LEAD, TURN, IMAGE = 4, 10, 66
 """Tokens of the template before a message, around an earlier turn, and of an image with its two marks."""
 

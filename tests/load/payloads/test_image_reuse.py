@@ -1,7 +1,6 @@
 import base64
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +9,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import images, jpeg, text
 from loadchaos.load.payloads.image_tokens import gemma3, internvl, llama4, llava, predict, token_cost
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
-
-Steps = Callable[..., Step]
+from tests.load.payloads.conftest import Steps
 
 
 def parts(request: Request) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadchaos.core.errors import ProfileError
-from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.model import Facts, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.load.payloads import conversation, live, tools
@@ -20,8 +20,8 @@ from loadchaos.load.request_builder import build
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 CALL = SentBack("", (ToolCall("get_weather_0", '{"place":"x"}', "call_7"),))
 
 

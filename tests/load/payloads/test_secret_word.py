@@ -1,19 +1,17 @@
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import conversation, quote, secret_word, text
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
-
-Steps = Callable[..., Step]
+from tests.load.payloads.conftest import Steps
 
 
 def prompt(request: Request) -> str:

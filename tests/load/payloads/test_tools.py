@@ -1,19 +1,17 @@
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
-from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.model import Facts, Output
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import tools
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.request import Request
+from tests.load.payloads.conftest import Steps
 
-MakeStep = Callable[..., Step]
 
-
-def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool = True) -> Request:
+def draft(step: Steps, facts: Facts, choice: str = "required", *, marks: bool = True) -> Request:
     options = tools.Options.model_validate({"count": 4, "choice": choice, "marks": marks})
     asked = step({"tools": options})
     made = Request(step=asked, output=Output(max=8), expect=["ok"], stream=True, path="")
@@ -22,7 +20,7 @@ def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool
 
 
 @pytest.mark.parametrize("choice", ["required", "named"])
-def test_call_with_its_mark_obeys_and_one_cut_at_the_mark_does_not(choice: str, step: MakeStep, facts: Facts) -> None:
+def test_call_with_its_mark_obeys_and_one_cut_at_the_mark_does_not(choice: str, step: Steps, facts: Facts) -> None:
     made = draft(step, facts, choice)
     assert made.contract is not None
     defined: Any = made.extra["tools"]
@@ -36,7 +34,7 @@ def test_call_with_its_mark_obeys_and_one_cut_at_the_mark_does_not(choice: str, 
     assert made.contract.violation(f"<tool_call>{whole}</tool_call>", []) is not None
 
 
-def test_each_tool_has_its_mark_only_where_marks_are_asked_for(step: MakeStep, facts: Facts) -> None:
+def test_each_tool_has_its_mark_only_where_marks_are_asked_for(step: Steps, facts: Facts) -> None:
     texts = orjson.dumps(draft(step, facts).extra["tools"]).decode()
     assert all(mark in texts for mark in ("</tool_call>", "<tool_call>", "</parameter>", "[TOOL_CALLS]"))
     assert "before" not in orjson.dumps(draft(step, facts, marks=False).extra["tools"]).decode()

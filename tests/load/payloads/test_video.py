@@ -2,7 +2,6 @@ import base64
 import io
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,13 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import PAYLOADS, avi, jpeg, video
 from loadchaos.load.request_builder import build
 from loadchaos.simulator.media import videos
 from loadchaos.simulator.media.processor import ImageError, Processor
+from tests.load.payloads.conftest import Steps
 
-Steps = Callable[..., Step]
 TEXT = PAYLOADS["text"].model_validate({"tokens": 40})
 
 

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,11 +167,7 @@ class Session:
 
     @property
     def url(self) -> str:
-        deadline = time.monotonic() + 60
-        while (found := re.search(r"web UI: (http://\S+)", self.output)) is None:
-            assert time.monotonic() < deadline and self.process.poll() is None, self.output
-            time.sleep(0.05)
-        return found[1]
+        return until(lambda: re.search(r"web UI: (http://\S+)", self.output), "the URL of the web UI")[1]
 
     def link(self, path: str) -> str:
         """URL of a path, with the session's token."""

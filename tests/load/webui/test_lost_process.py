@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.load.webui.conftest import Session
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -19,14 +20,14 @@ def loaded(session: Session, processes: int) -> list[dict[str, Any]]:
     Returns their headers.
     """
     form = {"user_count": "10", "spawn_rate": "10"}
-    deadline = time.monotonic() + 90
     assert httpx.post(session.link("swarm"), data=form, trust_env=False, timeout=30).json()["success"]
-    while True:
+
+    def headers() -> list[dict[str, Any]] | None:
         files = [path.read_text().splitlines() for run in session.runs() for path in run.glob("requests-*.jsonl")]
-        if len(files) == processes and all(any('"end"' in line for line in lines) for lines in files):
-            return [json.loads(lines[0]) for lines in files]
-        assert time.monotonic() < deadline, session.output
-        time.sleep(0.1)
+        all_send = len(files) == processes and all(any('"end"' in line for line in lines) for lines in files)
+        return [json.loads(lines[0]) for lines in files] if all_send else None
+
+    return until(headers, "requests of all processes", 90)
 
 
 def ends_as_unknown(session: Session) -> Path:

@@ -4,7 +4,6 @@ python -m tests.load.wire.conformance > docs/conformance.md
 """
 
 import re
-import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,9 +18,10 @@ from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
-from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.misbehaving import Misbehaving
 from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
+from tests.waiting import until
 
 VALIDATION = (re.compile(r"maximum context length"), re.compile(r"must be at least"))
 SHED = (re.compile(r"engine is currently busy"),)
@@ -292,13 +292,11 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
     """
     judged_by = rules_of(mode)
     limits = SHORT if expected == "stalled" else WireTimeouts()
-    slot = Slot(Origin(server.url(mode)))
+    slot = Slot(Origin(server.url_of(mode)))
     if mode in KEPT_ALIVE:
-        ask(server.url(mode), stream=stream, judged_by=judged_by, slot=slot, keep=True)
-        deadline = time.monotonic() + 60
-        while slot._idle is not None and not slot._idle.is_stale() and time.monotonic() < deadline:
-            time.sleep(0.005)
-    return ask(server.url(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)
+        ask(server.url_of(mode), stream=stream, judged_by=judged_by, slot=slot, keep=True)
+        until(lambda: slot._idle is None or slot._idle.is_stale(), "the close")
+    return ask(server.url_of(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)
 
 
 def rules_of(mode: str) -> AnswerRules:
@@ -318,7 +316,7 @@ def words(mode: str) -> str:
 def render() -> str:
     """The whole page, from answers got just now."""
     lines = []
-    with running() as server:
+    with Misbehaving() as server:
         for mode, kinds, expected in TABLE:
             replies = {kind: once(server, mode, stream=kind, expected=expected) for kind in kinds}
             streamed, whole = (f"`{replies[k]['outcome']}`" if k in replies else "-" for k in (True, False))
@@ -330,7 +328,7 @@ def render() -> str:
 def endpoint_section() -> str:
     """The second table: a row for each behaviour, a column for each endpoint."""
     lines = [f"| what the server does | {' | '.join(SHAPES)} |", f"| --- |{' --- |' * len(SHAPES)}"]
-    with running() as server:
+    with Misbehaving() as server:
         for behaviour in BEHAVIOURS_OF_ENDPOINTS:
             cells = [f"`{r['outcome']}`" if (r := ask_endpoint(server, name, behaviour)) else "-" for name in SHAPES]
             lines.append(f"| {words(behaviour)} | {' | '.join(cells)} |")
@@ -348,7 +346,7 @@ def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Seen | None:
     streams = SHAPES[name].streams and not behaviour.startswith("whole")
     contract = next((c for begin, c in CONTRACTS.items() if begin in behaviour), None)
     judged_by = replace(rules_of(behaviour), contract=contract, answers=None if SHAPES[name].streams else 2)
-    return ask(server.url(mode), stream=streams, judged_by=judged_by, limits=limits, reader=ENDPOINTS[name].answer)
+    return ask(server.url_of(mode), stream=streams, judged_by=judged_by, limits=limits, reader=ENDPOINTS[name].answer)
 
 
 def _error_cell(reply: EndRow) -> str:

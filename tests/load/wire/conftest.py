@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.misbehaving import Misbehaving
 
 
 @pytest.fixture
 def server() -> Iterator[Misbehaving]:
-    with running() as it:
+    with Misbehaving() as it:
         yield it

@@ -4,7 +4,7 @@ A `Shape` writes the events and bodies of one endpoint; `behave` makes an answer
 has no such thing. Right answers are as vLLM 0.32.0 writes them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tests.load.wire.misbehaving import (
@@ -12,18 +12,17 @@ from tests.load.wire.misbehaving import (
     DONE,
     ENGINE_DEAD,
     TOO_LONG,
-    Peer,
-    chunk,
     close,
     error,
     frame,
     plain,
-    reset,
+    silent,
     stream,
     then,
 )
+from tests.raw_sockets import Handler, reset
 
-Answer = bytes | Callable[[Peer], None]
+Answer = bytes | Handler
 TEXT = ("Hel", "lo", "!")
 NONCE = "zebra-17"
 
@@ -121,7 +120,7 @@ class Shape:
             case "closed_mid_frame":
                 return then(stream(*begin, self.token("x")[:20], end=b""), close)
             case "silence":
-                return lambda peer: self._silent(peer, begin)
+                return then(stream(*begin, end=b""), silent)
             case _:
                 frames = self.own(behaviour)
         return None if frames is None else stream(*frames)
@@ -129,15 +128,6 @@ class Shape:
     def own(self, behaviour: str) -> list[bytes] | None:
         """A behaviour that only this endpoint can have."""
         return None
-
-    @staticmethod
-    def _silent(peer: Peer, frames: list[bytes]) -> None:
-        peer.sendall(stream(end=b"") + b"".join(map(chunk, frames)))
-        peer.settimeout(20)
-        try:
-            peer.recv(1)  # the client gives up and closes
-        except OSError:
-            return
 
     def _whole(self, behaviour: str) -> Answer | None:
         good = plain(self.whole())

@@ -3,14 +3,11 @@
 import gzip
 import json
 import socket
-import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-Peer = socket.socket
+from tests.raw_sockets import ConnectionServer, Handler, chunk, read_request, reset
+
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 TOO_LONG = "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens."
@@ -60,10 +57,6 @@ HEAD = "HTTP/1.1 {} X\r\nContent-Type: {}\r\nx-request-id: req-9\r\n"
 JSON_HEAD = HEAD.format(200, "application/json").encode()
 
 
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 def stream(*parts: bytes, end: bytes = b"0\r\n\r\n", kind: str = "text/event-stream; charset=utf-8") -> bytes:
     head = HEAD.format(200, kind) + "Transfer-Encoding: chunked\r\n\r\n"
     return head.encode() + b"".join(chunk(p) for p in parts) + end
@@ -81,72 +74,8 @@ def whole(
     return {"id": "chatcmpl-7", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
 
 
-def reset(peer: Peer) -> None:
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    peer.close()
-
-
-@dataclass
-class Misbehaving:
-    """A running server; `modes` maps a path's first part to its behaviour.
-
-    A mode of bytes is sent as it is, and the connection is kept.
-    """
-
-    modes: dict[str, bytes | Callable[[Peer], None]] = field(default_factory=dict)
-    port: int = 0
-    requests: list[bytes] = field(default_factory=list)
-    connections: int = 0
-    release: threading.Event = field(default_factory=threading.Event)
-
-    def url(self, mode: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{mode}"
-
-    def serve(self, peer: Peer) -> None:
-        with peer:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while (request := self.read(peer)) is not None:
-                self.requests.append(request)
-                mode = request.split(b" ")[1].split(b"/")[1].decode()
-                answer = self.modes[mode]
-                try:
-                    if isinstance(answer, bytes):
-                        peer.sendall(answer)
-                    else:
-                        answer(peer)
-                except OSError:
-                    return  # the client went first
-                if peer.fileno() < 0:
-                    return
-
-    @staticmethod
-    def read(peer: Peer) -> bytes | None:
-        data = b""
-        try:
-            while b"\r\n\r\n" not in data:
-                if not (piece := peer.recv(65536)):
-                    return None
-                data += piece
-            head, _, body = data.partition(b"\r\n\r\n")
-            length = next(
-                (int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0
-            )
-            while len(body) < length:
-                if not (piece := peer.recv(65536)):
-                    return None
-                body += piece
-        except OSError:
-            return None
-        return head + b"\r\n\r\n" + body
-
-
-def half_a_chunk(peer: Peer, release: threading.Event) -> None:
-    peer.sendall(stream(ROLE, TOKENS, end=b"") + b"80\r\ndata: {")
-    release.wait(20)
-
-
-def in_packets(data: bytes, count: int) -> Callable[[Peer], None]:
-    def act(peer: Peer) -> None:
+def in_packets(data: bytes, count: int) -> Handler:
+    def act(peer: socket.socket) -> None:
         size = max(1, -(-len(data) // count))
         for at in range(0, len(data), size):
             peer.sendall(data[at : at + size])
@@ -154,27 +83,32 @@ def in_packets(data: bytes, count: int) -> Callable[[Peer], None]:
     return act
 
 
-def then(data: bytes, what: Callable[[Peer], None]) -> Callable[[Peer], None]:
-    def act(peer: Peer) -> None:
+def then(data: bytes, what: Handler) -> Handler:
+    def act(peer: socket.socket) -> None:
         peer.sendall(data)
         what(peer)
 
     return act
 
 
-def close(peer: Peer) -> None:
+def close(peer: socket.socket) -> None:
     peer.close()
+
+
+def silent(peer: socket.socket) -> None:
+    """Say nothing until the client gives up and closes."""
+    peer.recv(1)
 
 
 def choice(index: int, finish: str | None, **fields: object) -> bytes:
     return frame({"id": "chatcmpl-7", "choices": [{"index": index, "delta": fields, "finish_reason": finish}]})
 
 
-def idle_close(good: bytes) -> Callable[[Peer], None]:
+def idle_close(good: bytes) -> Handler:
     """Close after the first complete answer; keep later connections open."""
     first = threading.Event()
 
-    def act(peer: Peer) -> None:
+    def act(peer: socket.socket) -> None:
         peer.sendall(good)
         if not first.is_set():
             first.set()
@@ -183,14 +117,14 @@ def idle_close(good: bytes) -> Callable[[Peer], None]:
     return act
 
 
-def endless_line(peer: Peer) -> None:
+def endless_line(peer: socket.socket) -> None:
     """Send one event that never ends, 64 kB at a time."""
     peer.sendall(stream(ROLE, end=b"") + b"%x\r\ndata: " % (1 << 30))
     for _ in range(160):
         peer.sendall(b"x" * 65536)
 
 
-def gzip_bomb(peer: Peer) -> None:
+def gzip_bomb(peer: socket.socket) -> None:
     """Send 80 kB that decode to 80 MB."""
     peer.sendall(plain(zlib.compress(b" " * 80_000_000), extra="Content-Encoding: gzip\r\n"))
 
@@ -204,7 +138,7 @@ TEXT_STREAM = b"".join(frame({"id": "c", "choices": [choice]}) for choice in TEX
 BIG_HEAD = HEAD.format(200, "text/event-stream") + f"x-trace: {'t' * 100_000}\r\nTransfer-Encoding: chunked\r\n\r\n"
 TWO_DATA_LINES = b'data: {"choices":[{"index":0,\ndata: "delta":{"content":"a"}}]}\n\n'
 SEPARATORS = "a\u2028b\u2029c\u0085d"
-MODES: dict[str, bytes | Callable[[Peer], None]] = {
+MODES: dict[str, bytes | Handler] = {
     # streams
     "good": stream(*GOOD),
     "good_no_done": stream(ROLE, TOKENS, STOP, USAGE_CHUNK),
@@ -417,51 +351,38 @@ MODES: dict[str, bytes | Callable[[Peer], None]] = {
     "status_504_gateway": plain(b"upstream request timeout", 504, "text/plain"),
     "status_500_cut": then(plain(error(ENGINE_DEAD), 500)[:-20], close),
     "status_204": HEAD.format(204, "text/plain").encode() + b"\r\n",
+    # silence
+    "never": silent,
+    "tokens_then_silence": then(stream(ROLE, TOKENS, end=b""), silent),
+    "headers_then_silence": then(stream(end=b""), silent),
+    "whole_half_then_silence": then(plain(whole())[:-10], silent),
+    "half_a_chunk": then(stream(ROLE, TOKENS, end=b"") + b"80\r\ndata: {", silent),
 }  # fmt: skip
 
 
-@contextmanager
-def running() -> Iterator[Misbehaving]:
-    """The server on a free port of 127.0.0.1, with every mode."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    it = Misbehaving(port=listener.getsockname()[1])
-    it.modes.update(MODES)
-    it.modes["never"] = lambda _peer: (it.release.wait(20), None)[1]
-    it.modes["tokens_then_silence"] = then(stream(ROLE, TOKENS, end=b""), lambda _peer: (it.release.wait(20), None)[1])
-    it.modes["headers_then_silence"] = then(stream(end=b""), lambda _peer: (it.release.wait(20), None)[1])
-    it.modes["whole_half_then_silence"] = then(plain(whole())[:-10], lambda _peer: (it.release.wait(20), None)[1])
-    it.modes["closed_while_idle"] = idle_close(stream(*GOOD))
-    it.modes["whole_closed_while_idle"] = idle_close(plain(whole()))
-    it.modes["half_a_chunk"] = lambda peer: half_a_chunk(peer, it.release)
-    peers: list[Peer] = []
-    threads: list[threading.Thread] = []
+class Misbehaving(ConnectionServer):
+    """A running server with every mode; `modes` maps a path's first part to its behaviour.
 
-    def accept() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            it.connections += 1
-            peers.append(peer)
-            thread = threading.Thread(target=it.serve, args=(peer,))
-            threads.append(thread)
-            thread.start()
+    A mode of bytes is sent as it is, and the connection is kept.
+    """
 
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    yield it
-    it.release.set()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    acceptor.join(5)
-    for peer in peers:
-        if peer.fileno() >= 0:
-            try:
-                peer.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-    for thread in threads:
-        thread.join(5)
-    for peer in peers:
-        peer.close()
+    def __init__(self) -> None:
+        self.modes: dict[str, bytes | Handler] = {
+            **MODES,
+            "closed_while_idle": idle_close(stream(*GOOD)),
+            "whole_closed_while_idle": idle_close(plain(whole())),
+        }
+        self.requests: list[bytes] = []
+        super().__init__(self._behave)
+
+    def url_of(self, mode: str) -> str:
+        return f"{self.url}/{mode}"
+
+    def _behave(self, peer: socket.socket) -> None:
+        while request := read_request(peer):
+            self.requests.append(request)
+            answer = self.modes[request.split(b" ")[1].split(b"/")[1].decode()]
+            if isinstance(answer, bytes):
+                peer.sendall(answer)
+            else:
+                answer(peer)

@@ -1,3 +1,4 @@
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
-from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
+from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, Misbehaving, delta, frame, usage
+from tests.raw_sockets import chunk, reset
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}
 """No byte of an answer came."""
@@ -25,7 +27,9 @@ ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream i
 @pytest.mark.parametrize(
     ("mode", "stream", "expected"), ROWS, ids=[f"{m}-{'stream' if s else 'whole'}" for m, s, _ in ROWS]
 )
-def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: str, stream: bool, expected: str) -> None:
+def test_outcome_of_each_misbehaviour_is_that_of_the_table(
+    server: Misbehaving, mode: str, stream: bool, expected: str
+) -> None:
     reply = once(server, mode, stream=stream, expected=expected)
     assert reply["outcome"] == expected, reply
     assert reply["bytes_out"] > 0
@@ -43,12 +47,12 @@ def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: st
         assert reply["first_byte_ns"] <= reply["first_token_ns"] <= (reply["last_byte_ns"] or 0)
 
 
-def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
+def test_outcome_table_contains_every_mode_of_the_server(server: Misbehaving) -> None:
     assert {mode for mode, _, _ in TABLE} == set(server.modes)
 
 
-def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> None:
-    reply = ask(server.url("good"))
+def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Misbehaving) -> None:
+    reply = ask(server.url_of("good"))
     assert (reply["status"], reply["request_id"], reply["finish_reason"]) == (200, "req-9", "stop")
     assert (reply["prompt_tokens"], reply["completion_tokens"], reply["cached_tokens"], reply["chunks"]) == (
         17,
@@ -63,46 +67,46 @@ def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> N
 
 
 @pytest.mark.parametrize("mode", ["thinking", "reasoning_details", "content_in_parts"])
-def test_outcome_thought_in_any_form_is_a_first_token_but_no_first_answer(server: Any, mode: str) -> None:
+def test_outcome_thought_in_any_form_is_a_first_token_but_no_first_answer(server: Misbehaving, mode: str) -> None:
     whole = misbehaving.MODES[mode]
     assert isinstance(whole, bytes)
-    at = whole.index(misbehaving.chunk(frame(delta(content="yes"))))
+    at = whole.index(chunk(frame(delta(content="yes"))))
 
-    def answer_late(peer: misbehaving.Peer) -> None:
+    def answer_late(peer: socket.socket) -> None:
         peer.sendall(whole[:at])
         time.sleep(0.05)
         peer.sendall(whole[at:])
 
     server.modes["late"] = answer_late
-    row = ask(server.url("late"))
+    row = ask(server.url_of("late"))
     assert (row["chunks"], row["text"]) == (2, "hmyes")
     assert row["first_token_ns"] is not None
     assert row["first_answer_ns"] is not None
     assert row["first_token_ns"] < row["first_answer_ns"]
 
 
-def test_a_call_without_a_name_is_missing_even_in_an_answer_of_all_its_tokens(server: Any) -> None:
+def test_a_call_without_a_name_is_missing_even_in_an_answer_of_all_its_tokens(server: Misbehaving) -> None:
     calls = [frame(delta(tool_calls=[{"index": 0}]))] * 3
     end = [frame(delta(finish="tool_calls")), usage(9, 32), DONE]
     server.modes["nameless"] = misbehaving.stream(ROLE, *calls, *end)
     server.modes["cut_before_its_call"] = misbehaving.stream(ROLE, frame(delta(content="x")), *end)
-    assert ask(server.url("nameless"), judged_by=rules(most_tokens=32))["outcome"] == "wrong_output"
-    assert ask(server.url("cut_before_its_call"), judged_by=rules(most_tokens=32))["outcome"] == "ok"
+    assert ask(server.url_of("nameless"), judged_by=rules(most_tokens=32))["outcome"] == "wrong_output"
+    assert ask(server.url_of("cut_before_its_call"), judged_by=rules(most_tokens=32))["outcome"] == "ok"
 
 
-def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Any) -> None:
+def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Misbehaving) -> None:
     server.modes["slow_answer"] = _in_two_parts()
-    reply = ask(server.url("slow_answer"))
+    reply = ask(server.url_of("slow_answer"))
     assert reply["first_token_ns"] is not None
     assert reply["first_answer_ns"] is not None
     assert reply["first_token_ns"] < reply["first_answer_ns"]
-    only = ask(server.url("reasoning_only"))
+    only = ask(server.url_of("reasoning_only"))
     assert only["detail"]["reasoning_only"] is True
     assert only["first_answer_ns"] is None
 
 
 def _in_two_parts() -> Callable[[Any], None]:
-    def act(peer: Any) -> None:
+    def act(peer: socket.socket) -> None:
         first = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n'
         then = b'data: {"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -114,54 +118,56 @@ def _in_two_parts() -> Callable[[Any], None]:
     return act
 
 
-def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Any) -> None:
-    server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
-    reply = ask(server.url("two"), limits=SHORT)
+def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Misbehaving) -> None:
+    whole = misbehaving.stream(ROLE, misbehaving.TOKENS, frame(misbehaving.error("boom")), DONE)
+    server.modes["two"] = whole[:-5]  # without the last chunk, then silence
+    reply = ask(server.url_of("two"), limits=SHORT)
     assert reply["outcome"] == "stream_error"
     assert reply["error"] == "boom"
     assert any(e.startswith("stalled") for e in reply["evidence"])
 
 
-def test_outcome_error_keeps_body_and_code(server: Any) -> None:
-    reply = ask(server.url("status_500_json"))
+def test_outcome_error_keeps_body_and_code(server: Misbehaving) -> None:
+    reply = ask(server.url_of("status_500_json"))
     assert reply["error"] is not None
     assert "EngineCore encountered" in reply["error"]
     assert reply["error_code"] == 500
-    assert ask(server.url("status_500_text"))["error"] == "Internal Server Error"
+    assert ask(server.url_of("status_500_text"))["error"] == "Internal Server Error"
 
 
-def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
+def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Misbehaving) -> None:
     unknown = AnswerRules(OutcomeRules(plain_validation=frozenset({400, 413, 422})))
-    assert ask(server.url("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
-    assert ask(server.url("status_404"), judged_by=unknown)["outcome"] == "http_error"
-    assert ask(server.url("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
+    assert ask(server.url_of("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
+    assert ask(server.url_of("status_404"), judged_by=unknown)["outcome"] == "http_error"
+    assert ask(server.url_of("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
 
 
-def test_outcome_rules_allow_no_done(server: Any) -> None:
-    assert ask(server.url("good_no_done"), judged_by=rules(OutcomeRules(sends_done=False)))["outcome"] == "ok"
+def test_outcome_rules_allow_no_done(server: Misbehaving) -> None:
+    assert ask(server.url_of("good_no_done"), judged_by=rules(OutcomeRules(sends_done=False)))["outcome"] == "ok"
 
 
-def test_outcome_without_a_listener_is_connect_error(server: Any, unused_port: int) -> None:
+def test_outcome_without_a_listener_is_connect_error(server: Misbehaving, unused_port: int) -> None:
     reply = ask(f"http://127.0.0.1:{unused_port}")
     assert (reply["outcome"], reply["sent_ns"], reply["status"]) == ("connect_error", None, None)
 
 
-def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
-    def drip(peer: Any) -> None:
+def test_outcome_of_an_endless_answer_is_timeout(server: Misbehaving) -> None:
+    def drip(peer: socket.socket) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        while not server.release.wait(0.02):
+        while True:  # until the client closes
             peer.sendall(b": ping\n\n")
+            time.sleep(0.02)
 
     server.modes["drip"] = drip
-    reply = ask(server.url("drip"), limits=WireTimeouts(total_ns=200_000_000))
+    reply = ask(server.url_of("drip"), limits=WireTimeouts(total_ns=200_000_000))
     assert reply["outcome"] == "timeout"
 
 
-def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
-    assert ask(server.url("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
+def test_outcome_reply_keeps_unicode_line_separators(server: Misbehaving) -> None:
+    assert ask(server.url_of("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
     assert (
-        ask(server.url("utf8_split"))["text"]
-        == ask(server.url("whole_utf8_split"), stream=False)["text"]
+        ask(server.url_of("utf8_split"))["text"]
+        == ask(server.url_of("whole_utf8_split"), stream=False)["text"]
         == "日本語🙂é"
     )
 
@@ -169,9 +175,9 @@ def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
 @pytest.mark.parametrize(
     ("mode", "counted"), [("usage_zero", (0, 0)), ("usage_missing", (None, None)), ("no_token_stop", (9, 0))]
 )
-def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
+def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Misbehaving, mode: str, counted: Any) -> None:
     for url, stream in ((mode, True), (f"whole_{mode}", False)):
-        reply = ask(server.url(url), stream=stream)
+        reply = ask(server.url_of(url), stream=stream)
         assert (reply["prompt_tokens"], reply["completion_tokens"]) == counted
 
 
@@ -185,9 +191,9 @@ def test_outcome_page_of_the_docs_is_current() -> None:
     assert page.read_text(encoding="utf-8") == render(), "run `make conformance`"
 
 
-def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any) -> None:
+def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Misbehaving) -> None:
     def detail(mode: str) -> dict[str, Any]:
-        found = ask(server.url(mode))["detail"]
+        found = ask(server.url_of(mode))["detail"]
         return {k: v for k, v in found.items() if k not in ("connect_ns", "send_ns")}  # both are noted when slow
 
     assert detail("content_empty_in_every_chunk") == {"no_text": True}
@@ -206,16 +212,16 @@ def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any
         assert detail(healthy) == {}, healthy
 
 
-def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> None:
+def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Misbehaving) -> None:
     server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
-    reply = ask(server.url("quoting"))
+    reply = ask(server.url_of("quoting"))
     assert (reply["outcome"], reply["error"], reply["text"], reply["chunks"]) == (
         "wrong_output",
         "text follows the [DONE] of its answer",
         "Hello!",
         3,
     )
-    another = ask(server.url("tokens_of_another_after_done"))
+    another = ask(server.url_of("tokens_of_another_after_done"))
     assert (another["text"], another["completion_tokens"]) == ("Hello!", 3)
 
 
@@ -226,10 +232,10 @@ def _gaps_s(reply: Any) -> list[float]:
 def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
     """Send tokens 10 ms apart, freeze for 300 ms, and go on with `then`."""
 
-    def act(peer: Any) -> None:
+    def act(peer: socket.socket) -> None:
         peer.sendall(misbehaving.stream(end=b""))
         for word in ("a", "b", "c"):
-            peer.sendall(misbehaving.chunk(frame(delta(content=word))))
+            peer.sendall(chunk(frame(delta(content=word))))
             time.sleep(0.01)
         time.sleep(0.3)
         then(peer)
@@ -237,9 +243,9 @@ def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
     return act
 
 
-def _finish(peer: Any) -> None:
+def _finish(peer: socket.socket) -> None:
     for part in (frame(delta(content="d")), STOP, usage(9, 4), DONE):
-        peer.sendall(misbehaving.chunk(part))
+        peer.sendall(chunk(part))
     peer.sendall(b"0\r\n\r\n")
 
 
@@ -247,17 +253,19 @@ def _finish(peer: Any) -> None:
     ("then", "outcome"),
     [
         (_finish, "ok"),
-        (misbehaving.reset, "reset"),
+        (reset, "reset"),
         (misbehaving.close, "reset"),
-        (lambda peer: peer.sendall(misbehaving.chunk(frame(misbehaving.error("boom")))), "stream_error"),
+        (lambda peer: peer.sendall(chunk(frame(misbehaving.error("boom")))), "stream_error"),
         (lambda peer: peer.sendall(b"0\r\n\r\n"), "truncated"),
         (lambda peer: time.sleep(1), "stalled"),
     ],
 )
-def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[Any], None], outcome: str) -> None:
+def test_outcome_gap_of_a_freeze_is_among_the_gaps(
+    server: Misbehaving, then: Callable[[Any], None], outcome: str
+) -> None:
     server.modes["frozen"] = _frozen(then)
     limits = WireTimeouts(between_bytes_ns=290_000_000 if outcome == "stalled" else 5_000_000_000)
-    reply = ask(server.url("frozen"), limits=limits)
+    reply = ask(server.url_of("frozen"), limits=limits)
     assert reply["outcome"] == outcome
     gaps = _gaps_s(reply)
     assert len(gaps) == 3
@@ -265,12 +273,12 @@ def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[
     assert reply["largest_gap_ns"] > 280_000_000
 
 
-def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> None:
-    def act(peer: Any) -> None:
-        _frozen(lambda peer: peer.sendall(misbehaving.chunk(frame(delta(content="d")))))(peer)
-        misbehaving.reset(peer)
+def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Misbehaving) -> None:
+    def act(peer: socket.socket) -> None:
+        _frozen(lambda peer: peer.sendall(chunk(frame(delta(content="d")))))(peer)
+        reset(peer)
 
     server.modes["frozen_before"] = act
-    reply = ask(server.url("frozen_before"))
+    reply = ask(server.url_of("frozen_before"))
     assert reply["outcome"] == "reset"
     assert len(_gaps_s(reply)) == 3

@@ -17,7 +17,9 @@ from loadchaos.load.wire.headers import request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire import misbehaving
+from tests.load.wire.misbehaving import Misbehaving
 from tests.load.wire.requests import exchange
+from tests.raw_sockets import Handler, read_request, reset
 from tests.waiting import until
 
 
@@ -56,29 +58,29 @@ def test_request_head_rejects_header_injection() -> None:
         request_head("/", "h", {"X-A": "1\r\nX-B: 2"})
 
 
-def test_slot_keeps_a_connection_and_uses_it_again(server: Any) -> None:
-    slot = Slot(Origin(server.url("good")))
+def test_slot_keeps_a_connection_and_uses_it_again(server: Misbehaving) -> None:
+    slot = Slot(Origin(server.url_of("good")))
     numbers = [(ask(slot)[1].connection_number, n) for n in range(3)]
     assert numbers == [(1, 0), (1, 1), (1, 2)]
     assert server.connections == 1
     slot.close()
 
 
-def test_slot_drops_a_connection_that_its_answer_ended(server: Any) -> None:
-    slot = Slot(Origin(server.url("until_close")))
+def test_slot_drops_a_connection_that_its_answer_ended(server: Misbehaving) -> None:
+    slot = Slot(Origin(server.url_of("until_close")))
     assert [ask(slot)[1].reused for _ in range(2)] == [False, False]
     assert server.connections == 2
 
 
-def test_slot_replaces_a_connection_closed_while_idle(server: Any) -> None:
-    good = server.modes["good"]
+def test_slot_replaces_a_connection_closed_while_idle(server: Misbehaving) -> None:
+    good = misbehaving.stream(*misbehaving.GOOD)
 
-    def answer_and_close(peer: Any) -> None:
+    def answer_and_close(peer: socket.socket) -> None:
         peer.sendall(good)
         peer.close()
 
     server.modes["closing"] = answer_and_close
-    slot = Slot(Origin(server.url("closing")))
+    slot = Slot(Origin(server.url_of("closing")))
     assert ask(slot)[0]["outcome"] == "ok"
     kept = slot._idle
     assert kept is not None
@@ -89,22 +91,22 @@ def test_slot_replaces_a_connection_closed_while_idle(server: Any) -> None:
     slot.close()
 
 
-def drop_each_fifteenth(server: Any, drop: Callable[[Any], None]) -> Callable[[Any], None]:
+def drop_each_fifteenth(server: Misbehaving, drop: Callable[[Any], None]) -> Callable[[Any], None]:
     """Read every request; answer 14 of 15, and drop the connection of the other."""
 
-    def act(peer: Any) -> None:
+    def act(peer: socket.socket) -> None:
         if len(server.requests) % 15:
-            peer.sendall(server.modes["good"])
+            peer.sendall(misbehaving.stream(*misbehaving.GOOD))
         else:
             drop(peer)
 
     return act
 
 
-@pytest.mark.parametrize("drop", [misbehaving.reset, misbehaving.close])
-def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(server: Any, drop: Any) -> None:
+@pytest.mark.parametrize("drop", [reset, misbehaving.close])
+def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(server: Misbehaving, drop: Any) -> None:
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
-    slot = Slot(Origin(server.url("dropping")))
+    slot = Slot(Origin(server.url_of("dropping")))
     replies = [ask(slot)[0] for _ in range(60)]
     assert Counter(r["outcome"] for r in replies) == {"ok": 56, "reset": 4}
     told = (
@@ -117,13 +119,13 @@ def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(ser
     slot.close()
 
 
-def test_exchange_dropped_while_the_server_works_on_it_tells_no_early_close(server: Any) -> None:
-    def drop(peer: Any) -> None:
+def test_exchange_dropped_while_the_server_works_on_it_tells_no_early_close(server: Misbehaving) -> None:
+    def drop(peer: socket.socket) -> None:
         time.sleep(0.3)
         misbehaving.close(peer)
 
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
-    slot = Slot(Origin(server.url("dropping")))
+    slot = Slot(Origin(server.url_of("dropping")))
     last = [ask(slot)[0] for _ in range(15)][-1]
     assert (last["outcome"], last["error"]) == (
         "reset",
@@ -132,10 +134,10 @@ def test_exchange_dropped_while_the_server_works_on_it_tells_no_early_close(serv
     slot.close()
 
 
-@pytest.mark.parametrize("drop", [misbehaving.reset, misbehaving.close])
-def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server: Any, drop: Any) -> None:
+@pytest.mark.parametrize("drop", [reset, misbehaving.close])
+def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server: Misbehaving, drop: Any) -> None:
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
-    slot = Slot(Origin(server.url("dropping")))
+    slot = Slot(Origin(server.url_of("dropping")))
     limits = WireTimeouts(retry_idle_ns=0)  # any idle time is longer
     replies = [plain.Options().act(call(slot, limits)) for _ in range(29)]
     assert {r["outcome"] for r in replies} == {"ok"}
@@ -144,9 +146,9 @@ def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server
     slot.close()
 
 
-def test_exchange_is_sent_again_only_after_half_a_second_of_idle(server: Any) -> None:
+def test_exchange_is_sent_again_only_after_half_a_second_of_idle(server: Misbehaving) -> None:
     server.modes["dropping"] = drop_each_fifteenth(server, misbehaving.close)
-    slot = Slot(Origin(server.url("dropping")))
+    slot = Slot(Origin(server.url_of("dropping")))
     for idle_ns, outcome in ((400_000_000, "reset"), (600_000_000, "ok")):
         server.requests[:] = [b""] * 13
         assert ask(slot)[0]["outcome"] == "ok"
@@ -156,48 +158,50 @@ def test_exchange_is_sent_again_only_after_half_a_second_of_idle(server: Any) ->
     slot.close()
 
 
-def test_exchange_is_not_sent_again_after_a_byte_or_a_second_drop(server: Any) -> None:
+def test_exchange_is_not_sent_again_after_a_byte_or_a_second_drop(server: Misbehaving) -> None:
     limits = WireTimeouts(retry_idle_ns=0)
     for broken in (misbehaving.then(b"HTTP/1.1 200 OK", misbehaving.close), misbehaving.close):
         server.requests.clear()
         server.modes["second"] = _good_then(server, broken)
-        slot = Slot(Origin(server.url("second")))
+        slot = Slot(Origin(server.url_of("second")))
         assert plain.Options().act(call(slot, limits))["outcome"] == "ok"
         assert plain.Options().act(call(slot, limits))["outcome"] == "reset"
         assert len(server.requests) == (2 if broken is not misbehaving.close else 3)
         slot.close()
 
 
-def _good_then(server: Any, broken: Callable[[Any], None]) -> Callable[[Any], None]:
+def _good_then(server: Misbehaving, broken: Handler) -> Handler:
     """Break the second to the ninth exchange; a client that repeats without end comes to an end."""
-    return lambda peer: broken(peer) if 1 < len(server.requests) < 10 else peer.sendall(server.modes["good"])
+    return lambda peer: (
+        broken(peer) if 1 < len(server.requests) < 10 else peer.sendall(misbehaving.stream(*misbehaving.GOOD))
+    )
 
 
 def test_exchange_is_not_sent_again_when_the_connection_closes_late(
-    server: Any, monkeypatch: pytest.MonkeyPatch
+    server: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadchaos.load.wire.exchange._STALE_WITHIN_NS", 20_000_000)
 
-    def late(peer: Any) -> None:
+    def late(peer: socket.socket) -> None:
         time.sleep(0.1)
         peer.close()
 
     server.modes["late"] = _good_then(server, late)
-    slot = Slot(Origin(server.url("late")))
+    slot = Slot(Origin(server.url_of("late")))
     limits = WireTimeouts(retry_idle_ns=0)
     assert [plain.Options().act(call(slot, limits))["outcome"] for _ in range(2)] == ["ok", "reset"]
     assert len(server.requests) == 2
     slot.close()
 
 
-def test_exchange_does_not_retry_on_a_fresh_connection(server: Any) -> None:
-    reply = ask(Slot(Origin(server.url("closed_before_headers"))))[0]
+def test_exchange_does_not_retry_on_a_fresh_connection(server: Misbehaving) -> None:
+    reply = ask(Slot(Origin(server.url_of("closed_before_headers"))))[0]
     assert (reply["outcome"], reply["detail"].get("resent")) == ("reset", None)
     assert server.connections == 1
 
 
-def test_slot_drops_a_connection_idle_for_too_long(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    slot = Slot(Origin(server.url("good")))
+def test_slot_drops_a_connection_idle_for_too_long(server: Misbehaving, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = Slot(Origin(server.url_of("good")))
     ask(slot)
     monkeypatch.setattr(sockets, "MAX_IDLE_NS", 0)
     reply, second = ask(slot)
@@ -206,8 +210,8 @@ def test_slot_drops_a_connection_idle_for_too_long(server: Any, monkeypatch: pyt
     slot.close()
 
 
-def test_exchange_end_wakes_a_waiting_reader(server: Any) -> None:
-    one = call(Slot(Origin(server.url("never"))))
+def test_exchange_end_wakes_a_waiting_reader(server: Misbehaving) -> None:
+    one = call(Slot(Origin(server.url_of("never"))))
     replies: list[EndRow] = []
     waiter = threading.Thread(target=lambda: replies.append(plain.Options().act(one)))
     waiter.start()
@@ -218,7 +222,7 @@ def test_exchange_end_wakes_a_waiting_reader(server: Any) -> None:
     assert replies[0]["detail"]["why"] == "stopped"
 
 
-def test_connection_over_tls_checks_the_certificate(server: Any, certificate: Path) -> None:
+def test_connection_over_tls_checks_the_certificate(server: Misbehaving, certificate: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -228,8 +232,8 @@ def test_connection_over_tls_checks_the_certificate(server: Any, certificate: Pa
             raw, _ = listener.accept()
             try:
                 with served.wrap_socket(raw, server_side=True) as peer:
-                    while server.read(peer) is not None:
-                        peer.sendall(server.modes["good"])
+                    while read_request(peer):
+                        peer.sendall(misbehaving.stream(*misbehaving.GOOD))
             except OSError:
                 raw.close()  # the client did not trust us
 

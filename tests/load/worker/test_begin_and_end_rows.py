@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def made_requests(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, lis
     ]
 
 
-def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Any) -> None:
+def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Path) -> None:
     worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}})
     rows = [begin_row(Exchange(request, Slot(worker.target), Progress(), 0)) for request in requests]
     for request, row in zip(requests, rows, strict=True):
@@ -39,7 +40,7 @@ def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Any) -> None
     ("choice", "finish", "cut"), [("required", "length", True), ("required", "stop", False), ("auto", "length", False)]
 )
 def test_end_row_of_an_answer_cut_before_the_name_of_its_call_lacks_no_text(
-    tmp_path: Any, choice: str, finish: str, cut: bool
+    tmp_path: Path, choice: str, finish: str, cut: bool
 ) -> None:
     worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}})
     assert json.loads(requests[0].body)["tool_choice"] == choice

@@ -18,7 +18,7 @@ from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
-from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.misbehaving import Misbehaving
 from tests.load.wire.requests import wire_request
 from tests.rows import MS
 
@@ -45,7 +45,7 @@ def asking(
     arrivals: Receiver, server: Misbehaving, mode: str, stream: bool, expected_outcomes: str
 ) -> Callable[[], EndRow]:
     """As conformance.once asks, from a greenlet."""
-    slot = Slot(Origin(server.url(mode)), arrivals.collect)
+    slot = Slot(Origin(server.url_of(mode)), arrivals.collect)
     judged_by = rules_of(mode)
     limits = SHORT if expected_outcomes == "stalled" else WireTimeouts()
 
@@ -78,7 +78,7 @@ def _sweep(call: Exchange) -> None:
 
 def test_receiver_misbehaviours_end_in_their_outcomes_when_read_at_once(arrivals: Receiver) -> None:
     rows = [(mode, stream, expected_outcomes) for mode, kinds, expected_outcomes in TABLE for stream in kinds]
-    with running() as server:
+    with Misbehaving() as server:
         replies = greenlets([asking(arrivals, server, *row) for row in rows])
     wrong = [(row, reply["outcome"]) for row, reply in zip(rows, replies, strict=True) if reply["outcome"] != row[2]]
     assert wrong == []
@@ -86,8 +86,8 @@ def test_receiver_misbehaviours_end_in_their_outcomes_when_read_at_once(arrivals
 
 
 def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Receiver) -> None:
-    with running() as server:
-        slot = Slot(Origin(server.url("good")), arrivals.collect)
+    with Misbehaving() as server:
+        slot = Slot(Origin(server.url_of("good")), arrivals.collect)
 
         def ask() -> EndRow:
             return plain.Options().act(
@@ -187,8 +187,8 @@ def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -
         def _feed(self, at_ns: int, data: bytes) -> bool:
             raise ZeroDivisionError
 
-    with running() as server:
-        slot = Slot(Origin(server.url("good")), arrivals.collect)
+    with Misbehaving() as server:
+        slot = Slot(Origin(server.url_of("good")), arrivals.collect)
         call = Mistaken(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
         with pytest.raises(ZeroDivisionError):
             greenlets([lambda: plain.Options().act(call)])

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.load.worker.conftest import Child
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, chunk, read_request
 from tests.rows import S
 
 FIRST_S, GAP_S, TOKENS = 0.05, 0.02, 5
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -22,56 +22,32 @@ class Paced:
 
 
 def event(text: str) -> bytes:
-    data = f"data: {text}\n\n".encode()
-    return b"%x\r\n%s\r\n" % (len(data), data)
+    return chunk(f"data: {text}\n\n".encode())
 
 
 @pytest.fixture
 def paced() -> Iterator[Paced]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    it = Paced(f"http://127.0.0.1:{listener.getsockname()[1]}")
     one_at_a_time = threading.Lock()
-    threads: list[threading.Thread] = []
+    left_ns: dict[str, list[int]] = {}
 
     def answer(peer: socket.socket, request_id: str) -> None:
-        left = it.left_ns[request_id] = []
-        peer.sendall(HEAD + event('{"choices":[{"index":0,"delta":{"role":"assistant"}}]}'))
+        left = left_ns[request_id] = []
+        peer.sendall(SSE_HEAD + event('{"choices":[{"index":0,"delta":{"role":"assistant"}}]}'))
         time.sleep(FIRST_S)
         for n in range(TOKENS):
             finish = '"stop"' if n + 1 == TOKENS else "null"
             left.append(time.monotonic_ns())
             peer.sendall(event(f'{{"choices":[{{"index":0,"delta":{{"content":"a"}},"finish_reason":{finish}}}]}}'))
             time.sleep(GAP_S)
-        peer.sendall(event("[DONE]") + b"0\r\n\r\n")
+        peer.sendall(event("[DONE]") + LAST_CHUNK)
 
     def serve(peer: socket.socket) -> None:
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with peer:
-            data = b""
-            while piece := peer.recv(65536):
-                data += piece
-                if b'"messages"' in data and data.endswith(b"}"):
-                    request_id = data.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode()
-                    data = b""
-                    with one_at_a_time:
-                        answer(peer, request_id)
+        while request := read_request(peer):
+            with one_at_a_time:
+                answer(peer, request.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode())
 
-    def accept() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=serve, args=(peer,)))
-            threads[-1].start()
-
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    yield it
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    for thread in (acceptor, *threads):
-        thread.join(10)
+    with ConnectionServer(serve) as server:
+        yield Paced(server.url, left_ns)
 
 
 def test_timing_is_the_servers_and_includes_the_queue_of_a_slow_one(paced: Paced, child: Child) -> None:

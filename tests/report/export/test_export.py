@@ -12,14 +12,13 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
-from click.testing import CliRunner
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
 
-from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.export.export import openmetrics, write_csv, write_parquet
+from tests.invoking import output_of
 
 
 def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
@@ -190,12 +189,9 @@ def test_tables_escape_hostile_text(run_folder: RunFolder, tmp_path: Path, hosti
 
 def test_export_command_needs_a_format_and_prints_the_paths(run_folder: RunFolder) -> None:
     run = str(run_folder.path)
-    nothing = CliRunner().invoke(main, ["export", run])
-    assert nothing.exit_code == 2
-    assert "--openmetrics" in nothing.output
-    all_of_it = CliRunner().invoke(main, ["export", run, "--openmetrics", "--csv", "--parquet", "--step", "10s"])
-    assert all_of_it.exit_code == 0, all_of_it.output
-    paths = [Path(line) for line in all_of_it.output.split()]
+    assert "--openmetrics" in output_of("export", run, code=2)
+    printed = output_of("export", run, "--openmetrics", "--csv", "--parquet", "--step", "10s")
+    paths = [Path(line) for line in printed.split()]
     assert len(paths) == 7
     assert all(p.is_file() for p in paths)
 

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.traceparent import traceparent
 from loadchaos.report.export import otlp
 from tests.http_server import Asked, answering
+from tests.invoking import output_of
 
 pytest.importorskip("opentelemetry.exporter", reason="pip install 'loadchaos[otlp]'")
 
@@ -267,9 +266,6 @@ def test_otlp_env_refuses_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_export_command_sends_spans_of_a_finished_run(run: RunFolder, receiver: Receiver) -> None:
-    done = CliRunner().invoke(main, ["export", str(run.path), "--otlp", receiver.url])
-    assert (done.exit_code, done.output.strip()) == (0, f"OTLP: 6 spans sent to {receiver.url}")
+    assert output_of("export", run.path, "--otlp", receiver.url) == f"OTLP: 6 spans sent to {receiver.url}\n"
     receiver.status = 400
-    done = CliRunner().invoke(main, ["export", str(run.path), "--otlp", receiver.url])
-    assert done.exit_code == 2
-    assert "then the export failed" in done.output
+    assert "then the export failed" in output_of("export", run.path, "--otlp", receiver.url, code=2)

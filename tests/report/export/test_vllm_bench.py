@@ -4,14 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.export.vllm_bench import METRICS, BenchFigures, file_name, result, text
+from tests.invoking import output_of
 
 VERDICT: dict[str, Any] = {
     "verdict": "fail",
@@ -114,6 +113,4 @@ def test_percentile_options_are_checked(metrics: str | None, percentiles: str | 
     ],
 )
 def test_result_options_are_checked_before_anything_is_sent(words: list[str], told: str) -> None:
-    done = CliRunner().invoke(main, ["run", "smoke", "--embedded", *words])
-    assert done.exit_code == 2
-    assert told in done.output
+    assert told in output_of("run", "smoke", "--embedded", *words, code=2)

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from click.testing import CliRunner
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
+from tests.invoking import output_of
 
 MS = 1_000_000
 
@@ -170,13 +169,11 @@ def test_compare_command_prints_text_and_json_and_writes_a_page(
         folder = make_run(tmp_path / name)
         folder.verdict.write_bytes(orjson.dumps(verdict))
         paths.append(str(folder.path))
-    result = CliRunner().invoke(main, ["compare", *paths, "--html", str(tmp_path / "c.html")])
-    assert result.exit_code == 0, result.output
-    assert "images TTFT p50" in result.output
+    assert "images TTFT p50" in output_of("compare", *paths, "--html", tmp_path / "c.html")
     page = (tmp_path / "c.html").read_text()
     assert "<script" not in page
     assert "images TTFT p50" in page
-    machine = json.loads(CliRunner().invoke(main, ["compare", *paths, "--json"]).output)
+    machine = json.loads(output_of("compare", *paths, "--json"))
     assert machine["a"]["sent"] == machine["b"]["sent"] > 0
     assert {d["says"] for d in machine["latency"]} <= {"no clear difference", "too few"}
     assert all("encoder_cache_miss" not in d["what"] or d["a"] == d["b"] for d in machine["rates"])
@@ -200,15 +197,15 @@ def test_runs_command_lists_runs_with_and_without_verdict(
     make_run(tmp_path / "killed")
     make_run(tmp_path / "done").verdict.write_bytes(orjson.dumps(verdict))
     (tmp_path / "no run").mkdir()
-    result = CliRunner().invoke(main, ["runs", str(tmp_path)])
-    lines = result.output.splitlines()
+    printed = output_of("runs", tmp_path)
+    lines = printed.splitlines()
     assert len(lines) == 3
-    assert "FAIL" in result.output
-    assert "encoder_cache_miss" in result.output
+    assert "FAIL" in printed
+    assert "encoder_cache_miss" in printed
     assert any("killed" in line and "none yet" in line for line in lines)
-    machine = json.loads(CliRunner().invoke(main, ["runs", str(tmp_path), "--json"]).output)
+    machine = json.loads(output_of("runs", tmp_path, "--json"))
     assert {r["verdict"] for r in machine} == {None, "fail"}
-    assert ": no runs;" in CliRunner().invoke(main, ["runs", str(tmp_path / "no run")]).output
+    assert ": no runs;" in output_of("runs", tmp_path / "no run")
 
 
 def test_compare_shows_goodput_and_throughput() -> None:

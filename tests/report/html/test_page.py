@@ -1,5 +1,6 @@
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -115,7 +116,7 @@ def test_page_shows_settings_and_machine_of_the_server(run_folder: RunFolder, ve
     assert "settingsmax num seqs 1,280; prefix caching yes flags{'model': 'sim'} GPUH200" in text
 
 
-def test_page_of_a_run_without_rows(tmp_path: Any) -> None:
+def test_page_of_a_run_without_rows(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert "nothing was recorded" in html.write(folder, Verdict.from_json({}), Series()).read_text()
 

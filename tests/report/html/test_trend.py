@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from loadchaos.cli.main import main
 from loadchaos.core.latency_names import FEWEST_SAMPLES
 from loadchaos.report.html.trend import rate, read
 from loadchaos.report.html.trend_page import html, text
+from tests.invoking import output_of
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -161,11 +160,10 @@ def test_trend_page_has_no_script_and_no_request(home: Path) -> None:
 
 def test_trend_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
     write_runs(home, 8)
-    done = CliRunner().invoke(main, ["trend", str(home), "--html", str(home / "t.html")])
-    assert done.exit_code == 0, done.output
-    assert "night: 8 runs; last run PASS, as the 7 good runs before" in done.output
-    assert "< 0.038 % (95 % confidence, 0 in 8,000)" in done.output
+    printed = output_of("trend", home, "--html", home / "t.html")
+    assert "night: 8 runs; last run PASS, as the 7 good runs before" in printed
+    assert "< 0.038 % (95 % confidence, 0 in 8,000)" in printed
     assert (home / "t.html").read_text().startswith("<!doctype html>")
-    data = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)
+    data = json.loads(output_of("trend", home, "--json"))
     assert data["nights"][-1]["figures"]["text TTFT p50"]["says"] == "as usual"
-    assert CliRunner().invoke(main, ["trend", str(home / "none")]).exit_code == 2
+    output_of("trend", home / "none", code=2)

@@ -1,17 +1,17 @@
 import io
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
-from loadchaos.cli.main import main
 from loadchaos.report.export.export import search_openmetrics
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.metric_table import CAPACITY, CAPACITY_LOADS, SERIES_A_LOAD
+from tests.invoking import output_of
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_data, search_result, step
 
 Samples = dict[tuple[str, ...], float]
@@ -107,14 +107,13 @@ def test_exported_search_has_the_times_of_its_steps() -> None:
     assert stamps == sorted(set(stamps))
 
 
-def test_export_command_takes_a_search(tmp_path: Any) -> None:
+def test_export_command_takes_a_search(tmp_path: Path) -> None:
     import json
 
     (tmp_path / "capacity.json").write_text(json.dumps(search_data()))
-    done = CliRunner().invoke(main, ["export", str(tmp_path), "--openmetrics"])
-    assert done.exit_code == 0, done.output
+    output_of("export", tmp_path, "--openmetrics")
     text = (tmp_path / "export" / "openmetrics.txt").read_text()
     assert text.endswith("# EOF\n")
     assert f'run="{tmp_path.name}"' in text
-    refused = CliRunner().invoke(main, ["export", str(tmp_path), "--csv"])
-    assert "is a capacity search: give --openmetrics alone" in refused.output
+    refused = output_of("export", tmp_path, "--csv", code=2)
+    assert "is a capacity search: give --openmetrics alone" in refused

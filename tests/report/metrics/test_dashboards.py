@@ -20,12 +20,11 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.run.ports import free_port
-from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.embedded_server import EmbeddedServer
 from tests.http_server import answering
 from tests.report.made_up_run import T0, S, all_rows, make_verdict
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_result
-from tests.simulator.conftest import Server
 
 ROOT = Path(__file__).parents[3]
 EXPORTERS = {"dcgm": "4.2", "node": "1.8"}
@@ -369,7 +368,7 @@ def test_capacity_panels_of_a_scraped_search_have_points(
     tmp_path: Path, prometheus_program: Callable[[str], Path]
 ) -> None:
     flags = {"quiet": True, "max_num_seqs": 2, "num_speculative_tokens": 0}
-    server = Server(command(SimulatorSpec("vllm", "0.32", (), flags), 0))
+    server = EmbeddedServer.of(SimulatorSpec("vllm", "0.32", (), flags))
     port = free_port()
     prometheus = Prometheus(prometheus_program("prometheus"), tmp_path, port)
     (tmp_path / "small.yaml").write_text(

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -8,16 +9,16 @@ import pytest
 from loadchaos.core import typed_json
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker, discovery_client
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 from loadchaos.server.discovery.server_config import with_configuration
+from tests.discovering import discovering
 from tests.http_server import Asked, answering
 
 
 def learn(url: str, wanted: CalibrationRequest) -> tuple[Facts, DiscoveryClient]:
     async def ask() -> tuple[Facts, DiscoveryClient]:
-        async with discovery_client(url) as asker:
+        async with discovering(url) as asker:
             return await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted), asker
 
     return asyncio.run(ask())
@@ -58,18 +59,14 @@ def test_calibrate_remembers_images_that_are_longer_than_the_context(
     ("told", "most", "source"),
     [(8, 8, "/server_info"), (None, None, "a request with 4 was accepted"), (1, None, "a request with 4 was accepted")],
 )
-def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower_one(
+async def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower_one(
     embedded: str, told: int | None, most: int | None, source: str
 ) -> None:
     wanted = CalibrationRequest(((448, 448),), images_per_request=4)
-
-    async def ask() -> Facts:
-        async with discovery_client(embedded) as asker:
-            facts = await calibrate.identify_server(asker, wanted)
-            known = {} if told is None else {"max_images": (told, "/server_info")}
-            return await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
-
-    facts = asyncio.run(ask())
+    async with discovering(embedded) as asker:
+        facts = await calibrate.identify_server(asker, wanted)
+        known = {} if told is None else {"max_images": (told, "/server_info")}
+        facts = await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
     assert (facts.max_images, facts.sources["max_images"]) == (most, source)
 
 
@@ -95,15 +92,11 @@ def test_calibrate_lmdeploy_reads_blocks_and_prompt_limit(embedded: str) -> None
 
 @pytest.mark.parametrize("embedded", [VLLM], indirect=True)
 @pytest.mark.parametrize(("name", "length"), [("another name", 16384), ("sim", 16384)])
-def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, length: int) -> None:
+async def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, length: int) -> None:
     models = {"data": [{"id": name, "object": "model", "owned_by": "openai"}]}
-
-    async def ask(url: str) -> Facts:
-        async with discovery_client(url, embedded) as asker:
-            return await calibrate.identify_server(asker, CalibrationRequest())
-
     with answering(lambda asked: (200, models) if asked.path == "/v1/models" else (404, {})) as url:
-        facts = asyncio.run(ask(url))
+        async with discovering(url, admin_url=embedded) as asker:
+            facts = await calibrate.identify_server(asker, CalibrationRequest())
     assert (facts.dialect, facts.model, facts.max_model_len) == ("vllm", name, length)
 
 
@@ -198,7 +191,7 @@ def test_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("model", "refused"), [("tiny-text", None), ("nonsense", "Server is pinned to")])
-def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused: str | None) -> None:
+async def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused: str | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
             return httpx.Response(200, json={"object": "list", "data": []})
@@ -207,26 +200,16 @@ def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused
             return httpx.Response(400, json={"detail": detail})
         return httpx.Response(200, json={"choices": [{"message": {"content": "a"}}]})
 
-    async def ask() -> Facts:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            asker = DiscoveryClient(HttpAsker(client), "http://x", "http://x")
-            return await calibrate.identify_server(asker, CalibrationRequest(model=model))
-
-    if refused is None:
-        assert asyncio.run(ask()).model == model
-    else:
-        with pytest.raises(TargetError, match=refused):
-            asyncio.run(ask())
+    with pytest.raises(TargetError, match=refused) if refused else contextlib.nullcontext():
+        async with discovering(serve=answer) as asker:
+            facts = await calibrate.identify_server(asker, CalibrationRequest(model=model))
+        assert facts.model == model
 
 
-def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
+async def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
     """Words that cost nothing would never fill a prompt."""
     body = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
-
-    async def ask(url: str) -> Facts:
-        async with discovery_client(url) as asker:
-            facts = Facts(url, url, "openai", model="m")
-            return await calibrate.calibrate(asker, facts, CalibrationRequest())
-
     with answering(lambda asked: (200, body) if asked.path == "/v1/chat/completions" else (404, {})) as url:
-        assert asyncio.run(ask(url)).text is None
+        async with discovering(url) as asker:
+            facts = Facts(url, url, "openai", model="m")
+            assert (await calibrate.calibrate(asker, facts, CalibrationRequest())).text is None

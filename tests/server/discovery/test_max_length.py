@@ -6,9 +6,8 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.run.asker import HttpAsker
-from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.max_length import LengthLimit, longest_prompt, prompt_limit_unknown, search
+from tests.discovering import discovering
 
 
 def searched(limit: int, known: int | None, most: int = 40) -> tuple[LengthLimit | None, list[int]]:
@@ -75,8 +74,7 @@ async def test_longest_prompt_is_exact_after_many_generations() -> None:
         usage = {"prompt_tokens": tokens, "completion_tokens": 1}
         return httpx.Response(200 if tokens <= limit else 400, json={"usage": usage})
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-        asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u", generations=30)
+    async with discovering(serve=served, generations=30) as asker:
         text = TextFacts(0, (("a", 1),), "a", "usage")
         facts = await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
     assert facts.input_limit == limit
@@ -87,9 +85,8 @@ async def test_longest_prompt_of_a_server_without_limit_is_not_known() -> None:
     def served(_request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+    async with discovering(serve=served) as asker:
         text = TextFacts(0, (("a", 1),), "a", "usage")
-        asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
         facts = await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
     assert facts.input_limit is None
     assert "no limit found" in facts.sources["input_limit"]

@@ -5,11 +5,12 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker, discovery_client
+from loadchaos.run.asker import discovery_client
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.preflight import require_first_answer
 from loadchaos.server.memory import DiscoveryMemory
+from tests.discovering import discovering
 
 REQUEST = CalibrationRequest(((448, 448),), images_per_request=2)
 
@@ -18,8 +19,7 @@ def learned(url: str, memory: DiscoveryMemory) -> tuple[Facts, DiscoveryClient]:
     """Facts of a run with the memory, and the client that asked for them."""
 
     async def ask() -> tuple[Facts, DiscoveryClient]:
-        async with discovery_client(url) as client:
-            client.memory = memory
+        async with discovering(url, memory=memory) as client:
             facts = await identify_server(client, REQUEST)
             memory.identified(facts)
             return await calibrate(client, facts, REQUEST), client
@@ -79,8 +79,7 @@ async def test_only_answers_that_another_try_would_get_are_kept(status: int, kep
         choice = {"message": {"content": "a"}, "finish_reason": "length"}
         return httpx.Response(status, json={"choices": [choice]} if request.method == "POST" else {})
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        client = DiscoveryClient(HttpAsker(http), "http://x", "http://x", memory=memory)
+    async with discovering(serve=answer, memory=memory) as client:
         for _ in range(2):
             await client.generate("m", "Hello")
             await client.ask("GET", "/version")
@@ -88,16 +87,13 @@ async def test_only_answers_that_another_try_would_get_are_kept(status: int, kep
 
 
 @pytest.mark.parametrize("embedded", [[]], indirect=True)
-def test_restarted_server_is_asked_its_first_question_although_an_earlier_process_answered_it(embedded: str) -> None:
+async def test_restarted_server_is_asked_its_first_question_although_an_earlier_process_answered_it(
+    embedded: str,
+) -> None:
     memory = DiscoveryMemory()
-
-    async def ask() -> int:
-        async with discovery_client(embedded) as client:
-            client.memory = memory
-            await client.generate("sim", "Hello")  # for the facts, as of a model that no list has
-            memory.restarted()
-            await client.generate("sim", "Hello")
-            await require_first_answer(client, "sim")
-            return client.generations
-
-    assert asyncio.run(ask()) == 2, "the second one of the facts is remembered, the first question is not"
+    async with discovering(embedded, memory=memory) as client:
+        await client.generate("sim", "Hello")  # for the facts, as of a model that no list has
+        memory.restarted()
+        await client.generate("sim", "Hello")
+        await require_first_answer(client, "sim")
+    assert client.generations == 2, "the second one of the facts is remembered, the first question is not"

@@ -11,12 +11,12 @@ import pytest
 
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate, chat_tokens
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.simulator.engine import tokenizer as words
+from tests.discovering import discovering
 
 AROUND = 11  # what the template of the servers below costs
 IMAGE = 50
@@ -80,8 +80,7 @@ TOKENIZE, CHAT, COMPLETIONS = "/tokenize", "/v1/chat/completions/render", "/v1/c
 
 def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
     async def ask() -> Facts:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
+        async with discovering("http://u", served) as asker:
             facts = Facts("http://u", "http://u", dialect, model="m")
             asked = CalibrationRequest(**wanted)
             facts = await calibrate.calibrate(asker, facts, asked)

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
@@ -13,9 +12,13 @@ from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.rows import EmittedRows
+from tests.server.monitor.conftest import SmallServer
 
 
-def test_monitor_sees_a_killed_engine_core_within_two_seconds(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_monitor_sees_a_killed_engine_core_within_two_seconds(
+    server: SmallServer, rows: EmittedRows, tmp_path: Path
+) -> None:
     """`server` only lends its free port here."""
     log = tmp_path / "server.log"
     argv = command(SimulatorSpec(), server.port)

@@ -11,13 +11,17 @@ import pytest
 from loadchaos.server.monitor import device_exporters as looking
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceScraper
 from loadchaos.server.nvml import NvmlMonitor
+from tests.rows import EmittedRows
+from tests.server.monitor.conftest import SmallServer
 from tests.waiting import beside
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024
 
 
-def watched(server: Any, rows: Any, exporter: Any, page: bytes, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def watched(
+    server: SmallServer, rows: EmittedRows, exporter: Any, page: bytes, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(looking, "EVERY_S", 0.05)
 
     async def story() -> None:
@@ -31,12 +35,14 @@ def watched(server: Any, rows: Any, exporter: Any, page: bytes, until: Any, monk
     asyncio.run(story())
 
 
-def values(rows: Any, device: str) -> dict[str, float]:
+def values(rows: EmittedRows, device: str) -> dict[str, float]:
     found: dict[str, float] = rows.of("device", device=device)[0]["values"]
     return found
 
 
-def test_device_scraper_reads_dcgm_per_gpu(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_scraper_reads_dcgm_per_gpu(
+    server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (PAGES / "dcgm_4.2.txt").read_bytes()
     watched(server, rows, DCGM, page, lambda: rows.of("device", device="gpu1"), monkeypatch)
     assert values(rows, "gpu0") == {
@@ -54,7 +60,9 @@ def test_device_scraper_reads_dcgm_per_gpu(server: Any, rows: Any, monkeypatch: 
     assert {r["host"] for r in rows.of("device")} == {f"127.0.0.1:{server.port}"}
 
 
-def test_device_scraper_reads_host_and_real_disks(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_scraper_reads_host_and_real_disks(
+    server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (PAGES / "node_1.8.txt").read_bytes()
     watched(server, rows, NODE, page, lambda: rows.of("device", device="disk /models"), monkeypatch)
     host = values(rows, "host")
@@ -69,7 +77,7 @@ def test_device_scraper_reads_host_and_real_disks(server: Any, rows: Any, monkey
     [(b"go_goroutines 8\n", "no metrics of dcgm"), (b"", "no metrics of dcgm")],
 )
 def test_device_scraper_page_of_another_program_is_a_gap(
-    page: bytes, why: str, server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+    page: bytes, why: str, server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched(server, rows, DCGM, page, lambda: rows.of("gap", source="dcgm"), monkeypatch)
     assert why in rows.of("gap", source="dcgm")[0]["why"]
@@ -118,23 +126,20 @@ def fake_nvml() -> types.ModuleType:
     return module
 
 
-def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_monitor_writes_figures_and_xids(rows: EmittedRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
 
-    async def story() -> None:
-        watch = NvmlMonitor(rows.append)
-        watch.start()
-        await rows.until(lambda: any(r["values"]["gpu_xid_last"] == 79 for r in rows.of("device", device="gpu1")))
-        await watch.stop()
-
-    asyncio.run(story())
+    watch = NvmlMonitor(rows.append)
+    watch.start()
+    await rows.until(lambda: any(r["values"]["gpu_xid_last"] == 79 for r in rows.of("device", device="gpu1")))
+    await watch.stop()
     assert rows.of("device", device="gpu1")[0]["name"] == "NVIDIA H1"
     assert values(rows, "gpu0")["gpu_power_w"] == 300
     assert "gpu_power_w" not in values(rows, "gpu1")
     assert {r["values"]["gpu_xids_total"] for r in rows.of("device", device="gpu0")} == {0}
 
 
-async def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_monitor_without_nvml_writes_nothing(rows: EmittedRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     watch = NvmlMonitor(rows.append)

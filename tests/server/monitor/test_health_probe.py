@@ -10,18 +10,20 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import health_probe as probing
 from loadchaos.server.monitor.health_probe import HealthProbe
 from loadchaos.server.monitor.http_get import parse_endpoint
+from tests.rows import EmittedRows
+from tests.server.monitor.conftest import SmallServer
 from tests.waiting import beside
 
 
 @contextlib.asynccontextmanager
-async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[HealthProbe]:
+async def probed(server: SmallServer, rows: EmittedRows, **more: Any) -> AsyncIterator[HealthProbe]:
     probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]), **more)
     async with beside(probe.run()):
         yield probe
     await server.stop()
 
 
-async def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) -> None:
+async def test_health_probe_writes_both_kinds_of_rows(server: SmallServer, rows: EmittedRows) -> None:
     await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=True) and rows.of("probe", what="tcp", ok=True))
@@ -30,7 +32,7 @@ async def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) ->
         assert row["took_ns"] > 0
 
 
-async def test_health_probe_records_the_redacted_body_of_a_503(server: Any, rows: Any) -> None:
+async def test_health_probe_records_the_redacted_body_of_a_503(server: SmallServer, rows: EmittedRows) -> None:
     server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
     await server.start()
     async with probed(server, rows):
@@ -40,7 +42,7 @@ async def test_health_probe_records_the_redacted_body_of_a_503(server: Any, rows
         assert row["body"] == '{"status":"unhealthy","message":"[redacted] gone"}'
 
 
-async def test_health_probe_records_refused_and_the_return(server: Any, rows: Any) -> None:
+async def test_health_probe_records_refused_and_the_return(server: SmallServer, rows: EmittedRows) -> None:
     await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=True))
@@ -54,7 +56,7 @@ async def test_health_probe_records_refused_and_the_return(server: Any, rows: An
 
 
 async def test_health_probe_slows_down_for_a_server_that_is_down(
-    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+    server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probing.DOWN_EVERY_S == 1.0
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
@@ -75,7 +77,7 @@ async def test_health_probe_slows_down_for_a_server_that_is_down(
 
 
 async def test_health_probe_times_out_while_connects_succeed(
-    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+    server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "LIMIT_S", 0.2)
 
@@ -97,7 +99,9 @@ async def test_health_probe_times_out_while_connects_succeed(
         (b"", "reset"),
     ],
 )
-async def test_health_probe_names_incomplete_responses(server: Any, rows: Any, raw: bytes, error: str) -> None:
+async def test_health_probe_names_incomplete_responses(
+    server: SmallServer, rows: EmittedRows, raw: bytes, error: str
+) -> None:
     server.raw = raw
     await server.start()
     async with probed(server, rows):
@@ -107,7 +111,7 @@ async def test_health_probe_names_incomplete_responses(server: Any, rows: Any, r
         assert row["error"].startswith(error)
 
 
-async def test_health_probe_without_a_health_page_asks_for_the_models(server: Any, rows: Any) -> None:
+async def test_health_probe_without_a_health_page_asks_for_the_models(server: SmallServer, rows: EmittedRows) -> None:
     server.pages.clear()
     await server.start()
     async with probed(server, rows) as probe:

@@ -6,6 +6,7 @@ from typing import Any
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
+from tests.rows import EmittedRows
 
 OLD = "6,100,1000000,-;NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=of another life\n"
 NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_hcd
@@ -16,7 +17,7 @@ NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_
 """
 
 
-def followed(tmp_path: Path, kernel: Path, rows: Any, until: Any) -> str:
+def followed(tmp_path: Path, kernel: Path, rows: EmittedRows, until: Any) -> str:
     async def story() -> None:
         follower = LogFollower(
             FollowedLog(f"kmsg:{kernel}", "", "kernel", "kernel"), tmp_path / "logs", rows.append, Redactor()
@@ -29,7 +30,7 @@ def followed(tmp_path: Path, kernel: Path, rows: Any, until: Any) -> str:
     return (tmp_path / "logs" / "kernel.log").read_text()
 
 
-def test_kernel_source_keeps_only_xids_and_oom_kills(tmp_path: Path, rows: Any) -> None:
+def test_kernel_source_keeps_only_xids_and_oom_kills(tmp_path: Path, rows: EmittedRows) -> None:
     kernel = tmp_path / "kmsg"
     kernel.write_text(OLD)
 
@@ -47,7 +48,7 @@ def test_kernel_source_keeps_only_xids_and_oom_kills(tmp_path: Path, rows: Any) 
     assert rows.of("gap") == []
 
 
-def test_kernel_source_without_permission_writes_one_gap(tmp_path: Path, rows: Any) -> None:
+def test_kernel_source_without_permission_writes_one_gap(tmp_path: Path, rows: EmittedRows) -> None:
     async def gap_written() -> None:
         await rows.until(lambda: rows.of("gap", source="kernel"))
 

@@ -1,13 +1,13 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadchaos.server.monitor.log_alarms import LogAlarms
+from tests.rows import EmittedRows
 
 
-def alarms_of(rows: Any) -> list[tuple[str, str]]:
+def alarms_of(rows: EmittedRows) -> list[tuple[str, str]]:
     return [(r["what"], r["text"]) for r in rows.of("heard")]
 
 
@@ -16,7 +16,7 @@ def append(path: Path, text: str) -> None:
         f.write(text)
 
 
-def test_log_alarms_keep_the_order_of_the_log(tmp_path: Path, rows: Any) -> None:
+def test_log_alarms_keep_the_order_of_the_log(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "server.log"
     log.write_text("(APIServer pid=1) ERROR old: of another life\n")
     alarms = LogAlarms(log, "server", rows.append)
@@ -33,7 +33,7 @@ def test_log_alarms_keep_the_order_of_the_log(tmp_path: Path, rows: Any) -> None
     alarms.close()
 
 
-def test_log_alarms_wait_for_a_missing_log(tmp_path: Path, rows: Any) -> None:
+def test_log_alarms_wait_for_a_missing_log(tmp_path: Path, rows: EmittedRows) -> None:
     alarms = LogAlarms(tmp_path / "server.log", "server", rows.append)
     alarms.poll()
     assert rows == []
@@ -64,7 +64,7 @@ QUOTED = "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadErr
     ],
     ids=["shutdown before its errors", "end of a burst", "death behind an error", "quoted prompt"],
 )
-def test_log_alarms_of_a_burst(tmp_path: Path, rows: Any, text: str, alarms: list[str]) -> None:
+def test_log_alarms_of_a_burst(tmp_path: Path, rows: EmittedRows, text: str, alarms: list[str]) -> None:
     log = tmp_path / "server.log"
     append(log, "")
     heard = LogAlarms(log, "server", rows.append)
@@ -94,7 +94,9 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("at_once", [True, False])
-def test_log_alarms_find_engine_death_in_a_cut_line(tmp_path: Path, rows: Any, form: str, at_once: bool) -> None:
+def test_log_alarms_find_engine_death_in_a_cut_line(
+    tmp_path: Path, rows: EmittedRows, form: str, at_once: bool
+) -> None:
     log = tmp_path / "server.log"
     append(log, "")
     alarms = LogAlarms(log, "server", rows.append)
@@ -108,7 +110,7 @@ def test_log_alarms_find_engine_death_in_a_cut_line(tmp_path: Path, rows: Any, f
     alarms.close()
 
 
-def test_log_alarms_leave_out_the_cut_end_of_a_line_that_quotes_a_prompt(tmp_path: Path, rows: Any) -> None:
+def test_log_alarms_leave_out_the_cut_end_of_a_line_that_quotes_a_prompt(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "server.log"
     append(log, "")
     alarms = LogAlarms(log, "server", rows.append)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,11 +17,12 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.file import FileSource
+from tests.rows import EmittedRows
 from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
-async def following(spec: str, folder: Path, rows: Any) -> AsyncIterator[Path]:
+async def following(spec: str, folder: Path, rows: EmittedRows) -> AsyncIterator[Path]:
     follower = LogFollower(FollowedLog(spec, "a", "a"), folder, rows.append, Redactor(["planted-secret"]))
     follower.start()
     try:
@@ -40,7 +40,7 @@ def append(path: Path, text: str) -> None:
         f.write(text)
 
 
-async def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("before we came\n")
 
@@ -58,7 +58,7 @@ async def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) 
     assert times == sorted(times)
 
 
-async def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_follows_rotation(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
@@ -73,7 +73,7 @@ async def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
         assert "loss" not in rows.of("gap", source="log")[0]
 
 
-async def test_file_source_follows_truncation(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_follows_truncation(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("x" * 1000 + "\n")
 
@@ -120,7 +120,7 @@ def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path)
     assert [("truncated" in why, loss) for _, why, loss in gaps] == [(True, "possible")]
 
 
-async def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "later.log"
 
     async with following(str(log), tmp_path / "logs", rows) as kept:
@@ -129,7 +129,7 @@ async def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -
         await rows.until(lambda: text_of(kept) == "from the start\n")
 
 
-async def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Any) -> None:
+async def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: EmittedRows) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
@@ -138,14 +138,14 @@ async def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Any) -
     assert text_of(tmp_path / "logs" / "a.log") == "last words"
 
 
-async def test_command_source_restarts_its_command(tmp_path: Path, rows: Any) -> None:
+async def test_command_source_restarts_its_command(tmp_path: Path, rows: EmittedRows) -> None:
     async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
         await rows.until(lambda: text_of(kept).count("hello") >= 2)
         assert "planted" not in text_of(kept)
         assert "sh ended with code 3" in rows.of("gap", source="log")[0]["why"]
 
 
-async def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Any) -> None:
+async def test_command_source_stops_a_silent_command(tmp_path: Path, rows: EmittedRows) -> None:
     async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
         await rows.until(lambda: text_of(kept) == "hello\n")
     assert not rows.of("gap")
@@ -168,7 +168,7 @@ exec sleep 1000
     ],
 )
 async def test_command_source_runs_the_command_of_each_place(
-    spec: str, first_line: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+    spec: str, first_line: str, tmp_path: Path, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("docker", "kubectl", "journalctl", "ssh"):
         path = tmp_path / "bin" / name

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.monitor import health_probe as probing
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
+from tests.rows import EmittedRows
+from tests.server.monitor.conftest import SmallServer
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
 
 
 @contextlib.asynccontextmanager
-async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIterator[Monitor]:
+async def watching(server: SmallServer, rows: EmittedRows, folder: Path, **more: Any) -> AsyncIterator[Monitor]:
     target = MonitoredReplica("a", server.url, **more)
     redactor = Redactor(["planted-secret"])
     headers = {"Authorization": "Bearer planted-secret"}
@@ -36,7 +39,9 @@ async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIt
         await server.stop()
 
 
-async def test_scraper_sends_headers_and_keeps_the_first_page_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_scraper_sends_headers_and_keeps_the_first_page_redacted(
+    server: SmallServer, rows: EmittedRows, tmp_path: Path
+) -> None:
     server.pages["/metrics"] = (200, PAGE)
     await server.start()
     async with watching(server, rows, tmp_path):
@@ -52,16 +57,18 @@ async def test_scraper_sends_headers_and_keeps_the_first_page_redacted(server: A
         assert ("/metrics", "Bearer planted-secret") in {(p, h["authorization"]) for p, h in server.requests}
 
 
-async def test_scraper_keeps_the_pages_of_an_earlier_monitor(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_scraper_keeps_the_pages_of_an_earlier_monitor(
+    server: SmallServer, rows: EmittedRows, tmp_path: Path
+) -> None:
     server.pages["/metrics"] = (200, PAGE)
     for n in (1, 2):
         await server.start()
         async with watching(server, rows, tmp_path):
-            await rows.until(lambda n=n: len(rows.of("page")) == n)
+            await rows.until(partial(lambda n: len(rows.of("page")) == n, n))
     assert [row["file"] for row in rows.of("page")] == ["watch/metrics-1.txt", "watch/metrics-2.txt"]
 
 
-async def test_scraper_opens_and_closes_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_scraper_opens_and_closes_a_gap(server: SmallServer, rows: EmittedRows, tmp_path: Path) -> None:
     server.pages["/metrics"] = (500, b"")
     await server.start()
     async with watching(server, rows, tmp_path):
@@ -73,7 +80,9 @@ async def test_scraper_opens_and_closes_a_gap(server: Any, rows: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("framed", [True, False], ids=["with its length", "without"])
-async def test_scraper_drops_a_number_that_was_cut(framed: bool, server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_scraper_drops_a_number_that_was_cut(
+    framed: bool, server: SmallServer, rows: EmittedRows, tmp_path: Path
+) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 5000\r\n" if framed else b"") + b"\r\n"
 
     server.pages["/metrics"] = (200, b"vllm:generation_tokens_total 12345\n")
@@ -88,7 +97,7 @@ async def test_scraper_drops_a_number_that_was_cut(framed: bool, server: Any, ro
 
 
 async def test_scraper_leaves_a_server_that_is_down_alone(
-    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SmallServer, rows: EmittedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
 
@@ -100,7 +109,7 @@ async def test_scraper_leaves_a_server_that_is_down_alone(
         await rows.until(lambda: rows.of("gap", source="scrape", why="the server is down"))
 
 
-async def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_read_head_redacts(server: SmallServer, rows: EmittedRows, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("vLLM API server version 0.32.0\nargs: {'api_key': ['planted-secret']}\n")
 
@@ -110,13 +119,13 @@ async def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None
         assert "planted-secret" not in head
 
 
-async def test_monitor_refuses_a_wrong_log_spec(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_monitor_refuses_a_wrong_log_spec(server: SmallServer, rows: EmittedRows, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="k8s:NAMESPACE/POD"):
         async with watching(server, rows, tmp_path, logs=("k8s:pod-without-namespace",)):
             pass
 
 
-async def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+async def test_event_loop_lag_is_a_gap(server: SmallServer, rows: EmittedRows, tmp_path: Path) -> None:
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("probe"))
         time.sleep(1.6)  # noqa: ASYNC251 - holding up the loop is what is tested
@@ -124,20 +133,17 @@ async def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -
         assert rows.of("gap", source="watch")[0]["seconds"] > 1
 
 
-def test_event_loop_lag_records_a_changed_wall_clock(
-    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_event_loop_lag_records_a_changed_wall_clock(
+    server: SmallServer, rows: EmittedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        await server.start()
-        async with watching(server, rows, tmp_path):
-            await rows.until(lambda: rows.of("probe", ok=True))
-            real = time.time
-            monkeypatch.setattr("time.time", lambda: real() - 3600)
-            await rows.until(lambda: any("wall clock" in g["why"] for g in rows.of("gap", source="watch")))
-            before = len(rows)
-            await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
-
-    asyncio.run(story())
+    await server.start()
+    async with watching(server, rows, tmp_path):
+        await rows.until(lambda: rows.of("probe", ok=True))
+        real = time.time
+        monkeypatch.setattr("time.time", lambda: real() - 3600)
+        await rows.until(lambda: any("wall clock" in g["why"] for g in rows.of("gap", source="watch")))
+        before = len(rows)
+        await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
     reasons = [g["why"] for g in rows.of("gap", source="watch") if "wall clock" in g["why"]]
     assert reasons == ["the wall clock was set by -3600.0 s"]
     times = [r["at_ns"] for r in rows]
@@ -145,7 +151,7 @@ def test_event_loop_lag_records_a_changed_wall_clock(
 
 
 async def test_monitor_restarts_a_part_that_failed(
-    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SmallServer, rows: EmittedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[bool] = []
 

@@ -17,6 +17,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, StatusCommand, status_command
+from tests.rows import EmittedRows
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -74,7 +75,7 @@ def command_of(spec: str) -> StatusCommand:
 
 
 @contextlib.asynccontextmanager
-async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
+async def asked(spec: str, rows: EmittedRows) -> AsyncIterator[None]:
     task = asyncio.create_task(OrchestratorMonitor("a", spec, command_of(spec), rows.append).run())
     try:
         yield
@@ -105,74 +106,59 @@ def systemd(active: str, pid: int, **more: object) -> str:
     return "".join(f"{k}={v}\n" for k, v in shown.items())
 
 
-def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, rows: Any) -> None:
-    async def story() -> None:
-        put(place / "inspect.json", docker(True))
-        async with asked("docker:vllm", rows):
-            await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
-            put(place / "inspect.json", docker(False, code=137, oom=True))
-            await rows.until(lambda: rows.of("supervisor", what="ended"))
-
-    asyncio.run(story())
+async def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, rows: EmittedRows) -> None:
+    put(place / "inspect.json", docker(True))
+    async with asked("docker:vllm", rows):
+        await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
+        put(place / "inspect.json", docker(False, code=137, oom=True))
+        await rows.until(lambda: rows.of("supervisor", what="ended"))
     ended = rows.of("supervisor", what="ended")[0]
     assert (ended["exit_code"], ended["oom_killed"], ended["running"]) == (137, True, False)
     assert ended["reason"] == "OOMKilled, exited with code 137"
     assert ended["source"] == "docker:vllm"
 
 
-def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, rows: Any) -> None:
-    async def story() -> None:
-        put(place / "inspect.json", docker(True))
-        attributes = {"exitCode": "137", "name": "vllm"}
-        died = [{"Action": action, "Actor": {"Attributes": attributes}} for action in ("oom", "die")]
-        (place / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in died))
-        async with asked("docker:vllm", rows):
-            await rows.until(lambda: rows.of("supervisor", what="seen"))
-            put(place / "inspect.json", docker(True, began="10:05", restarts=1))
-            await rows.until(lambda: rows.of("supervisor", what="started"))
-
-    asyncio.run(story())
+async def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, rows: EmittedRows) -> None:
+    put(place / "inspect.json", docker(True))
+    attributes = {"exitCode": "137", "name": "vllm"}
+    died = [{"Action": action, "Actor": {"Attributes": attributes}} for action in ("oom", "die")]
+    (place / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in died))
+    async with asked("docker:vllm", rows):
+        await rows.until(lambda: rows.of("supervisor", what="seen"))
+        put(place / "inspect.json", docker(True, began="10:05", restarts=1))
+        await rows.until(lambda: rows.of("supervisor", what="started"))
     events = [(r["what"], r["exit_code"], r["restarts"], r["running"]) for r in rows.of("supervisor")]
     assert events == [("seen", None, 0, True), ("ended", 137, 1, True), ("started", None, 1, True)]
     assert rows.of("supervisor", what="ended")[0]["reason"] == "OOMKilled, exited with code 137"
 
 
-def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: Any) -> None:
-    async def story() -> None:
-        put(place / "pod.json", pod(2, {"running": {"startedAt": "x"}}))
-        async with asked("k8s:ml/vllm-0/server", rows):
-            await rows.until(lambda: rows.of("supervisor", what="seen", running=True, restarts=2))
-            killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-            put(place / "pod.json", pod(3, {"running": {"startedAt": "y"}}, killed, "2"))
-            await rows.until(lambda: rows.of("supervisor", what="started"))
-
-    asyncio.run(story())
+async def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: EmittedRows) -> None:
+    put(place / "pod.json", pod(2, {"running": {"startedAt": "x"}}))
+    async with asked("k8s:ml/vllm-0/server", rows):
+        await rows.until(lambda: rows.of("supervisor", what="seen", running=True, restarts=2))
+        killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        put(place / "pod.json", pod(3, {"running": {"startedAt": "y"}}, killed, "2"))
+        await rows.until(lambda: rows.of("supervisor", what="started"))
     ended = rows.of("supervisor", what="ended")[0]
     assert (ended["reason"], ended["oom_killed"], ended["restarts"]) == ("OOMKilled, exited with code 137", True, 3)
 
 
-def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, rows: Any) -> None:
-    async def story() -> None:
-        put(place / "pod.json", pod(0, {"running": {}}))
-        async with asked("k8s:ml/vllm-0/server", rows):
-            await rows.until(lambda: rows.of("supervisor", what="seen"))
-            gone = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-            put(place / "pod.json", json.dumps({"status": gone}))
-            await rows.until(lambda: rows.of("supervisor", what="ended"))
-
-    asyncio.run(story())
+async def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, rows: EmittedRows) -> None:
+    put(place / "pod.json", pod(0, {"running": {}}))
+    async with asked("k8s:ml/vllm-0/server", rows):
+        await rows.until(lambda: rows.of("supervisor", what="seen"))
+        gone = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+        put(place / "pod.json", json.dumps({"status": gone}))
+        await rows.until(lambda: rows.of("supervisor", what="ended"))
     assert rows.of("supervisor", what="ended")[0]["reason"] == "Evicted: The node was low on resource: memory."
 
 
-def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: Any) -> None:
-    async def story() -> None:
-        put(place / "show.txt", systemd("active", 4711))
-        async with asked("journal:vllm.service", rows):
-            await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
-            put(place / "show.txt", systemd("failed", 0, Result="oom-kill", ExecMainCode=2, ExecMainStatus=9))
-            await rows.until(lambda: rows.of("supervisor", what="ended"))
-
-    asyncio.run(story())
+async def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: EmittedRows) -> None:
+    put(place / "show.txt", systemd("active", 4711))
+    async with asked("journal:vllm.service", rows):
+        await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
+        put(place / "show.txt", systemd("failed", 0, Result="oom-kill", ExecMainCode=2, ExecMainStatus=9))
+        await rows.until(lambda: rows.of("supervisor", what="ended"))
     ended = rows.of("supervisor", what="ended")[0]
     assert (ended["signal"], ended["oom_killed"]) == (9, True)
     assert ended["reason"] == "killed by the OOM killer, was ended by signal 9"
@@ -182,13 +168,12 @@ def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: Any) 
     ("spec", "why"),
     [("docker:other", "No such container: other"), ("k8s:ml/other", 'pods "other" not found')],
 )
-def test_orchestrator_without_the_server_writes_one_gap(spec: str, why: str, place: Path, rows: Any) -> None:
-    async def story() -> None:
-        supervisor = OrchestratorMonitor("a", spec, command_of(spec), rows.append)
-        for _ in range(3):
-            await supervisor._poll()
-
-    asyncio.run(story())
+async def test_orchestrator_without_the_server_writes_one_gap(
+    spec: str, why: str, place: Path, rows: EmittedRows
+) -> None:
+    supervisor = OrchestratorMonitor("a", spec, command_of(spec), rows.append)
+    for _ in range(3):
+        await supervisor._poll()
     gaps = rows.of("gap", source="supervisor")
     assert [g["seconds"] for g in gaps] == [0.0]
     assert why in gaps[0]["why"]
@@ -198,25 +183,24 @@ def test_orchestrator_does_not_exist_for_a_plain_file() -> None:
     assert status_command("/var/log/vllm.log") is None
 
 
-def test_kubernetes_log_of_the_previous_container_is_read_once(place: Path, tmp_path: Path, rows: Any) -> None:
+async def test_kubernetes_log_of_the_previous_container_is_read_once(
+    place: Path, tmp_path: Path, rows: EmittedRows
+) -> None:
     opening = "".join(f"(EngineCore pid=1) INFO step {n} of the first life\n" for n in range(5))
     (place / "first.log").write_text(opening)
 
-    async def story() -> None:
-        follower = LogFollower(FollowedLog("k8s:ml/vllm-0", "a", "a"), tmp_path / "logs", rows.append, Redactor())
-        follower.start()
-        kept = follower.path
-        try:
-            await rows.until(lambda: kept.exists() and kept.read_text() == opening)
-            (place / "dead").touch()
-            await rows.until(lambda: "waiting to start" in kept.read_text())
-            put(place / "previous.log", opening + "(EngineCore pid=1) ERROR AssertionError: the cause\n")
-            await rows.until(lambda: "the cause" in kept.read_text())
-            put(place / "second.log", "(EngineCore pid=1) INFO step 0 of the second life\n")
-            await rows.until(lambda: "second life" in kept.read_text(), 20)
-        finally:
-            await follower.stop()
-        assert kept.read_text().count("the cause") == 1
-        assert kept.read_text().count("step 4 of the first life") == 1
-
-    asyncio.run(story())
+    follower = LogFollower(FollowedLog("k8s:ml/vllm-0", "a", "a"), tmp_path / "logs", rows.append, Redactor())
+    follower.start()
+    kept = follower.path
+    try:
+        await rows.until(lambda: kept.exists() and kept.read_text() == opening)
+        (place / "dead").touch()
+        await rows.until(lambda: "waiting to start" in kept.read_text())
+        put(place / "previous.log", opening + "(EngineCore pid=1) ERROR AssertionError: the cause\n")
+        await rows.until(lambda: "the cause" in kept.read_text())
+        put(place / "second.log", "(EngineCore pid=1) INFO step 0 of the second life\n")
+        await rows.until(lambda: "second life" in kept.read_text(), 20)
+    finally:
+        await follower.stop()
+    assert kept.read_text().count("the cause") == 1
+    assert kept.read_text().count("step 4 of the first life") == 1

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import processes
 from loadchaos.server.monitor.processes import ProcessMonitor
+from tests.rows import EmittedRows
 from tests.waiting import beside
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
@@ -27,7 +27,7 @@ PARENT = (
 
 
 @contextlib.asynccontextmanager
-async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
+async def watched(rows: EmittedRows, *more: str) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
     """A parent and its "engine core", watched; both are ended afterwards."""
     command = [sys.executable, "-c", PARENT, *more]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: ASYNC220 - a fraction of a second
@@ -45,7 +45,7 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
         parent.stdout.close()
 
 
-async def test_process_monitor_finds_the_tree_with_roles(rows: Any) -> None:
+async def test_process_monitor_finds_the_tree_with_roles(rows: EmittedRows) -> None:
     async with watched(rows, "planted-secret") as (parent, child):
         # In the moment between fork and exec a child looks like its parent; its own title is told after that.
         await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
@@ -61,7 +61,7 @@ async def test_process_monitor_finds_the_tree_with_roles(rows: Any) -> None:
         assert sample["state"] in "RSD"
 
 
-async def test_process_monitor_records_a_zombie_as_gone(rows: Any) -> None:
+async def test_process_monitor_records_a_zombie_as_gone(rows: EmittedRows) -> None:
     async with watched(rows) as (_, child):
         await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
         os.kill(child, signal.SIGKILL)
@@ -70,7 +70,7 @@ async def test_process_monitor_records_a_zombie_as_gone(rows: Any) -> None:
         assert (row["role"], row["state"]) == ("engine_core", "Z")
 
 
-async def test_process_monitor_records_stop_and_continue(rows: Any) -> None:
+async def test_process_monitor_records_stop_and_continue(rows: EmittedRows) -> None:
     async with watched(rows) as (_, child):
         await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
         os.kill(child, signal.SIGSTOP)
@@ -80,7 +80,7 @@ async def test_process_monitor_records_stop_and_continue(rows: Any) -> None:
         await rows.until(lambda: rows.of("process", what="sample", pid=child, state="S"))
 
 
-async def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: Any) -> None:
+async def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: EmittedRows) -> None:
     async with watched(rows) as (parent, child):
         await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
         os.kill(parent.pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ async def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: Any)
         await rows.until(lambda: rows.of("process", what="gone", pid=child))
 
 
-async def test_process_monitor_follows_a_new_pid(rows: Any) -> None:
+async def test_process_monitor_follows_a_new_pid(rows: EmittedRows) -> None:
     async with watched(rows) as (first, _):
         await rows.until(lambda: rows.of("process", what="seen", pid=first.pid))
         async with watched(rows) as (second, _):
@@ -113,21 +113,18 @@ def test_process_monitor_leaves_out_a_child_that_has_not_begun_its_program(monke
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_processes_end_when_they_are_cancelled_while_the_root_changes(rows: Any, turns: int) -> None:
+async def test_processes_end_when_they_are_cancelled_while_the_root_changes(rows: EmittedRows, turns: int) -> None:
     """A server that comes back at the end of a run: `set_pid`, and `cancel` some turns of the loop later."""
 
-    async def story() -> bool:
-        watch = ProcessMonitor("a", ROLES, rows.append, Redactor([]))
-        task = asyncio.create_task(watch.run())
-        await asyncio.sleep(0.1)
-        watch.set_pid(os.getpid())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task], timeout=2 * processes.POLL_S + 1)
-        ended = task.done()
-        task.cancel()
-        await asyncio.wait([task])
-        return ended
-
-    assert asyncio.run(story())
+    watch = ProcessMonitor("a", ROLES, rows.append, Redactor([]))
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.1)
+    watch.set_pid(os.getpid())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=2 * processes.POLL_S + 1)
+    ended = task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert ended

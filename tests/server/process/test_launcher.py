@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail
 from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer
+from tests.waiting import gone, until, until_async
 
 TALKS = "import sys,time\nprint('ready to serve', flush=True)\nfor i in range(600): time.sleep(0.1)"
 HAS_A_CHILD = f"""
@@ -30,13 +30,6 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-u", "-c", code]
 
 
-async def until(condition: Any, limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.02)
-
-
 def log_lines(folder: Path) -> list[dict[str, Any]]:
     run = RunFolder(folder)
     return [{**row} for row in LogTail(run.server_log, run.server_index).rows(final=True)]
@@ -49,17 +42,10 @@ async def launched(folder: Path, command: LaunchCommand) -> tuple[LaunchedServer
     return server, rows
 
 
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 async def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Path) -> None:
     begin = time.monotonic_ns()
     server, rows = await launched(tmp_path, LaunchCommand(python(TALKS)))
-    await until(lambda: log_lines(tmp_path))
+    await until_async(lambda: log_lines(tmp_path))
     assert server.pid is not None
     await server.stop(grace_s=2.0)
     assert gone(server.pid)
@@ -87,7 +73,7 @@ async def test_launched_server_missing_command_is_an_exit_with_reason(tmp_path: 
 
 async def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Path) -> None:
     server, _ = await launched(tmp_path, LaunchCommand(python(HAS_A_CHILD)))
-    await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
+    await until_async(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
     child = int(next(r["text"] for r in log_lines(tmp_path) if "child" in r["text"]).split()[1])
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its engine behind
@@ -129,10 +115,7 @@ asyncio.run(main())
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    deadline = time.monotonic() + 60
-    while not gone(pid):
-        assert time.monotonic() < deadline, "the server outlived its run"
-        time.sleep(0.05)
+    until(lambda: gone(pid), "the end of the server")
 
 
 @pytest.mark.parametrize("bad", ["not json\n", json.dumps({"what": "nonsense"}) + "\n"])
