@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import EXPOSURES, ExposureGoal, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
-_STILL_DRAFTING_NS = 5 * NS_PER_S
-_JUST_DRAFTED_NS = 2 * NS_PER_S
+_STILL_DRAFTING_NS = int(5 * SCRAPE_EVERY_S * NS_PER_S)
+_JUST_DRAFTED_NS = int(2 * SCRAPE_EVERY_S * NS_PER_S)
 _LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2
@@ -52,7 +53,7 @@ class Mechanisms(RowFold):
         if int(row.get("images") or 0) > 0:
             self.exposures["image_requests"] += 1
             self.image_requests_ok += row.get("outcome") == "ok"
-            # Drafts are known from scrapes, a second apart: count now after a scrape with drafts, else with the next.
+            # Drafts are known from scrapes: count now after a scrape with drafts, else with the next.
             if self._drafted_ns is not None and row["at_ns"] - self._drafted_ns <= _JUST_DRAFTED_NS:
                 self.exposures["image_requests_while_drafting"] += 1
             else:

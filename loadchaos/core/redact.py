@@ -259,7 +259,7 @@ class Redactor:
 
 def _hides(key: object, value: object) -> bool:
     texts = value if isinstance(value, list | tuple) else [value]
-    return isinstance(key, str) and secret_name(key) and all(isinstance(text, str) for text in texts)
+    return isinstance(key, str) and is_secret_header(key) and all(isinstance(text, str) for text in texts)
 
 
 def _hide_keys(data: bytes, in_key: bool) -> tuple[bytes, bool]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.redact import REDACTED, Redactor, secret_name
+from loadchaos.core.redact import REDACTED, Redactor, is_secret_header
 from loadchaos.recorder.frames import FrameKind, FrameReader, RecordingSetup
 from loadchaos.recorder.ring import RingLimits, SegmentRing
 from loadchaos.recorder.shape import BLOCK_CHARS, BodyShaper, UnreadableBodyError
@@ -163,7 +163,9 @@ def _redacted(body: bytes, secrets: list[str]) -> Any:
         if isinstance(one, list):
             return [replaced(v) for v in one]
         if isinstance(one, dict):
-            return {text(k): REDACTED if isinstance(v, str) and secret_name(k) else replaced(v) for k, v in one.items()}
+            return {
+                text(k): REDACTED if isinstance(v, str) and is_secret_header(k) else replaced(v) for k, v in one.items()
+            }
         return one
 
     try:

@@ -13,6 +13,7 @@ from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
 from loadchaos.core.model import severity_rank
+from loadchaos.core.outcome_rules import SHED_STATUSES
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
 _BEFORE_LOAD = exit_codes.BEFORE_LOAD
@@ -69,12 +70,15 @@ TARGET = {
 }
 """Text of `target.kind`."""
 
+SHED = f"shed ({', '.join(map(str, sorted({*SHED_STATUSES, 503})))})"
+"""A 503 sheds load only where it says when to come back, or that the server is busy."""
+
 STATES: dict[str, str] = {state: state for state in model.STATES} | {"dying": "failing", "terminated": "stopped"}
 
 OUTCOMES = {
     "ok": "ok",
     "rejected": "rejected (4xx)",
-    "shed": "shed (429, 503)",
+    "shed": SHED,
     "http_error": "HTTP error",
     "stream_error": "error in stream",
     "finish_error": "finish_reason error",
@@ -160,9 +164,7 @@ CHECKS = {
         "look at an answer in the ledger (row answer): give calls more room (output: {max: 512}), or see that the server's "
         "tool parser fits the model",
     ),
-    "shed": CheckText(
-        "requests shed (429, 503)", "use fewer users or a lower rate: the server refuses part of the load"
-    ),
+    "shed": CheckText(f"requests {SHED}", "use fewer users or a lower rate: the server refuses part of the load"),
     "retries": CheckText(
         "requests sent again", "see which connections the server or a gateway closes while they are idle"
     ),

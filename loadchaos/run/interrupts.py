@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
-from loadchaos.core.limits import KILL_GRACE_S, LAST_LINES_S
+from loadchaos.core.limits import KILL_GRACE_INTERRUPTED_S, KILL_GRACE_S, LAST_LINES_S, SCRAPE_EVERY_S
 
 _POLL_S = 0.1
 _TERMINAL_GONE = signal.SIGHUP
@@ -36,7 +36,7 @@ class ShutdownTimeouts:
     follower_s: float
 
 
-_RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
+_RESTART_S = BALANCER_NS / 1e9 + 2 * SCRAPE_EVERY_S  # and until the next scrape has been folded
 _NORMAL = ShutdownTimeouts(
     drain_s=None,
     locust_s=8.0,
@@ -47,7 +47,13 @@ _NORMAL = ShutdownTimeouts(
     follower_s=10.0,
 )
 _INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report
-    drain_s=1.0, locust_s=2.5, locust_term_s=1.0, settle_s=1.0, restart_s=1.0, server_s=2.0, follower_s=2.0
+    drain_s=1.0,
+    locust_s=2.5,
+    locust_term_s=1.0,
+    settle_s=1.0,
+    restart_s=1.0,
+    server_s=KILL_GRACE_INTERRUPTED_S,
+    follower_s=2.0,
 )
 _IMMEDIATE = ShutdownTimeouts(
     drain_s=0.0, locust_s=0.0, locust_term_s=0.0, settle_s=0.0, restart_s=0.0, server_s=0.0, follower_s=0.0

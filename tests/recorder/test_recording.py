@@ -93,6 +93,7 @@ def test_killed_writer_loses_no_row_that_is_a_second_old(recording: StartRecordi
     made = recording(serve_answers)
     for n in range(5):
         made.send(chat(f"{n}"))
+    made.rows("end", 1)  # its writer has started
     time.sleep(1.0)
     pid = made.channel.writer_pid
     assert pid is not None
@@ -368,12 +369,14 @@ def test_kill_of_command_and_writer_loses_at_most_a_second(command: Any, tmp_pat
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     for n in range(20):
         record.send(chat(f"{n}"))
+    ring = tmp_path / "out" / "ring"
+    until(lambda: any(file.stat().st_size for file in ring.glob("*")), "the first rows of the writer")
     time.sleep(1.0)
     writer = record.writer()
     writer.kill()
     record.process.kill()
     writer.wait(WAIT_S)
-    assert len(trace_of_recording(tmp_path / "out" / "ring", tmp_path / "scratch").sends) == 20
+    assert len(trace_of_recording(ring, tmp_path / "scratch").sends) == 20
 
 
 def test_server_that_goes_away_is_named_and_kept(command: Any) -> None:

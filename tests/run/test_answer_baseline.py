@@ -14,7 +14,7 @@ from loadchaos.run.asker import HttpAsker
 from tests.run.raw_server import answer, chunk
 
 FACTS = Facts(base_url="http://x", admin_url="http://x", dialect="openai", model="raw")
-TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
+TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 60}}
 LEAVING = {**TEXT, "name": "leaving", "behaviour": {"abort": {"share": "100%", "at_token": "2..10"}}}
 REFUSED = {**TEXT, "name": "refused", "expect": ["rejected"]}
 

@@ -52,13 +52,14 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     StateRow,
 )
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import OUTCOMES, Row, Terms
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
 
 WINDOW_S = 10
 _MOST_DEVICES = 256
-STALE_S = 5
+STALE_S = 5 * SCRAPE_EVERY_S
 
 # vLLM's own bounds (its /metrics page, 0.32), so that a panel can compare both sides; ITL has finer ones.
 TTFT_BOUNDS_S = (
@@ -365,7 +366,7 @@ class LiveFigures(RowFold):
         return recent
 
     def fresh_server(self, now_ns: int | None = None) -> dict[tuple[str, str], dict[str, float]]:
-        oldest = max(now_ns or 0, self.now_ns) - STALE_S * NS_PER_S
+        oldest = max(now_ns or 0, self.now_ns) - int(STALE_S * NS_PER_S)
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
     def _worst(self, key: Literal["lag_ns", "oldest_silence_ns"]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from loadchaos.core.ledger.rows import MetricsRow
-from loadchaos.core.units import figure
+from loadchaos.core.limits import SCRAPE_EVERY_S
+from loadchaos.core.units import NS_PER_S, figure
 
 _NAMES = {
     "preemptions_total": "preemptions", "prefix_cache_hits_total": "prefix cache hits (tokens)",
@@ -14,7 +15,7 @@ _NAMES = {
 }  # fmt: skip
 _GAUGES = {"requests_running": "running", "requests_waiting": "waiting"}
 _KEPT = 400
-_SLACK_NS = 2_000_000_000
+_SLACK_NS = int(2 * SCRAPE_EVERY_S * NS_PER_S)
 
 
 class CounterMoves:

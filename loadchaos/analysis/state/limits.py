@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadchaos.analysis.state.signals import MS
-from loadchaos.core.limits import OUTAGE_S
+from loadchaos.core.limits import OUTAGE_S, SCRAPE_EVERY_S
 from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
@@ -30,7 +30,7 @@ FIRST_GAPS = 1.5
 """The same, in longest gaps before the gaps of the server were known."""
 COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * NS_PER_S)
 """Counters of running requests that stand still. Some servers renew theirs that seldom."""
-COUNTERS_FRESH_NS = 3 * NS_PER_S
+COUNTERS_FRESH_NS = int(3 * SCRAPE_EVERY_S * NS_PER_S)
 """Age from which on counters say nothing."""
 MOST_PREFILL_NS = 50 * NS_PER_S
 """Most by which prompts without a first token raise the limits of streams."""

@@ -23,6 +23,7 @@ from loadchaos.analysis.state.signals import (
 )
 from loadchaos.analysis.state.stall_count import Stalls
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import Row, State
 from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
@@ -34,7 +35,7 @@ _BACK_NS = 1 * NS_PER_S
 _BACK_SURE_NS = 10 * NS_PER_S
 _EXIT_WAITS_NS = 60 * NS_PER_S
 _ORCHESTRATOR_NS = 30 * NS_PER_S
-_PAGE_NS = 1 * NS_PER_S
+_PAGE_NS = int(SCRAPE_EVERY_S * NS_PER_S)
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 _BREAKS_REQUESTS = frozenset(

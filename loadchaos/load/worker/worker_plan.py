@@ -149,6 +149,8 @@ class WorkerPlan:
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
+        if request.exact is not None or request.most is not None:
+            most_tokens = None  # their lengths are judged over all answers
         request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)

@@ -23,14 +23,13 @@ import psutil
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.limits import KILL_GRACE_ALONE_S, KILL_GRACE_S
+from loadchaos.core.limits import KILL_GRACE_ALONE_S, KILL_GRACE_S, LEFTOVERS_GRACE_S
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.indexed_log import IndexedLog
 from loadchaos.server.process.report import ReportKind, SupervisorReport
 
 _PR_SET_CHILD_SUBREAPER = 36
-_EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
 """Time that the server runs after `run` was killed: the load ends first, or it would record a death of the server."""
 NOT_STARTED = "could not be started"
@@ -106,9 +105,9 @@ class ServerSupervisor:
         reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         _report("exit", pid=self._server.pid, code=max(code, 0), signal=-code if code < 0 else None, reason=reason)
         # An orphaned worker of vLLM lives some seconds and still writes; its last lines may name the cause.
-        self._reader.join(_EXIT_DRAIN_S)
-        self._end_descendants(_EXIT_DRAIN_S)
-        self._reader.join(_EXIT_DRAIN_S)
+        self._reader.join(LEFTOVERS_GRACE_S)
+        self._end_descendants(LEFTOVERS_GRACE_S)
+        self._reader.join(LEFTOVERS_GRACE_S)
         if self._dropped_bytes:
             _report("dropped", bytes=self._dropped_bytes)
         self._log.close()

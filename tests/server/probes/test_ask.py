@@ -49,7 +49,7 @@ def completion(usage: Any, finish: Any = "stop") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        ({"prompt_tokens": 20, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 16}}, (20, 9, 16)),
+        ({"prompt_tokens": 20, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 16}}, (20, 8, 16)),
         ({"prompt_tokens": "20", "completion_tokens": "9", "prompt_tokens_details": {"cached_tokens": "x"}}, ()),
         ({"prompt_tokens": 20, "completion_tokens": None, "prompt_tokens_details": 3}, (20,)),
         (None, ()),
