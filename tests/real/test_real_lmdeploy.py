@@ -117,7 +117,7 @@ def test_real_lmdeploy_admin_attacks_are_expected(loadchaos: Run) -> None:
             {"admin": "abort_request", "at": "16s"},
             {"admin": "terminate", "at": "28s"},
         ],
-    })  # fmt: skip
+    }, "--authorize", command.url.removeprefix("http://"))  # fmt: skip
     assert {a["ok"] for a in result.verdict["attacks"].values()} == {1}, result.output
     assert {f["attribution"] for f in result.failures.values()} == {"expected"}, result.output
     assert "server_terminated" in result.failures
