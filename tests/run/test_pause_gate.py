@@ -16,7 +16,7 @@ from loadchaos.run.run_attacks import RunAttacks
 class Dead:
     """Server that has exited, and exits at once after each start."""
 
-    down, state, supervisor_lost, launches = True, "dead", False, 0
+    down, said_dead, state, supervisor_lost, launches = True, False, "dead", False, 0
     error: Exception | None = None
 
     def exit_reason(self) -> str | None:
