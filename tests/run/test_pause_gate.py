@@ -149,6 +149,17 @@ def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(monk
     assert it.stop_reason() == "the server did not come back within 301 s"
 
 
+def test_pause_gate_lets_few_requests_through_where_only_texts_tell_a_death() -> None:
+    server, rows = Dead(), list[Any]()
+    it = gate_of("wait", server, rows)
+    for server.down, server.said_dead in ((True, True), (True, False), (True, True), (False, False)):
+        it.tick()
+        it.tick()
+    orders = [row[0] for row in rows if isinstance(row, tuple)]
+    assert orders == ["few", "pause", "few", "resume"]
+    assert [row["open"] for row in rows if isinstance(row, dict)] == [False, False, False, True]
+
+
 def test_pause_gate_ends_the_load_when_the_supervisor_is_lost() -> None:
     server = Dead()
     server.supervisor_lost = True

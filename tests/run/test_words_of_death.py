@@ -72,7 +72,9 @@ def telling(server: Teller) -> Iterator[Teller]:
             choice = {
                 "index": 0, "message": {"role": "assistant", "content": " word" * n}, "finish_reason": "length"
             }  # fmt: skip
-            self.answer(200, {"object": "chat.completion", "model": "m", "choices": [choice], "usage": self._usage(body, n)})
+            self.answer(
+                200, {"object": "chat.completion", "model": "m", "choices": [choice], "usage": self._usage(body, n)}
+            )
 
         def _stream(self, body: Any, *, hit: bool) -> None:
             n = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)

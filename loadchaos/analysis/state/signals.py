@@ -58,7 +58,9 @@ class TrafficSignals:
         self.dead_texts = 0
         self.outlived_text = False  # such an answer came before, and the server worked on: another one says little
         self.failed_after_text = 0  # requests sent after the first such answer that failed as well
-        self.broken: deque[tuple[int, int]] = deque(maxlen=2)  # newest failed requests without a good answer since: end, begin
+        self.broken: deque[tuple[int, int]] = deque(
+            maxlen=2
+        )  # end, begin of failed requests without a good answer since
         self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when; 0: the question after the load
 
     def canary(self, row: CanaryRow | LastQuestionRow) -> bool:

@@ -7,7 +7,6 @@ import time
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.load.worker.greenlets import flag
 
-
 FEW_NS = 500_000_000
 """Interval of the requests of one worker after the command `few`."""
 
