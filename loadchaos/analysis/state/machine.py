@@ -248,7 +248,7 @@ class StateMachine:
             beside = bool(more_signs or more_proofs)
             least_ns = 0 if self._progress_ns else HUNG_WITHOUT_SIGN_NS  # its gaps are not known
             waiting_ns = beyond_gaps_ns(least_ns, self._longest_gap_ns) + self._client.prefill_ns(self._now_ns)
-            said = self._evidence.said(self._now_ns, worked_ns, beside=beside, waiting_ns=waiting_ns)
+            said = self._evidence.told_deaths(self._now_ns, worked_ns, beside=beside, waiting_ns=waiting_ns)
             proofs, signs = proofs + more_proofs, signs + more_signs
             self._only_said = not proofs and not signs
             proofs, signs = proofs + said[0], signs + said[1]
