@@ -93,7 +93,9 @@ class DeathEvidence:
                 signs.append(sign)
         return proofs, signs
 
-    def told_deaths(self, now_ns: int, worked_ns: int, *, beside: bool, waiting_ns: int) -> tuple[list[Sign], list[Sign]]:
+    def told_deaths(
+        self, now_ns: int, worked_ns: int, *, beside: bool, waiting_ns: int
+    ) -> tuple[list[Sign], list[Sign]]:
         """(proofs, signs) of what answers and log lines say. Words alone prove nothing: they may be a prompt's, or of one
         of several servers. Requests have to fail, or to wait without a token.
 
