@@ -126,6 +126,7 @@ class Judge(RowFold):
             self._mechanisms.over_limit()
         if bad is not None:
             self._bad_answers.add(row, bad)
+            self._tracker.feed_failed(int(row.get("sent_ns") or row["at_ns"]))
         elif outcome == "ok" and sent is not None:
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 

@@ -1,5 +1,6 @@
 """Pause load and attacks while the server is down; restart it. One that hangs is not down and may recover; one whose
-engine is dead may never exit (vLLM 0.32). With `on_death: restart` both are ended after the wait for a return.
+engine is dead may never exit (vLLM 0.32). With `on_death: restart` both are ended after the wait for a return. Where
+only texts say that it is dead, the load sends a few requests: they show whether it is.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PauseGate:
         self._deaths = 0
         self._death_counted = False
         self._down_since_s: float | None = None
+        self._few = False  # a few requests are sent, as only texts say that it is down
         self._useless_since_s: float | None = None
         self._restart: asyncio.Task[str] | None = None
         self._restarts = 0
@@ -53,9 +55,13 @@ class PauseGate:
 
     def tick(self) -> None:
         down = self._server.down
-        if down != (self._down_since_s is not None):
+        few = down and self._server.said_dead
+        changed = down != (self._down_since_s is not None)
+        if changed:
             self._down_since_s = time.monotonic() if down else None
             self._death_counted = False
+        if changed or few != self._few:
+            self._few = few
             self._move(opened=not down)
         if down and not self._death_counted and self._server.state in _ENDED:
             self._death_counted = True
@@ -67,7 +73,9 @@ class PauseGate:
         why = f"server {self._server.state}"
         if not opened and self._policy != "stop":
             why = f"waiting for the server, at most {describe_duration(self._longest_wait_s)} (Ctrl-C ends the run)"
-        self._record.control("resume" if opened else "pause", why)
+        if self._few:
+            why = "answers or the log say that the server is dead: a few requests show whether it is"
+        self._record.control("resume" if opened else "few" if self._few else "pause", why)
         self._record.event({"row": "gate", "at_ns": time.monotonic_ns(), "open": opened, "why": why})
         if opened:
             self._attacks.resume()

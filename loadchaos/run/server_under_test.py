@@ -264,12 +264,24 @@ class ServerUnderTest:
 
     @property
     def down(self) -> bool:
-        """True when no replica can answer. In an outage the load continues: only its requests show the end."""
+        """True when no replica can answer. In an outage the load continues: only its requests show the end. So it does
+        while only texts say that the server is dead, and a request was answered since or none has failed after another.
+        """
+        machines = self._machines.values()
+        return self._lost and not any(m.said_dead and not m.requests_fail for m in machines)
+
+    @property
+    def said_dead(self) -> bool:
+        """True while it is down and only texts of answers and log lines say so."""
+        return self.down and any(machine.said_dead for machine in self._machines.values())
+
+    @property
+    def _lost(self) -> bool:
         return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 
     @property
     def dying(self) -> bool:
-        return self.down and self.exit_reason() is None
+        return self._lost and self.exit_reason() is None
 
     def unsettled(self, since_ns: int) -> bool:
         return any(machine.unsettled(since_ns) for machine in self._machines.values())

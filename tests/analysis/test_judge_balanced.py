@@ -29,6 +29,31 @@ def test_words_in_one_answer_kill_nobody(history: History) -> None:
     assert {c["name"]: c["verdict"] for c in verdict["expectations"]}["engine_deaths"] == "pass"
 
 
+@pytest.mark.parametrize(("outcome", "status"), [("http_error", 500), ("stream_error", 200), ("http_error", 502)])
+def test_words_in_some_answers_are_failures_of_their_requests(history: History, outcome: str, status: int) -> None:
+    external(history)
+    for _ in range(8):
+        history.work(1).answer(history.send(2), outcome, error=history.TEXT_OF_DEATH, status=status)
+    verdict = history.work(20).end().verdict()
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"], failure["count"]) == ("engine_dead_error", "request", 16)
+    assert failure["requests"] == {"text": {outcome: 16}}
+    assert {c["name"]: c["actual"] for c in verdict["expectations"]}["engine_deaths"] == "0"
+    assert [i["kind"] for i in verdict["incidents"]] == ["failure"]
+    assert verdict["notes"] == []
+
+
+def test_refusals_that_quote_a_prompt_are_refusals(history: History) -> None:
+    external(history)
+    for _ in range(8):
+        history.work(1).answer(history.send(2), "rejected", error=history.TEXT_OF_DEATH, status=400)
+    verdict = history.work(20).end().verdict()
+    assert [(f["id"], f["severity"], f["count"]) for f in verdict["failures"]] == [
+        ("unexpected_rejection", "request", 16)
+    ]
+    assert "dying" not in {s["state"] for s in verdict["states"]}
+
+
 def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: History) -> None:
     """A balancer that looks like one server: several requests are lost, and another replica answers."""
     external(history).work(5).log(history.MISS).answer(

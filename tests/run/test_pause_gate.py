@@ -17,7 +17,7 @@ from loadchaos.run.run_attacks import RunAttacks
 class Dead:
     """Server that has exited, and exits at once after each start."""
 
-    down, state, supervisor_lost, launches = True, "dead", False, 0
+    down, said_dead, state, supervisor_lost, launches = True, False, "dead", False, 0
     error: Exception | None = None
 
     def __init__(self, exited: str | None = "it exited") -> None:
@@ -150,6 +150,17 @@ def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(pass
     assert ("pause", "waiting for the server, at most 5 min (Ctrl-C ends the run)") in rows
     passed(301)
     assert it.stop_reason() == "the server did not come back within 301 s"
+
+
+def test_pause_gate_lets_few_requests_through_where_only_texts_tell_a_death() -> None:
+    server, rows = Dead(), list[Any]()
+    it = gate_of("wait", server, rows)
+    for server.down, server.said_dead in ((True, True), (True, False), (True, True), (False, False)):
+        it.tick()
+        it.tick()
+    orders = [row[0] for row in rows if isinstance(row, tuple)]
+    assert orders == ["few", "pause", "few", "resume"]
+    assert [row["open"] for row in rows if isinstance(row, dict)] == [False, False, False, True]
 
 
 def test_pause_gate_ends_the_load_when_the_supervisor_is_lost() -> None:

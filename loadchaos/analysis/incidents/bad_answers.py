@@ -12,7 +12,7 @@ from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence, of_signature
-from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
+from loadchaos.analysis.state.signals import may_be_quoted, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.model import BLAMELESS, Attribution, Facts
@@ -144,9 +144,13 @@ def bad_outcome(row: EndRow) -> str | None:
 
 
 def is_echo(bad: BadAnswer) -> bool:
-    if bad.outcome in MODEL_TEXT:
+    if _quoted(bad):
         return False
     return says_engine_dead(bad.text) or any(f.role == "echo" for f in _classified(bad.text))
+
+
+def _quoted(bad: BadAnswer) -> bool:
+    return may_be_quoted(bad.outcome, bad.sample.get("status"))
 
 
 def failure_of(bad: BadAnswer) -> Failure:
@@ -171,7 +175,7 @@ def failure_of(bad: BadAnswer) -> Failure:
 
 def _named(bad: BadAnswer) -> Failure:
     for failure in _classified(bad.text) if bad.text and bad.outcome != OUTCOME else ():
-        if failure.role == "cause" and not (bad.outcome in MODEL_TEXT and failure.severity in DEADLY):
+        if failure.role == "cause" and not (_quoted(bad) and failure.severity in DEADLY):
             return replace(at(failure, bad.at_ns), outcome=bad.outcome)
     shown = evidence("client", bad.text or f"{bad.outcome} (no text)")
 

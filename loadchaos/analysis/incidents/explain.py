@@ -21,6 +21,7 @@ _NEAR_NS = 5 * NS_PER_S
 _BURST_NS = 20 * NS_PER_S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
 _UNINFORMATIVE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_EXAMPLES = 100
+_LIVES = "Answers say that the engine is dead, but nothing else shows a death"
 
 Record = Callable[[Failure], Failure]
 """Registers a failure: gives it its attribution and incident, and returns the registered one to count it in."""
@@ -43,20 +44,20 @@ class Explainer:
         if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
             self.misfits.append(misfit)
             return
-        if bad_answers.is_echo(bad):
-            if self._tracker.count_lost(bad) is None:
-                self._tracker.add_deadly(_engine_dead(bad), None)
-                self._tracker.count_lost(bad)
-            return
-        failure = bad_answers.failure_of(bad)
+        failure = _engine_dead(bad) if bad_answers.is_echo(bad) else bad_answers.failure_of(bad)
         _add_image(failure, bad)
         unnamed = failure.id.startswith("unexplained_") or bad.waited
-        if (unnamed or failure.severity in DEADLY) and self._tracker.count_lost(bad) is not None:
+        deadly = failure.severity in DEADLY
+        if deadly:
+            self._tracker.note_told(bad.at_ns)
+        if (unnamed or deadly) and self._tracker.count_lost(bad, cut=deadly) is not None:
             return
-        if failure.severity in DEADLY:
+        if deadly and self._tracker.proves_death(bad):
             self._tracker.add_deadly(failure, None)
-            self._tracker.count_lost(bad)
+            self._tracker.count_lost(bad, cut=True)
             return
+        if deadly:
+            failure = _of_request(failure)
         known = self._hidden_cause(bad) if unnamed else None
         if known is None:
             known = self._record(failure)
@@ -84,6 +85,12 @@ class Explainer:
         if most is not None and images > most:
             return f"{bad.traffic}: {images} images planned, the server accepts {most}"
         return None
+
+
+def _of_request(failure: Failure) -> Failure:
+    """A failure whose text tells a death, of the requests that it ended: the server answered others."""
+    title = _LIVES if failure.role == "echo" else failure.title
+    return replace(failure, severity="request", role="cause", title=title)
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:

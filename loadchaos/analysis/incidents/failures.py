@@ -37,7 +37,7 @@ def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution
     """One failure for each cause of deaths, hangs and outages. Five deaths of one cause are one failure, counted five
     times.
     """
-    found: dict[tuple[str, str, str], Failure] = {}
+    found: dict[tuple[object, ...], Failure] = {}
     for incident in incidents:
         if incident.kind == "failure" or not incident.real:
             continue
@@ -45,7 +45,7 @@ def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution
         new = replace(named, attribution=attribution_of.get(incident.n, "server"), incident=incident, deaths=[])
         if incident.kind in ("death", "restart") and new.severity != "startup":
             new.severity = "request" if incident.outlived else "startup" if incident.starting else "engine_death"
-        failure = found.setdefault(new.key, new)
+        failure = found.setdefault((*new.key, incident.outlived), new)
         failure.deaths.append(incident)
         others = dict.fromkeys(s.id for s in incident.causes if s.id != named.id)
         failure.alt += tuple(a for a in others if a not in failure.alt)

@@ -28,6 +28,8 @@ from loadchaos.core.model import Attribution, Severity, State
 from loadchaos.core.units import NS_PER_S
 
 _WINDOW_NS = 60 * NS_PER_S
+COVERED_NS = 2 * NS_PER_S
+"""Time before and after an incident in which a failed request may belong to it."""
 _MOST_SHOWN = 50
 _NUMBER = re.compile(r"[\d.]+")
 _PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
@@ -90,6 +92,7 @@ class Incident:
     candidates: list[CandidateLine] = field(default_factory=list)  # unexplained log lines around it, likeliest first
     beside: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
+    cut: int = 0  # lost requests whose connection broke, or whose answer told a death
     in_flight: list[Sent] = field(default_factory=list)
     examples: list[Sent] = field(default_factory=list)  # failed requests, later ones too
     admitted: list[Sent] = field(default_factory=list)
@@ -166,9 +169,9 @@ class Incident:
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 
     def covers(self, sent_ns: int, ended_ns: int) -> bool:
-        """True when a request in flight from `sent_ns` to `ended_ns` overlaps it. The margin is 2 s on each side."""
+        """True when a request in flight from `sent_ns` to `ended_ns` overlaps it, with `COVERED_NS` on each side."""
         until_ns = self.back_ns or self.closed_ns
-        return ended_ns >= self.opened_ns - 2 * NS_PER_S and (until_ns is None or sent_ns <= until_ns + 2 * NS_PER_S)
+        return ended_ns >= self.opened_ns - COVERED_NS and (until_ns is None or sent_ns <= until_ns + COVERED_NS)
 
     def open_at(self, at_ns: int) -> bool:
         return self.opened_ns <= at_ns and (self.closed_ns is None or at_ns <= self.closed_ns)

@@ -11,9 +11,10 @@ from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
-from loadchaos.analysis.incidents.incident import Incident, finding_row, kind_of, merged_kind
+from loadchaos.analysis.incidents.incident import COVERED_NS, Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.state.death_evidence import gone_sign
+from loadchaos.analysis.state.limits import FEWEST_FAILED
 from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -40,6 +41,7 @@ _ANOTHER_ANSWERS = (
     "the log says that the engine is gone, but the address still answers: another server, or a restarted one"
 )
 _NO_LOSS = "no request was lost, no process ended, and the server answered later"
+_CUT = frozenset({"reset", "connect_error", "truncated"})
 _QUOTED = 160
 _MOST_NOTES = 3
 _ENDS_ENGINES: tuple[State, ...] = ("dead", "terminated", "restarting")
@@ -60,6 +62,8 @@ class IncidentTracker(RowFold):
         self.attribution: dict[int, Attribution] = {}
         self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
         self._answered_ns = 0  # sending time of the newest good answer
+        self._told_ns: int | None = None  # of the first answer whose text tells a death
+        self._failed: deque[int] = deque(maxlen=FEWEST_FAILED)  # sending times of the newest failed requests
         self._healthy_ns = 0  # of the newest healthy probe
         self._exits: dict[str, Row] = {}
         self._orchestrator_ends: dict[str, Row] = {}  # the newest exit that an orchestrator reported
@@ -108,7 +112,7 @@ class IncidentTracker(RowFold):
         kind: Kind | None = "outage" if row.get("outage") else kind_of(to, was)
         if incident is None:
             after_load = self.load_end_ns is not None or self._while_stopping(at_ns)
-            if kind is None or (to == "terminated" and after_load):
+            if kind is None or (to == "terminated" and after_load) or row.get("said"):
                 return
             since_ns = int(row.get("since_ns") or at_ns)
             incident = self._recent.adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
@@ -199,11 +203,26 @@ class IncidentTracker(RowFold):
         self._end(incident, failure.at_ns)
         return incident
 
-    def count_lost(self, bad: BadAnswer) -> Incident | None:
+    def count_lost(self, bad: BadAnswer, *, cut: bool = False) -> Incident | None:
+        """Count a bad answer in the incident that explains it. `cut`: its text tells a death."""
         incident = self._recent.cost_of(bad)
         if incident is not None:
             incident.lost[bad.outcome] += bad.count
+            incident.cut += bad.count if cut or bad.outcome in _CUT else 0
         return incident
+
+    def note_told(self, at_ns: int) -> None:
+        self._told_ns = at_ns if self._told_ns is None else min(self._told_ns, at_ns)
+
+    def proves_death(self, bad: BadAnswer) -> bool:
+        """True for an answer that tells a death if every request sent after it failed, too, or if it may come from another
+        server behind the address.
+        """
+        failed = sum(sent_ns > bad.at_ns for sent_ns in self._failed)
+        return self._balanced or (failed >= FEWEST_FAILED and self._answered_ns <= bad.at_ns)
+
+    def feed_failed(self, sent_ns: int) -> None:
+        self._failed.append(sent_ns)
 
     def feed_answer(self, sent_ns: int, at_ns: int) -> None:
         """Fold a good answer. A death that only a log showed is over when the request was sent well after it."""
@@ -219,9 +238,9 @@ class IncidentTracker(RowFold):
 
     def _judge_survival(self, incident: Incident, *, final: bool = False) -> None:
         """Judge a death that only a log line or an answer reported; both may quote a prompt. A server that answers later has
-        survived; without lost requests a later healthy probe is enough. No lost request: the report is a note. One lost
-        request: a failed request. Several lost, and the report says that the engine is gone: another server answers, or one
-        of several died.
+        survived; without lost requests a later healthy probe is enough. No lost request: the report is a note. Lost ones:
+        failed requests. Several of them cut or told that the engine is dead, and the report says so, too: another server
+        answers, or one of several died; but not where answers told that well before the log did.
         """
         words = not incident.by_states or (incident.worst == "dying" and not incident.ever_hung)
         if incident.kind != "death" or not words or incident.ever_dead or incident.dismissed:
@@ -234,7 +253,8 @@ class IncidentTracker(RowFold):
         if lived_ns < incident.opened_ns + NS_PER_S:
             return
         says_gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
-        incident.outlived = not says_gone or lost <= 1
+        told_before = self._told_ns is not None and self._told_ns < incident.opened_ns - COVERED_NS
+        incident.outlived = not says_gone or incident.cut <= 1 or told_before
         if not incident.outlived:
             incident.add_signs([_ANOTHER_ANSWERS])
         elif final and not lost:  # before the end, its answers may still wait to be explained

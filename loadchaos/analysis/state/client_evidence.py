@@ -12,6 +12,7 @@ from loadchaos.analysis.state.limits import (
     FAST_GAP_NS,
     FAST_S,
     FAST_STALL_NS,
+    FEWEST_FAILED,
     FIRST_GAPS,
     HUNG_WITHOUT_SIGN_NS,
     MOST_PREFILL_NS,
@@ -25,7 +26,6 @@ from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.units import NS_PER_S
 
-_FEWEST = 3  # requests: fewer prove no outage
 _BEAT_NS = int(0.8 * HEARTBEAT_S * NS_PER_S)  # heartbeats of several workers within it count once
 _STREAMED_BEATS, _FAST_BEATS = round(STREAMED_S / HEARTBEAT_S), round(FAST_S / HEARTBEAT_S)
 _FRESH_NS = 2 * NS_PER_S
@@ -134,7 +134,7 @@ class ClientEvidence:
             return None
         first, newest = self._failed
         n = self._labels.total() - (self._own_errors if answers else 0)
-        if newest - first < OUTAGE_NS or n < _FEWEST or (answers and self._own_errors):
+        if newest - first < OUTAGE_NS or n < FEWEST_FAILED or (answers and self._own_errors):
             return None
         pending = [
             silences[0] for at_ns, silences, _ in self._fresh(now_ns) if silences and at_ns - silences[0] < first
@@ -148,7 +148,7 @@ class ClientEvidence:
         return self._failed is not None and self._failed[1] > ns
 
     def stall_limit_ns(self, now_ns: int) -> int:
-        prefill_ns = self._prefill_ns(now_ns)
+        prefill_ns = self.prefill_ns(now_ns)
         return self._base_limit_ns() + prefill_ns
 
     def _base_limit_ns(self) -> int:
@@ -169,12 +169,13 @@ class ClientEvidence:
         if self._limit_since_ns is None:
             return None
         since_ns = max(self._limit_since_ns, self._progress_ns)
-        prefill_ns = self._prefill_ns(now_ns)
+        prefill_ns = self.prefill_ns(now_ns)
         limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else STALL_NS) + prefill_ns
         until_ns = now_ns if busy else self._limit_end_ns
         return since_ns if until_ns - since_ns >= min(limit_ns, HUNG_WITHOUT_SIGN_NS) else None
 
-    def _prefill_ns(self, now_ns: int) -> int:
+    def prefill_ns(self, now_ns: int) -> int:
+        """Time that prompts in flight without a first token may need."""
         waiting = [prompts for _, _, prompts in self._fresh(now_ns)]
         tokens_ns, images_ns = sum(p.tokens_ns for p in waiting), sum(p.images_ns for p in waiting)
         return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), MOST_PREFILL_NS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.state.limits import LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
+from loadchaos.analysis.state.limits import FEWEST_FAILED, LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
 from loadchaos.core.units import NS_PER_S, counted
@@ -93,23 +93,46 @@ class DeathEvidence:
                 signs.append(sign)
         return proofs, signs
 
-    def reported(self, now_ns: int, worked_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
-        proofs, signs = self._network_signs(now_ns, knows_death=knows_death)
-        weak = []
-        traffic = self.traffic
-        if traffic.dead_text_ns is not None and self.sole:
-            said = f"{counted(traffic.dead_texts, 'answer')} said that the engine is dead"
-            weak.append((traffic.dead_text_ns, said))
-        if self.log_death is not None:
-            weak.append(self.log_death)
-        for at_ns, text in weak:
+    def told_deaths(
+        self, now_ns: int, worked_ns: int, *, beside: bool, waiting_ns: int
+    ) -> tuple[list[Sign], list[Sign]]:
+        """(proofs, signs) of what answers and log lines say. Words alone prove nothing: they may be a prompt's, or of one
+        of several servers. Requests have to fail, or to wait without a token.
+
+        Args:
+            now_ns: time.
+            worked_ns: time of the newest progress.
+            beside: there is a sign that is no text.
+            waiting_ns: time that requests in flight may need without a token.
+        """
+        proofs: list[Sign] = []
+        signs: list[Sign] = []
+        for at_ns, text, outlived in self._texts():
             if worked_ns > at_ns + NS_PER_S + _LATER_NS:
                 continue  # tokens came long after it: not (or no longer) true
-            limit_ns = TEXT_BESIDE_NS if len(weak) + len(signs) > 1 else TEXT_ALONE_NS
-            (proofs if now_ns - at_ns >= limit_ns else signs).append((at_ns, text))
+            if outlived and not beside and not self.traffic.all_fail(now_ns):
+                continue
+            waits = self.traffic.waits_since(at_ns + NS_PER_S, now_ns)
+            limit_ns = TEXT_BESIDE_NS if beside else max(TEXT_ALONE_NS, waiting_ns) if waits else TEXT_ALONE_NS
+            failing = self.traffic.failed_after_text
+            if now_ns - at_ns < limit_ns or (0 < failing < FEWEST_FAILED and not beside and not waits):
+                signs.append((at_ns, text))
+            elif beside or waits or failing:
+                proofs.append((at_ns, text))
         if (last := self._dead_in_log(now_ns, worked_ns)) is not None:
-            (proofs if now_ns - last[0] >= _LATER_NS else signs).append(last)
+            sent_later = self.traffic.broken[-1][1] > last[0]
+            (proofs if sent_later and now_ns - last[0] >= _LATER_NS else signs).append(last)
         return proofs, signs
+
+    def _texts(self) -> list[tuple[int, str, bool]]:
+        """(time, text, whether the server outlived such a text) of answers and failures that name a dead engine."""
+        traffic, found = self.traffic, []
+        if traffic.dead_text_ns is not None and self.sole:
+            said = f"{counted(traffic.dead_texts, 'answer')} said that the engine is dead"
+            found.append((traffic.dead_text_ns, said, traffic.outlived_text))
+        if self.log_death is not None:
+            found.append((*self.log_death, False))
+        return found
 
     def log_says_dead(self, ns: int) -> bool:
         """True when the log shows, near `ns`, that the engine is gone. A server may return /health 200 long after it."""
@@ -120,13 +143,14 @@ class DeathEvidence:
         quote a prompt.
         """
         dead, broken = self.log.dead, self.traffic.broken
-        if dead is None or not self.sole or len(broken) < 2 or broken[0] < dead[0] - TEXT_BESIDE_NS:
+        if dead is None or not self.sole or len(broken) < 2 or broken[0][0] < dead[0] - TEXT_BESIDE_NS:
             return None
         if worked_ns > dead[0] + 2 * _LATER_NS or not self._silent_since(dead[0], now_ns):
             return None
         return dead[0], f"{dead[1]}; requests fail and no tokens arrive"
 
-    def _network_signs(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
+    def reported(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
+        """(proofs, signs) of the listener and of /health."""
         network = self.network
         proofs: list[Sign] = []
         signs: list[Sign] = []

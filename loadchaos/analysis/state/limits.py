@@ -40,7 +40,9 @@ BALANCER_NS = 10 * NS_PER_S
 TEXT_BESIDE_NS = 2 * NS_PER_S
 """Answers that name a dead engine, with a second sign of a death."""
 TEXT_ALONE_NS = 10 * NS_PER_S
-"""Answers that name a dead engine alone: vLLM 0.8 answers `/health` with 200 then."""
+"""Answers that name a dead engine, while every request fails: vLLM 0.8 answers `/health` with 200 then."""
+FEWEST_FAILED = 3
+"""Failed requests without an answered one among them: fewer prove no outage and no death."""
 LAST_WORD_NS = 300 * MS
 """Time that the log has to show an orderly shutdown, before the end of the engine core is a death."""
 

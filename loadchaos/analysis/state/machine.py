@@ -88,6 +88,7 @@ class StateMachine:
         self._listener_gone_ns: int | None = None  # its listener was closed, so that an open one proves a new process
         self._engine_was_gone = False
         self._healthy_ns = 0
+        self._only_said = False
 
     def feed(self, row: Row) -> list[StateRow]:
         """Fold one row; gives `state` rows for the ledger (usually none)."""
@@ -113,6 +114,16 @@ class StateMachine:
         page_ns = self._counters.at_ns
         awaited = page_ns is not None and page_ns <= since_ns and self._now_ns - page_ns < _ALIVE_NS
         return self._restarts.open or awaited
+
+    @property
+    def said_dead(self) -> bool:
+        """True where only texts say that it is dying or dead. The next requests show whether it is."""
+        gone = self._exit is not None or self._network.refused_ns is not None
+        return self._only_said and self.state in ("dying", "dead") and not gone
+
+    @property
+    def requests_fail(self) -> bool:
+        return self._traffic.all_fail(self._now_ns)
 
     def _clock(self, at_ns: int) -> None:
         if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
@@ -234,8 +245,14 @@ class StateMachine:
         worked_ns = self._worked_ns or 0
         proofs, signs = self._evidence.gone(self._now_ns, worked_ns)
         if self._was_up and self.state != "restarting":  # a starting server also refuses and returns 503
-            more_proofs, more_signs = self._evidence.reported(self._now_ns, worked_ns, knows_death=self.knows_death)
+            more_proofs, more_signs = self._evidence.reported(self._now_ns, knows_death=self.knows_death)
+            beside = bool(more_signs or more_proofs)
+            least_ns = 0 if self._progress_ns else HUNG_WITHOUT_SIGN_NS  # its gaps are not known
+            waiting_ns = beyond_gaps_ns(least_ns, self._longest_gap_ns) + self._client.prefill_ns(self._now_ns)
+            said = self._evidence.told_deaths(self._now_ns, worked_ns, beside=beside, waiting_ns=waiting_ns)
             proofs, signs = proofs + more_proofs, signs + more_signs
+            self._only_said = not proofs and not signs
+            proofs, signs = proofs + said[0], signs + said[1]
         if not proofs and not signs:
             return None
         since_ns = min(at_ns for at_ns, _ in proofs + signs)
@@ -359,6 +376,8 @@ class StateMachine:
         row = state_row(self.replica, None, (self.state, target), signs, self._now_ns, since_ns or self._now_ns)
         if self.outage and target == "unreachable":
             row["outage"] = True
+        if self._only_said and target == "dying":
+            row["said"] = True
         if self.state == "unreachable" and target in ("healthy", "degraded"):
             self._restarts.settle(self._now_ns)
         if target != "degraded":
@@ -378,6 +397,7 @@ class StateMachine:
         elif target == "restarting":
             self._processes.forget_gone()
             self._evidence.forget()
+            self._traffic.outlived_text = False
             self._client.forget()
             self._progress_ns = self._now_ns
         elif target == "healthy":
@@ -388,6 +408,7 @@ class StateMachine:
                 self._restarts.settle(self._now_ns)
                 self._network.refused_ns = None  # tokens may outrun the next probe
             if was == "dying":
+                self._traffic.outlived_text |= self._traffic.dead_text_ns is not None
                 self._evidence.forget()
         return row
 

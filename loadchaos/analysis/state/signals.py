@@ -41,6 +41,11 @@ def says_engine_dead(text: str) -> bool:
     return any(p.search(text) for p in _ENGINE_DEAD)
 
 
+def may_be_quoted(outcome: str, status: int | None) -> bool:
+    """True for an answer whose text is no evidence of a death: the model wrote it, or a refusal quotes the request."""
+    return outcome in MODEL_TEXT or 400 <= (status or 0) < 500
+
+
 class TrafficSignals:
     """Our own requests: how many are in flight, and the newest token. The first sign of progress."""
 
@@ -49,9 +54,13 @@ class TrafficSignals:
         self._silences: dict[str, int | None] = {}  # by worker, the longest silence of a request; None: not told
         self.busy_since_ns: int | None = None
         self.last_token_ns: int | None = None
-        self.dead_text_ns: int | None = None
+        self.dead_text_ns: int | None = None  # first answer that names a dead engine, without a sign of life since
         self.dead_texts = 0
-        self.broken: deque[int] = deque(maxlen=2)  # the newest failed requests, without a good answer since
+        self.outlived_text = False  # such an answer came before, and the server worked on: another one says little
+        self.failed_after_text = 0  # requests sent after the first such answer that failed as well
+        self.broken: deque[tuple[int, int]] = deque(
+            maxlen=2
+        )  # end, begin of failed requests without a good answer since
         self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when; 0: the question after the load
 
     def canary(self, row: CanaryRow | LastQuestionRow) -> bool:
@@ -59,9 +68,10 @@ class TrafficSignals:
         if row.get("what") == "ask":
             self._canaries[number] = row["at_ns"]
             return False
-        self._canaries.pop(number, None)
+        asked_ns = self._canaries.pop(number, None)
         if row.get("status") != 200:
             return False
+        self._answered(asked_ns)
         self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
         return True
 
@@ -91,14 +101,34 @@ class TrafficSignals:
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
             self.broken.clear()
+            self._answered(row.get("sent_ns"))
             return True
         if row.get("outcome") in _BROKEN:
-            self.broken.append(row["at_ns"])
-        text = str(row.get("error") or "")
-        if row.get("outcome") not in MODEL_TEXT and says_engine_dead(text):
+            sent_ns = row.get("sent_ns") or row["at_ns"]
+            self.broken.append((row["at_ns"], sent_ns))
+            self.failed_after_text += self.dead_text_ns is not None and sent_ns > self.dead_text_ns
+        quoted = may_be_quoted(row["outcome"], row.get("status"))
+        if not quoted and says_engine_dead(str(row.get("error") or "")):
             self.dead_text_ns = self.dead_text_ns or row["at_ns"]
             self.dead_texts += 1
         return False
+
+    def _answered(self, sent_ns: int | None) -> None:
+        if self.dead_text_ns is not None and sent_ns is not None and sent_ns > self.dead_text_ns:
+            self.outlive_text()
+
+    def outlive_text(self) -> None:
+        """Forget answers that name a dead engine: the server worked after them."""
+        self.forget_death()
+        self.outlived_text = True
+
+    def all_fail(self, now_ns: int) -> bool:
+        """True when the newest requests failed and no token arrives."""
+        return len(self.broken) == 2 and self.silent_since(self.broken[0][0], now_ns)
+
+    def waits_since(self, ns: int, now_ns: int) -> bool:
+        """True when a request in flight has waited since `ns`, or may have."""
+        return self.in_flight(now_ns) > 0 and self.waiting_since(now_ns) <= ns
 
     def in_flight(self, now_ns: int) -> int:
         return sum(n for n, at_ns, _ in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS)
@@ -121,7 +151,7 @@ class TrafficSignals:
         return all(at_ns >= ns and tokens == 0 for at_ns, tokens in fresh)
 
     def forget_death(self) -> None:
-        self.dead_text_ns, self.dead_texts = None, 0
+        self.dead_text_ns, self.dead_texts, self.failed_after_text = None, 0, 0
 
     def _settle(self, now_ns: int) -> None:
         if self.in_flight(now_ns) == 0:

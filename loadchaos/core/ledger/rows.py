@@ -61,7 +61,7 @@ ProcessEvent = Literal["seen", "gone", "sample"]
 LogLoss = Literal["certain", "possible"]
 AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
-ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
+ControlEvent = Literal["pause", "few", "resume", "stop", "by_hand", "compact", "full"]
 CommandEvent = Literal["start", "users", "attack", "stop"]
 QuestionPart = Literal[
     "probes", "replicas", "cold_warm", "reference", "streamed", "images", "adapters", "prefix_ladder"
@@ -451,6 +451,7 @@ class StateRow(_ReplicaRow, _From):
     noticed_after_s: Annotated[float | None, S, "time from the first evidence to this row"]
     balanced: NotRequired[Annotated[bool, "true when one address has proved to be several servers"]]
     outage: NotRequired[Annotated[bool, "true when every request fails, and nothing shows why"]]
+    said: NotRequired[Annotated[bool, "true when only texts of answers or log lines show that it is dying"]]
 
 
 class AttackDetail(_FromFile, total=False):
@@ -771,7 +772,7 @@ class ControlRow(_Row):
     """Order of the run to its workers. Written by core/ledger/recorder.py."""
 
     row: Literal["control"]
-    what: Annotated[ControlEvent, "order; compact, full: form of the request rows"]
+    what: Annotated[ControlEvent, "order; few: one request in 0.5 s; compact, full: form of the request rows"]
     why: Annotated[str, "reason"]
     grace_s: NotRequired[Annotated[float, S, "stop: how long requests in flight may go on"]]
 

@@ -1,4 +1,4 @@
-"""Commands of the run to the load: pause, resume, stop (control.jsonl)."""
+"""Commands of the run to the load: pause, few requests, resume, stop (control.jsonl)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.load.worker.greenlets import flag
+
+FEW_NS = 500_000_000
+"""Interval of the requests of one worker after the command `few`."""
 
 
 class Control:
@@ -22,8 +25,8 @@ class Control:
         self._tail = tail
         self._running = flag()
         self._running.set()
-        self.paused = False
-        self._paused_since_ns = self._paused_ns = 0
+        self.paused = self._few = False
+        self._paused_since_ns = self._paused_ns = self._next_ns = 0
 
     def read(self) -> None:
         for row in self._tail.rows():
@@ -33,11 +36,15 @@ class Control:
     def apply(self, what: str, grace_s: float | None = None) -> None:
         """Apply one command. An unknown one is ignored, as a newer run may send it."""
         now = time.monotonic_ns()
-        if what == "pause" and not self.paused:
-            self.paused, self._paused_since_ns = True, now
-            self._running.clear()
-        elif what == "resume" and self.paused:
-            self.paused, self._paused_ns = False, self._paused_ns + now - self._paused_since_ns
+        if what in ("pause", "few"):
+            if not (self.paused or self._few):
+                self._paused_since_ns = now
+            self.paused, self._few, self._next_ns = what == "pause", what == "few", now
+            waking, self._running = self._running, flag()
+            waking.set()  # who waited under the order before waits under this one
+        elif what == "resume" and (self.paused or self._few):
+            self.paused = self._few = False
+            self._paused_ns += now - self._paused_since_ns
             self._running.set()
         elif what == "by_hand":
             self.manual_users = True
@@ -49,10 +56,21 @@ class Control:
             self._running.set()  # users that wait must see the end
 
     def paused_ns(self) -> int:
-        return self._paused_ns + (time.monotonic_ns() - self._paused_since_ns if self.paused else 0)
+        held = self.paused or self._few
+        return self._paused_ns + (time.monotonic_ns() - self._paused_since_ns if held else 0)
+
+    def may_send(self) -> bool:
+        """True when a request may be sent now. After `few`, true once in `FEW_NS`."""
+        if not self._few:
+            return not self.paused
+        now_ns = time.monotonic_ns()
+        if now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + FEW_NS
+        return True
 
     def wait(self) -> bool:
-        """Wait until requests may be sent; returns False when the load is to end."""
-        if self.paused:
-            self._running.wait()
+        """Wait until a request may be sent; returns False when the load is to end."""
+        while not self.stopping.is_set() and not self.may_send():
+            self._running.wait(None if self.paused else max(0.0, (self._next_ns - time.monotonic_ns()) / 1e9))
         return not self.stopping.is_set()

@@ -189,10 +189,10 @@ class Dispatcher:
             self._wait_until(due_ns)
             if self.control.stopping.is_set():
                 break
-            if self.control.paused:
+            if not self._free_users:
+                self._recorder.miss(step, "server_down" if self.control.paused else "no_slot")
+            elif not self.control.may_send():
                 self._recorder.miss(step, "server_down")
-            elif not self._free_users:
-                self._recorder.miss(step, "no_slot")
             else:
                 self._recorder.note_lag(time.monotonic_ns() - due_ns)
                 self._assign(partial(self._send, prepared or self.plan.build_request(step), due_ns))
@@ -225,8 +225,9 @@ class Dispatcher:
                 self._note_tokens(order)
                 continue
             due_ns, position = order.pop_due()
-            if self.control.paused or not self._free_users:
-                self._recorder.miss(ordered[position], "server_down" if self.control.paused else "no_slot")
+            if not self._free_users or not self.control.may_send():
+                busy = not self._free_users and not self.control.paused
+                self._recorder.miss(ordered[position], "no_slot" if busy else "server_down")
                 order.note_end(sends[position].id, time.monotonic_ns())
                 continue
             prepared = self.plan.build_request(ordered[position])

@@ -279,6 +279,83 @@ def test_state_of_a_dead_engine_with_health_200_becomes_dead(world: World) -> No
     assert path(watch(world)) == ["healthy", "dying", "dead"]
 
 
+def tell(world: World, took_s: float = 0.1, outcome: str = "http_error") -> None:
+    sent_ns = world.now - round(took_s * S)
+    text = "EngineCore encountered an issue." if outcome == "http_error" else None
+    world.add("end", outcome=outcome, error=text, sent_ns=sent_ns, status=500 if text else 200)
+
+
+def test_state_is_healthy_again_when_nothing_follows_the_text_of_one_answer(world: World) -> None:
+    tell(world.serve(3))
+    world.idle(20)
+    rows = watch(world)
+    assert path(rows) == ["healthy", "dying", "healthy"]
+    assert [r.get("said") for r in rows] == [None, True, None]
+
+
+def test_state_is_healthy_as_soon_as_a_request_sent_after_the_text_is_answered(world: World) -> None:
+    tell(world.serve(3))
+    world.stall(0.5)
+    tell(world, 0.2, "ok")
+    world.stall(0.25)
+    assert path(watch(world)) == ["healthy", "dying", "healthy"]
+
+
+def test_state_stays_dying_when_a_request_sent_before_the_text_is_answered(world: World) -> None:
+    tell(world.serve(3))
+    world.stall(0.5)
+    tell(world, 2, "ok")
+    world.stall(0.25)
+    assert path(watch(world)) == ["healthy", "dying"]
+
+
+def test_state_is_dead_when_every_request_fails_after_the_text(world: World) -> None:
+    world.serve(3)
+    died = world.now
+    for _ in range(24):
+        tell(world, 0.05)
+        world.answers_at_once = True
+        world.stall(0.5)
+    dead = row_to(watch(world), "dead")
+    assert dead["at_ns"] - died <= 10.5 * S
+
+
+def test_state_of_a_slow_server_is_not_dead_after_the_text_of_one_answer(world: World) -> None:
+    """It needs 6 s to a token: a silence of 12 s is nothing new."""
+    for _ in range(3):
+        world.serve(0.5).stall(6)
+    tell(world.serve(0.5))
+    world.stall(12)
+    assert "dead" not in path(watch(world))
+
+
+def test_state_of_a_death_in_the_log_needs_a_failed_request_that_was_sent_later(world: World) -> None:
+    """One of several servers behind the address died with its requests; the others answer 2 s later."""
+    world.serve(5)
+    world.add("heard", replica="server", what="dead", text="EngineDeadError")
+    for _ in range(2):
+        tell(world, 3)
+    world.stall(2).serve(5)
+    assert "dead" not in path(watch(world))
+
+
+def test_machine_says_when_only_texts_tell_a_death(world: World) -> None:
+    machine = StateMachine("server")
+    tell(world.serve(3))
+    watch(world, machine)
+    assert machine.said_dead
+    assert not machine.requests_fail, "one failed"
+    world.rows.clear()
+    tell(world)
+    world.stall(0.5)
+    watch(world, machine)
+    assert (machine.said_dead, machine.requests_fail) == (True, True)
+    world.rows.clear()
+    world.close().run(1)
+    watch(world, machine)
+    assert (machine.state, machine.said_dead) == ("dead", False)
+
+
 def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: World) -> None:
     world.serve(3).add("failure", severity="engine_death", id="x", title="RuntimeError: something")
     world.serve(5)

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import socket
+import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,31 @@ def test_dispatcher_closed_phase_does_not_count_paused_time(server: Server, chil
     assert child.wait() == 0, child.log()
     assert len(child.rows("begin")) > quiet
     assert outcomes(child.rows()) == {"ok": len(child.rows("begin"))}
+
+
+@pytest.mark.parametrize(
+    "load", [{"users": 8, "for": "1s"}, {"rate": "50/s", "for": "6s", "max_in_flight": 8}], ids=["closed", "open"]
+)
+@pytest.mark.parametrize("before", [None, "pause"])
+def test_dispatcher_sends_few_requests_until_it_resumes(
+    server: Server, child: Child, load: dict[str, Any], before: str | None
+) -> None:
+    server.gap_s = 0.01
+    child.plan(server, [load])
+    child.start()
+    until(lambda: len(child.rows("end")) > 3)
+    if before is not None:
+        child.control(before)
+        until(lambda: [r["in_flight"] for r in child.rows("heartbeat")][-2:] == [0, 0])
+    child.control("few")
+    begun_ns = time.monotonic_ns()
+    until(lambda: time.monotonic_ns() - begun_ns > 2.2e9)
+    few = [r["at_ns"] for r in child.rows("begin") if r["at_ns"] - begun_ns > 0.1e9]
+    assert 3 <= len(few) <= 5
+    assert min(b - a for a, b in pairwise(few)) > 0.45e9
+    child.control("resume")
+    assert child.wait() == 0, child.log()
+    assert len([r for r in child.rows("begin") if r["at_ns"] > few[-1]]) > 20, "the whole load goes on"
 
 
 def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Server, child: Child) -> None:
