@@ -679,10 +679,12 @@ class QuestionRow(_Row):
 
 
 class LearnedRow(_Row):
-    """Kind of question after it was asked on the idle server. Written by server/probes/parts/keyed.py."""
+    """Kind of question after it was asked on the idle server, or part that is not asked. Written by
+    server/probes/parts/.
+    """
 
     row: Literal["learned"]
-    kind: Annotated[str, "kind of question"]
+    kind: Annotated[str, "kind of question, or part of `correctness` that is off"]
     used: Annotated[bool, "true when every answer was right"]
     exact: Annotated[bool, "true when every answer was the expected text and nothing else"]
     asked: Annotated[int, "questions"]
