@@ -1,22 +1,23 @@
 """Find answers that say nothing about their prompt: blank, of special tokens, copied, equal to others. Sans-I/O.
 
-What is found is in the `detail` of the end row; analysis/detectors/answer_text.py and equal_answers.py judge its share.
+What is found is in `content` of the end row; analysis/detectors/answer_text.py and equal_answers.py judge its share.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import orjson
-import xxhash
+
+from loadchaos.core.body_hash import body_hash
+from loadchaos.core.ledger.rows import AnswerContent
+from loadchaos.load.wire.decision import FEWEST_WORDS, one_word, rule_is_cut
 
 if TYPE_CHECKING:
     from loadchaos.load.wire.answer_reader import AnswerReader
     from loadchaos.load.wire.request import Request
 
-FEWEST_TOKENS = 7
-"""A shorter answer that `max_tokens` cut may be one word by right, the same for many prompts."""
 _FEWEST_OF_FILE = 32
 """Tokens from which answers to a user's own prompts must differ: a shorter one may be a class or a yes."""
 _FEWEST_COPIED = 32
@@ -36,21 +37,13 @@ _VARIES = re.compile(r"[\W\d_]+")
 _MOST_SEEN = 4_096
 
 
-def one_word(text: str) -> bool:
-    """True if the whole text is one character or word, seven times or more."""
-    compact = "".join(text.split())
-    n = len(compact)
-    at = compact.find(compact[: n // 2], 1) if n >= FEWEST_TOKENS else 0
-    return 0 < at <= n // FEWEST_TOKENS and compact.startswith(compact[at:])
-
-
-def blank_kind(text: str) -> str:
-    """`special_tokens` or `control_characters` for a text of nothing else and blanks; "" for any other."""
-    if text[:1].isalnum():
-        return ""
+def blank_kind(text: str) -> Literal["control_characters", "special_tokens"] | None:
+    """What a text has beside blanks, if it has nothing else; None for any other text."""
+    if not text or text[:1].isalnum():
+        return None
     left = _SPECIAL.sub("", text)
-    if _VISIBLE.search(left) is not None or not text:
-        return ""
+    if _VISIBLE.search(left) is not None:
+        return None
     return "control_characters" if left == text else "special_tokens"
 
 
@@ -84,40 +77,35 @@ class EqualTexts:
 _texts = EqualTexts()
 
 
-def content_of(request: Request, answer: AnswerReader, text: str) -> dict[str, Any]:
-    """Facts of an ok answer for the detail of its row; each key is there only where it holds.
-
-    `control_characters`, `special_tokens`, `copies_prompt`: the text is nothing else. `answer_hash`: of a text that other
-    prompts should not get, without digits and punctuation; with `answer_begin` if it came before. `rule`: `checked` or
-    `cut`. `quoted`: whether an ordered quote is in the text.
-    """
-    found: dict[str, Any] = {}
+def content_of(request: Request, answer: AnswerReader, text: str) -> AnswerContent:
+    """Facts of an ok answer for its row. Only a text that other prompts should not get has a hash."""
+    found: AnswerContent = {}
     payloads = request.step.payload.keys()
     contract = answer.rules.contract
     if contract is not None:
-        found["rule"] = "cut" if answer.rule_cut() else "checked"
+        found["rule"] = "cut" if rule_is_cut(answer) else "checked"
     if request.quotes and request.secret_sent and request.nonce:
         found["quoted"] = request.nonce in text
     tokens = answer.completion_tokens or answer.chunks
-    long_enough = tokens >= FEWEST_TOKENS or answer.finish_reason not in ("length", None)
+    long_enough = tokens >= FEWEST_WORDS or answer.finish_reason not in ("length", None)  # a cut one may be one word
     if contract is not None or answer.has_calls or not long_enough or payloads & _RULED:
         return found
     if blank := blank_kind(text):
-        found[blank] = True
+        found["odd"], found["begin"] = blank, text[:_EXCERPT_CHARS]
         return found
     written = bool(payloads) and payloads <= _WRITTEN
     if not request.quotes and text and copies(text, request.body, written=written):
-        found["copies_prompt"] = True
+        found["odd"], found["begin"] = "copies_prompt", text[:_EXCERPT_CHARS]
         return found
-    name = answer.digest(text)
+    name = answer.digest() if not answer.HAS_CHOICES else text_digest(text)
     if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word(text):
-        found["answer_hash"] = name
+        found["hash"] = name
         if _texts.seen(name):
-            found["answer_begin"] = text[:_EXCERPT_CHARS]
+            found["begin"] = text[:_EXCERPT_CHARS]
     return found
 
 
-def digest_of(text: str) -> str:
-    """Hash of the words of a text; "" for one without words."""
-    words = _VARIES.sub(" ", text[:_HEAD_CHARS].casefold()).strip()
-    return xxhash.xxh3_64_hexdigest(words.encode("utf-8", "replace")) if words else ""
+def text_digest(text: str) -> str:
+    """Hash of the words of a text, without digits and punctuation; of a text without words itself. "": no text."""
+    words = _VARIES.sub(" ", text[:_HEAD_CHARS].casefold()).strip() or text.strip()
+    return body_hash(words.encode("utf-8", "replace")) if words else ""

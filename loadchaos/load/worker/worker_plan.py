@@ -149,7 +149,9 @@ class WorkerPlan:
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
-        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
+        request.rules = AnswerRules(
+            self._rules, check, request.contract, request.answers, most_tokens, request.texts_differ
+        )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request
@@ -195,9 +197,11 @@ class WorkerPlan:
         return live.SentBack(self._redactor.text(answer.text), calls)
 
     def redact(self, row: EndRow) -> None:
-        """Remove our keys from a row; a server's error may repeat them."""
+        """Remove our keys from a row; a server's error or answer may repeat them."""
         if row["error"] is not None:
             row["error"] = self._redactor.text(row["error"])
+        if (content := row.get("content")) is not None and "begin" in content:
+            content["begin"] = self._redactor.text(content["begin"])
         if row["evidence"]:
             row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
 
