@@ -170,7 +170,8 @@ class AnswerSigns(Detector):
             for sign, share in sorted(traffic.shares.items()):
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
                 if sign == _WORD and not share.abnormal and n >= max(_FEWEST, _UNPROVED_SHARE * whole):
-                    unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, idle as under load")
+                    when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
+                    unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
                     continue
                 if not share.abnormal and sign in IDS and n >= _FEWEST and n >= 0.05 * whole:
                     notes.append(

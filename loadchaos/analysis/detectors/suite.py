@@ -70,7 +70,7 @@ class DetectorSuite:
                 self.notes.append(found)
             elif not self._finished:
                 known = self._record(at(found, now_ns))  # one already reported under load counts once
-                known.in_log = max(known.in_log, 1)
+                known.in_log = max(known.in_log, found.in_log, 1)
         self._finished = True
 
     def not_judged(self, parts: Sequence[str]) -> list[NotJudged]:

@@ -38,7 +38,7 @@ _MOST_SEEN = 4_096
 
 
 def blank_kind(text: str) -> Literal["control_characters", "special_tokens"] | None:
-    """What a text has beside blanks, if it has nothing else; None for any other text."""
+    """Name what a text has beside blanks, if it has nothing else; None for any other text."""
     if not text or text[:1].isalnum():
         return None
     left = _SPECIAL.sub("", text)
