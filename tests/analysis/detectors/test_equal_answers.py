@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ from loadchaos.analysis.detectors.equal_answers import EqualAnswers
 from tests.rows import S
 
 
-def found(answers: list[str | None], *, same_prompt: bool = False) -> list[str]:
+def found(answers: Sequence[str | None], *, same_prompt: bool = False) -> list[str]:
     """Requests that are reported for answers with these hashes; None: one without a hash."""
     detector = EqualAnswers()
     for n, answer in enumerate(answers):
