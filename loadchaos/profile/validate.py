@@ -94,6 +94,9 @@ def _payloads(written: _Written, registry: Registry) -> Iterator[Mistake]:
             for other in [p for p in given if p != name and (ignores is None or p in ignores)]:
                 text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
                 yield Mistake((*traffic.loc, "payload", other), text, of_key=True)
+            output = _mapping(traffic.entry.get("output"))
+            if options is not None and output and (why := options.refuses_output(exact="exact" in output)):
+                yield Mistake((*traffic.loc, "output"), why, of_key=True)
             for key, why in options.refusals(given, behaviours, str(traffic.endpoint)) if options is not None else ():
                 yield Mistake((*traffic.loc, *key), why, of_key=len(key) > 1)
 
