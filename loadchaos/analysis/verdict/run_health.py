@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from loadchaos.analysis.figures.requests import RequestStats
@@ -83,7 +84,7 @@ class RunHealth(RowFold):
         self._fitted: Counter[tuple[str, str]] = Counter()
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_loss = ""
-        self._log_lines = 0  # of the logs that --server-log names
+        self._log_lines: Counter[str] = Counter()  # by the file of each log that is followed
         self._gaps: list[tuple[str, int, float]] = []
         self._log_lost = ""
         self._preflight: list[Row] = []
@@ -171,7 +172,7 @@ class RunHealth(RowFold):
 
     def on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
-            self._log_lines += 1
+            self._log_lines[PurePath(str(row["file"])).stem] += 1
 
     def on_begin(self, row: BeginRow) -> None:
         if self.first_sent_ns is None or row["at_ns"] < self.first_sent_ns:
@@ -324,11 +325,16 @@ class RunHealth(RowFold):
 
     def _logged(self) -> Check:
         """Check of a server log; one without lines is likely of another server."""
-        logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
+        specs = [str(spec) for spec in self.begin["server_logs"]]
+        logs = ", ".join(specs)
         if self._log_loss:
             return Check("server_log", "log lines", f"{logs}: {self._log_loss}", "unknown")
-        if self._log_lines:
-            return Check("server_log", "log lines", f"{self._log_lines:,} lines from {logs}", "pass")
+        stems = ["server", *(f"server-{n}" for n in range(2, len(specs) + 1))]
+        silent = [spec for spec, stem in zip(specs, stems, strict=True) if not self._log_lines[stem]]
+        if lines := self._log_lines.total():
+            none = f", none from {', '.join(silent)}" if silent else ""
+            actual = f"{lines:,} lines from {', '.join(s for s in specs if s not in silent) or logs}{none}"
+            return Check("server_log", "log lines", actual, "pass")
         return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
 
     def _ledger(self, bad_rows: int, stats: RequestStats) -> Check:

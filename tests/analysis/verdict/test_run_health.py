@@ -168,3 +168,11 @@ def test_load_that_its_rule_ended_is_not_delivered() -> None:
     check = check_of("load_delivered", {**load_end, "aborted": "error_rate > 50% for 10s"}, stats=stats)
     assert check is not None
     assert (check.verdict, "ended early by abort_when" in check.actual) == ("unknown", True)
+
+
+def test_server_log_check_names_the_log_without_lines() -> None:
+    log = RunHealth()
+    log.fold({"row": "run", "what": "begin", "at_ns": 1, "server_logs": ["docker:a", "docker:b"]})
+    log.fold({"row": "log", "at_ns": 2, "file": "watch/logs/server-2.log", "line": 1, "text": "INFO"})
+    (found,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
+    assert (found.verdict, found.actual) == ("pass", "1 lines from docker:b, none from docker:a")
