@@ -34,6 +34,18 @@ SENT_SHORT = "sent as a short prompt"
 REPLACED = (SENT_AS_TEXT, SENT_SHORT)
 """Ends of a `fitted` text that mean: nothing is left of what the traffic is about."""
 
+AS_ALLOWED = ", as the profile allows"
+"""End of a part of a `fitted` text: less was sent than drawn, and still within the range of the profile."""
+
+INSTEAD = " instead of "
+"""Every part of a `fitted` text has it that says what was sent in place of what was asked."""
+
+
+def is_unlike(fitted: str) -> bool:
+    """True if a request is not what the profile asks for, by its `fitted` text."""
+    return any(INSTEAD in part and not part.endswith(AS_ALLOWED) for part in fitted.split("; "))
+
+
 GPU_SLOWED: Mapping[int, str] = {
     0x8: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake",
 }  # fmt: skip

@@ -193,7 +193,10 @@ CHECKS = {
     "attack": CheckText(
         "attack {}", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs", "took effect"
     ),
-    "fitted": CheckText("requests of traffic {} adjusted to the server"),
+    "fitted": CheckText(
+        "requests of traffic {} adjusted to the server",
+        "ask for what the server takes (loadchaos probe URL shows its limits), or raise its limits",
+    ),
     "fit": CheckText("requests within the server's limits", "report this fault of loadchaos, and add the run folder"),
     "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(

@@ -22,7 +22,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
-from loadchaos.run import answer_baseline, requirements
+from loadchaos.run import answer_baseline, compatibility, requirements
 from loadchaos.run.asker import discovery_client
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, prove_logs, worker_count
@@ -210,6 +210,7 @@ class Preparation:
         settings, system = await configuration(client, facts)
         facts = with_configuration(facts, settings)
         facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
+        compatibility.require_room(profile, facts, self._options.seed)
         if tokenizer_note := facts.sources.get("tokenizer"):
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
         for note in notes:

@@ -31,7 +31,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     WorkerRow,
 )
-from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms, is_unlike
 from loadchaos.core.units import NS_PER_S, counted, iso_utc, seconds_of
 
 _MOST_FITTED = 20
@@ -82,6 +82,7 @@ class RunHealth(RowFold):
         self._begun: Counter[str] = Counter()
         self._replaced: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
+        self._unlike: Counter[str] = Counter()  # requests that are not as asked, by traffic
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_loss = ""
         self._log_lines: Counter[str] = Counter()  # by the file of each log that is followed
@@ -181,6 +182,7 @@ class RunHealth(RowFold):
         self._begun[traffic] += 1
         if not fitted:
             return
+        self._unlike[traffic] += is_unlike(fitted)
         # Numbers differ from request to request; the adjustment is the same.
         key = traffic, _NUMBER.sub("N", fitted)
         self._replaced[traffic] += fitted.endswith(REPLACED)
@@ -312,7 +314,7 @@ class RunHealth(RowFold):
 
     def _fitted_checks(self) -> list[Check]:
         """Checks of requests that were adjusted to the server. A run in which most requests were replaced by short text
-        proves nothing about its profile.
+        proves nothing about its profile, and neither does traffic that is not what was asked.
         """
         replaced, sent = self._replaced.total(), self._begun.total()
         kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
@@ -320,7 +322,9 @@ class RunHealth(RowFold):
         void = [Check("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
         for (traffic, text), n in sorted(self._fitted.items()):
             actual = f"{n} of {self._begun[traffic]}: {self._fitted_as[traffic, text]}"
-            void.append(Check(f"fitted {traffic}", "as in the profile", actual, "pass"))
+            few = self._unlike[traffic] <= (1 - _DELIVERED) * self._begun[traffic]
+            decision: Decision = "unknown" if is_unlike(text) and not few else "pass"
+            void.append(Check(f"fitted {traffic}", "as in the profile", actual, decision))
         return void
 
     def _logged(self) -> Check:

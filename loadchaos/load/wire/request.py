@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadchaos.core.model import Outcome, Output, Step
+from loadchaos.core.model import AS_ALLOWED, INSTEAD, Outcome, Output, Step
 from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.timeouts import DEFAULT_TIMEOUTS, WireTimeouts
@@ -105,6 +105,10 @@ class Request:
     @property
     def output_tokens(self) -> int:
         return self.output.exact or self.output.max or DEFAULT_MAX_TOKENS
+
+    def adapt(self, sent: str, asked: str, why: str, *, allowed: bool = False) -> None:
+        """Note what is sent in place of what was asked. `allowed`: the range of the profile has it, too."""
+        self.notes.append(f"{sent}{INSTEAD}{asked}: {why}{AS_ALLOWED if allowed else ''}")
 
     @property
     def fitted(self) -> str:

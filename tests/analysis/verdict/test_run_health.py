@@ -6,7 +6,7 @@ from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.run_health import RunHealth
-from loadchaos.core.model import REPLACED, Row, Terms
+from loadchaos.core.model import AS_ALLOWED, REPLACED, Row, Terms
 from tests.rows import folded
 
 S = 1_000_000_000
@@ -176,3 +176,18 @@ def test_server_log_check_names_the_log_without_lines() -> None:
     log.fold({"row": "log", "at_ns": 2, "file": "watch/logs/server-2.log", "line": 1, "text": "INFO"})
     (found,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
     assert (found.verdict, found.actual) == ("pass", "1 lines from docker:b, none from docker:a")
+
+
+CUT = "9 tokens of text instead of 20: the server's limit"
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "verdict"),
+    [(CUT, 100, "unknown"), (CUT, 6, "unknown"), (CUT, 5, "pass"), (f"{CUT}{AS_ALLOWED}", 100, "pass"),
+     (f"{CUT}{AS_ALLOWED}; 1 tokens of output instead of 8: the server's limit", 100, "unknown"),
+     ("no quote: the prompt is too short for its secret word and the order to repeat it", 100, "pass")],
+)  # fmt: skip
+def test_fitted_check_is_unknown_for_traffic_that_is_not_what_was_asked(text: str, n: int, verdict: str) -> None:
+    rows = ({"row": "begin", "at_ns": i, "traffic": "t", "fitted": text if i < n else ""} for i in range(100))
+    checks = folded(RunHealth(), rows).checks(Terms(profile="x"), RequestStats(), 0, [], 0)
+    assert [c.verdict for c in checks if c.name == "fitted t"] == [verdict]
