@@ -40,6 +40,9 @@ AS_ALLOWED = ", as the profile allows"
 INSTEAD = " instead of "
 """Every part of a `fitted` text has it that says what was sent in place of what was asked."""
 
+GENERIC_IDS = ("unexplained_", "unknown_", "unexpected_", "error_in_")
+"""Beginnings of ids that stand for any failure of their kind; only its text says which one it is."""
+
 
 def is_unlike(fitted: str) -> bool:
     """True if a request is not what the profile asks for, by its `fitted` text."""
@@ -208,12 +211,16 @@ EXPOSURES = {
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A failure that does not fail the run: its id, the reason, the last day (`2026-11-21`), and the maximum count."""
+    """A failure that does not fail the run: its id, the reason, the last day (`2026-11-21`), and the maximum count. With
+    `text` only one whose title or evidence has these words, with `frame` one whose stack has this frame.
+    """
 
     id: str
     because: str
     until: str | None = field(default=None, metadata=IF_SET)
     at_most: int | None = field(default=None, metadata=IF_SET)
+    text: str | None = field(default=None, metadata=IF_SET)
+    frame: str | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from loadchaos.core import expectation_names
+from loadchaos.core.model import GENERIC_IDS
 from loadchaos.core.units import share
 from loadchaos.profile.base import ProfilePart, spelled_out
 from loadchaos.profile.source import Loc, Mistake, from_pydantic, near
@@ -262,10 +263,22 @@ def _expectations(written: _Written, _: Registry) -> Iterator[Mistake]:
             yield Mistake(("expect", i), f"{name} needs sessions: a payload conversation with answers: live")
 
 
+def _acceptances(written: _Written, _: Registry) -> Iterator[Mistake]:
+    for loc, entry in _entries(written.data, "accept"):
+        name = entry.get("id")
+        if isinstance(name, str) and name.startswith(GENERIC_IDS) and not (entry.get("text") or entry.get("frame")):
+            text = (
+                f"{name} stands for any failure of its kind: text or frame was expected beside it, e.g. "
+                f"{{id: {name}, text: 'words of its title', because: ..., until: ...}}"
+            )
+            yield Mistake((*loc, "id"), text)
+
+
 def _has_sessions(written: _Written) -> bool:
     return any(_mapping(t.payload.get("conversation")).get("answers") == "live" for t in written.traffic)
 
 
 _CHECKS: tuple[Callable[[_Written, Registry], Iterator[Mistake]], ...] = (
     _payloads, _endpoints, _behaviours, _weights, _phase_traffic, _dialects, _attacks, _expectations, _replays,
+    _acceptances,
 )  # fmt: skip

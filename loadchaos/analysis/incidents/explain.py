@@ -48,7 +48,7 @@ class Explainer:
                 self._tracker.add_deadly(_engine_dead(bad), None)
                 self._tracker.count_lost(bad)
             return
-        failure = bad_answers.failure_of(bad)
+        failure = replace(bad_answers.failure_of(bad), sent_ns=bad.sent_ns)
         _add_image(failure, bad)
         unnamed = failure.id.startswith("unexplained_") or bad.waited
         if (unnamed or failure.severity in DEADLY) and self._tracker.count_lost(bad) is not None:
