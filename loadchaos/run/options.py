@@ -55,7 +55,8 @@ class LoadWatch(Protocol):
 class Options:
     """Options of the command line; texts are as the user gave them. `held` is a launched server that other runs use
     too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
-    live view nor an exporter. A `watch` ends the load early.
+    live view nor an exporter. A `watch` ends the load early. `duration_is_end`: `duration_s` is a part of the load that was
+    asked for, and cuts nothing of a profile.
     """
 
     target: str | None = None
@@ -69,6 +70,7 @@ class Options:
     out: Path = Path("runs")
     seed: int = 0
     duration_s: float | None = None
+    duration_is_end: bool = False
     authorize: Sequence[str] = ()
     shared: bool = False
     wait_ready_s: float | None = None

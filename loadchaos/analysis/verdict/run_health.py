@@ -69,6 +69,7 @@ class RunHealth(RowFold):
         self.interrupted: str | None = None
         self.shortened = False
         self._aborted: str | None = None
+        self._cut: str | None = None
         self._backed_off: dict[str, int] = {}  # by worker's file
         self.newest_ns = 0
         self.lag = LogHistogram()
@@ -117,7 +118,7 @@ class RunHealth(RowFold):
             self.load_end_ns = at_ns
             self._probe_gap(at_ns)
             self.shortened = bool(row.get("shortened"))
-            self._aborted = row.get("aborted")
+            self._aborted, self._cut = row.get("aborted"), row.get("cut")
         elif what == "interrupted":
             self.interrupted = str(row.get("why") or row.get("signal") or "a signal")
         elif what == "end":
@@ -254,7 +255,20 @@ class RunHealth(RowFold):
         if self._aborted:
             actual += f"; ended early by abort_when: {self._aborted}"
             return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "unknown")
+        if self._cut and (left := self._left_out(terms, stats, given)):
+            return Check("load_delivered", f">= {_DELIVERED:.0%}", f"{left}, cut by {self._cut}", "unknown")
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
+
+    def _left_out(self, terms: Terms, stats: RequestStats, given: int) -> str:
+        """What a load that was cut did not send, in words; empty: nothing."""
+        planned, phases = terms.planned_requests, len(terms.in_flight)
+        if planned is not None and given >= planned:
+            return ""
+        of = f" of {planned:,}" if planned is not None else ""
+        begun = [n for n, phase in stats.phases.items() if phase.ended or phase.no_slot or phase.lag.n]
+        absent = phases - 1 - max(begun, default=-1)
+        text = f"{given:,}{of} planned requests" if of else f"{counted(given, 'request')} of the plan"
+        return text + (f"; {absent} of {counted(phases, 'phase')} did not run" if absent > 0 else "")
 
     def _shed(self, stats: RequestStats) -> Check:
         counts = stats.total()

@@ -409,6 +409,7 @@ class RunDetail(_FromFile, total=False):
     rss_bytes: Annotated[int, BYTES, "checkpoint: memory of the run process"]
     shortened: Annotated[bool, "load_end: true when the load was ended before its plan was done"]
     aborted: Annotated[str | None, "load_end: rule of `abort_when` that ended the load, with its figures"]
+    cut: Annotated[str | None, "load_end: what ended the load before its plan was done, unless its plan has that end"]
     signal: Annotated[str, "interrupted: name of the signal"]
     exit_code: Annotated[int, "end: exit code that an error or a signal demands"]
     why: Annotated[str, "end: what went wrong"]

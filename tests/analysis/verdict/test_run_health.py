@@ -170,6 +170,26 @@ def test_load_that_its_rule_ended_is_not_delivered() -> None:
     assert (check.verdict, "ended early by abort_when" in check.actual) == ("unknown", True)
 
 
+@pytest.mark.parametrize(
+    ("cut", "planned", "ok", "actual"),
+    [
+        ("--duration 8s", 12000, 6, "6 of 12,000 planned requests; 3 of 4 phases did not run, cut by --duration 8s"),
+        ("--duration 8s", None, 6, "6 requests of the plan; 3 of 4 phases did not run, cut by --duration 8s"),
+        ("--duration 8s", 6, 6, None),
+        (None, 12000, 6, None),
+    ],
+)
+def test_load_that_was_cut_proves_nothing(cut: str | None, planned: int | None, ok: int, actual: str | None) -> None:
+    stats = RequestStats()
+    stats.outcomes["t"] = stats.traffic["t"].outcomes
+    stats.outcomes["t"]["ok"] += ok
+    stats.phases[0].ended = ok
+    health = folded(RunHealth(), [{"row": "run", "what": "load_end", "at_ns": 2, "shortened": True, "cut": cut}])
+    terms = Terms("x", planned_requests=planned, in_flight=["a", "b", "c", "d"])
+    (check,) = [c for c in health.checks(terms, stats, 0, [], 0) if c.name == "load_delivered"]
+    assert (check.verdict, check.actual if actual else None) == ("unknown" if actual else "pass", actual)
+
+
 def test_server_log_check_names_the_log_without_lines() -> None:
     log = RunHealth()
     log.fold({"row": "run", "what": "begin", "at_ns": 1, "server_logs": ["docker:a", "docker:b"]})
