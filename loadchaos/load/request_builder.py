@@ -125,6 +125,8 @@ def _complete(request: Request, server: _Server) -> None:
     known = request.image_tokens_known and request.length_known and server.adds is not None
     if known and request.text_tokens is not None:
         request.tokens = request.text_tokens + request.image_tokens + (server.adds or 0)
+    if request.tokens is None and request.length_known and not (request.parts or request.history or request.more_texts):
+        request.asked = request.wanted_tokens
     if not request.secret_sent and not request.history:
         request.owner = None
     request.nonce = request.nonce.strip()

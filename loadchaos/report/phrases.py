@@ -231,6 +231,10 @@ CHECKS = {
     ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),
+    "asked_lengths": CheckText(
+        "prompt lengths as asked",
+        "give --tokenizer DIR with the tokenizer.json of the model, so that the prompts have the length that was asked",
+    ),
     "image_usage": CheckText("image tokens in the usage of answers"),
     "substance": CheckText(
         "requests with the payload of the profile",

@@ -198,6 +198,9 @@ class EndRow(_RequestRow):
     bytes_in: Annotated[int, BYTES, "bytes received"]
     bytes_out: Annotated[int, BYTES, "bytes sent"]
     planned_tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
+    asked_tokens: NotRequired[
+        Annotated[int, TOKENS, "prompt tokens that the profile asks for, where `planned_tokens` are unknown"]
+    ]
     length_mismatch: Annotated[bool, "true when the server counted other prompt tokens than planned"]
     drafted_tokens: NotRequired[Annotated[int, TOKENS, "tokens that speculative decoding drafted for this answer"]]
     accepted_tokens: NotRequired[Annotated[int, TOKENS, "of these, tokens that the server accepted"]]

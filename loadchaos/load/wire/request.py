@@ -25,6 +25,7 @@ class Request:
         expect: outcomes that are right.
         body: a payload that sets it itself sends it as it is.
         tokens: prompt tokens that the server should count; None: unknown.
+        asked: prompt tokens that the profile asks for, where the count of the server is unknown.
         owner: owner of the secret word in its prompt (payloads/secret_word.py), `secret` its code; None: without one.
         nonce: words that only its prompt has; with `secret_sent` they are its secret word.
         quotes: how often the answer has to repeat the secret word; 0: not at all.
@@ -62,6 +63,7 @@ class Request:
     secret: int = 0
     body: bytes = b""
     tokens: int | None = None
+    asked: int | None = None
     max_tokens: int | None = None
     exact: int | None = None
     most: int | None = None
