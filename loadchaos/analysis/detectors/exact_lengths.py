@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Decision
@@ -22,13 +21,12 @@ class _Asked:
     """Prompt lengths of one traffic as they were asked for and counted, where the plan knows none."""
 
     def __init__(self) -> None:
-        self.asked, self.counted = LogHistogram(), LogHistogram()
-        self.least = self.most = 0
+        self._asked: Counter[int] = Counter()
+        self._counted: Counter[int] = Counter()
 
     def add(self, asked: int, counted: int) -> None:
-        self.least, self.most = min(self.least or asked, asked), max(self.most, asked)
-        self.asked.add(asked)
-        self.counted.add(counted)
+        self._asked[asked] += 1
+        self._counted[counted] += 1
 
     def differs(self) -> bool:
         asked, counted = self._medians()
@@ -36,17 +34,26 @@ class _Asked:
 
     @property
     def is_exact(self) -> bool:
-        return self.least == self.most
+        return len(self._asked) == 1
 
     def describe(self, traffic: str) -> str:
         asked, counted = self._medians()
         factor = f", factor {counted / asked:.2f}"
         return (
-            f"{traffic}: {asked:,.0f} tokens asked (p50), {counted:,.0f} counted{factor}, in {self.asked.n:,} answers"
+            f"{traffic}: {asked:,} tokens asked (p50), {counted:,} counted{factor}, in {self._asked.total():,} answers"
         )
 
-    def _medians(self) -> tuple[float, float]:
-        return self.asked.quantile(0.5) or 0.0, self.counted.quantile(0.5) or 0.0
+    def _medians(self) -> tuple[int, int]:
+        return _median(self._asked), _median(self._counted)
+
+
+def _median(counts: Counter[int]) -> int:
+    left = (counts.total() + 1) // 2
+    for value, n in sorted(counts.items()):
+        left -= n
+        if left <= 0:
+            return value
+    return 0
 
 
 class ExactLengths(RowFold):
