@@ -260,7 +260,7 @@ class RunHealth(RowFold):
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
 
     def _left_out(self, terms: Terms, stats: RequestStats, given: int) -> str:
-        """What a load that was cut did not send, in words; empty: nothing."""
+        """Describe what a load that was cut did not send; empty: nothing."""
         planned, phases = terms.planned_requests, len(terms.in_flight)
         if planned is not None and given >= planned:
             return ""

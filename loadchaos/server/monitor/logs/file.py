@@ -15,7 +15,7 @@ _KNOWN_BYTES = 64
 
 
 def why_unreadable(path: Path) -> str:
-    """Why a log file cannot be followed; empty: it can."""
+    """Tell why a log file cannot be followed; empty: it can."""
     if path.is_dir():
         return "it is a folder; give the path of the log file"
     if not path.exists():
