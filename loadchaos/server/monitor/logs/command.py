@@ -65,8 +65,8 @@ class CommandSource:
         self._held = b""  # complaints of the command, which are no lines of the log if nothing follows
 
     def prove(self) -> str:
-        """Tell why the log cannot be followed, in the words of its command; empty: it can. Takes a second, more where the log is
-        on another machine.
+        """Tell why the log cannot be followed, in the words of its command; empty: it can. Takes a second, more where the
+        log is on another machine.
         """
         if self._head_argv is not None and (why := _why_no_head(self._head_argv)):
             return why
