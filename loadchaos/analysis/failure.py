@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence, FailureResult, KnownIssue
-from loadchaos.core.model import Attribution, Severity
+from loadchaos.core.model import GENERIC_IDS, Attribution, Severity
 
 if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
@@ -28,7 +28,6 @@ DEADLY_OR_HUNG = (*DEADLY, "hang")
 SERVER_LOST = (*DEADLY_OR_HUNG, "node")
 """Severities after which a server, or its machine, has to be restarted."""
 _MOST_NAMED = 5
-_KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
 
 def evidence(source: str, text: str, line: int | None = None) -> Evidence:
@@ -50,6 +49,7 @@ class Failure:
         candidates: unexplained lines that may name its cause, likeliest first.
         outcome: the request outcome it shows as; an attack may list it among its effects.
         explains_death: it names the cause of a death at the same time, if nothing else does.
+        sent_ns: when the request of a bad answer was sent.
         before_load: no request of the load showed it: a request that identified the server did.
         in_log: how many log lines or readings show it; `at_clients`: how many answers, `requests` by (traffic, outcome).
         deaths: the deaths, hangs and outages it caused.
@@ -80,6 +80,7 @@ class Failure:
     replica: str | None = None
     explains_death: bool = False
     attribution: Attribution = "server"
+    sent_ns: int | None = field(default=None, compare=False)
     before_load: bool = False
     last_ns: int = 0
     images: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class Failure:
         """Key of equal failures: by id; unexplained ones also by text. A failure before the load is another one than
         the same in the load.
         """
-        by_title = self.id.startswith(_KEYED_BY_TITLE)
+        by_title = self.id.startswith(GENERIC_IDS)
         standing = f"{self.attribution}, before the load" if self.before_load else self.attribution
         return self.id, normalise(self.title) if by_title else "", standing
 

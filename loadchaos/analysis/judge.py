@@ -118,8 +118,9 @@ class Judge(RowFold):
 
     def on_end(self, row: EndRow) -> None:
         outcome, sent = str(row.get("outcome")), self.figures.ended
-        if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
-            self._stats.shed_by_attacks += 1
+        if outcome == "shed":
+            ours = self._attacks.attribute(("shed",), row["at_ns"], sent_ns=row.get("sent_ns"))
+            self._stats.shed_by_attacks += ours == "expected"
         bad = bad_answers.bad_outcome(row)
         self._ladder.on_end(row, bad=bad is not None)
         if row.get("edge") is not None and bad is None and outcome == "rejected":
@@ -239,7 +240,7 @@ class Judge(RowFold):
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
     def _record(self, failure: Failure) -> Failure:
-        attribution = self._attacks.attribute(failure.effects, failure.at_ns)
+        attribution = self._attacks.attribute(failure.effects, failure.at_ns, sent_ns=failure.sent_ns)
         if attribution == "server":
             attribution = failure.attribution
         failure = replace(failure, attribution=attribution)

@@ -90,7 +90,7 @@ page_option = option("--html page", "Also write an HTML page.", "FILE", type=cli
 no_live_option = flag("--no-live", "Print plain lines, not the live view.")
 _RUN_OPTIONS = (
     "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",
-    "embedded", "processes",
+    "embedded", "processes", "duration_is_end",
 )  # fmt: skip
 _SERVER_OPTIONS = (
     option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL"),

@@ -160,6 +160,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         options.update(called_again(ctx, folder))
         profile, overrides = options["profile"], options["overrides"]
     loaded, options["duration"] = _loaded(profile, overrides, options)
+    options["duration_is_end"] = profile is None
     own_server = loaded.target.launch or loaded.target.embedded or options["embedded"] or options["launch"]
     replicas = [replica.url for replica in loaded.target.replicas]
     options |= from_openai_variables(options, needs_target=not own_server, replicas=replicas)

@@ -34,6 +34,21 @@ SENT_SHORT = "sent as a short prompt"
 REPLACED = (SENT_AS_TEXT, SENT_SHORT)
 """Ends of a `fitted` text that mean: nothing is left of what the traffic is about."""
 
+AS_ALLOWED = ", as the profile allows"
+"""End of a part of a `fitted` text: less was sent than drawn, and still within the range of the profile."""
+
+INSTEAD = " instead of "
+"""Every part of a `fitted` text has it that says what was sent in place of what was asked."""
+
+GENERIC_IDS = ("unexplained_", "unknown_", "unexpected_", "error_in_")
+"""Beginnings of ids that stand for any failure of their kind; only its text says which one it is."""
+
+
+def is_unlike(fitted: str) -> bool:
+    """True if a request is not what the profile asks for, by its `fitted` text."""
+    return any(INSTEAD in part and not part.endswith(AS_ALLOWED) for part in fitted.split("; "))
+
+
 GPU_SLOWED: Mapping[int, str] = {
     0x8: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake",
 }  # fmt: skip
@@ -196,12 +211,16 @@ EXPOSURES = {
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A failure that does not fail the run: its id, the reason, the last day (`2026-11-21`), and the maximum count."""
+    """A failure that does not fail the run: its id, the reason, the last day (`2026-11-21`), and the maximum count. With
+    `text` only one whose title or evidence has these words, with `frame` one whose stack has this frame.
+    """
 
     id: str
     because: str
     until: str | None = field(default=None, metadata=IF_SET)
     at_most: int | None = field(default=None, metadata=IF_SET)
+    text: str | None = field(default=None, metadata=IF_SET)
+    frame: str | None = field(default=None, metadata=IF_SET)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from loadchaos.core.rng import Rng, hash_step
 from loadchaos.load import endpoints
 from loadchaos.load.payloads import Payload, secret_word
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS, write_prompt
+from loadchaos.load.payloads.text import Options as TextOptions
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS
 
 _MOST_SERVERS = 16
+_LIMIT = "the server's limit"
 
 
 def build(step: Step, facts: Facts) -> Request:
@@ -97,12 +99,15 @@ def _fit(request: Request, server: _Server, rng: Rng) -> None:
     shortest = overhead + request.history_tokens + request.image_tokens + SHORTEST_TEXT_TOKENS
     if prompt_tokens > limit >= shortest:
         allowed = limit - request.image_tokens
-        request.notes.append(f"{allowed} tokens of text instead of {request.text_tokens}: the server's limit")
+        asked = text.tokens if isinstance(text := request.step.payload.get("text"), TextOptions) else None
+        least = asked.low if asked is not None else allowed + 1
+        request.adapt(f"{allowed} tokens of text", str(request.text_tokens), _LIMIT, allowed=allowed >= least)
         write_prompt(request, facts, allowed, rng)
         prompt_tokens = allowed + request.image_tokens
     if server.generates and prompt_tokens + request.output_tokens > whole > prompt_tokens:
         remaining = whole - prompt_tokens
-        request.notes.append(f"{remaining} tokens of output instead of {request.output_tokens}: the server's limit")
+        is_limit = request.output.exact is None  # no answer has to be that long
+        request.adapt(f"{remaining} tokens of output", str(request.output_tokens), _LIMIT, allowed=is_limit)
         request.output = replace(request.output, **{"exact" if request.output.exact else "max": remaining})
 
 
@@ -120,6 +125,8 @@ def _complete(request: Request, server: _Server) -> None:
     known = request.image_tokens_known and request.length_known and server.adds is not None
     if known and request.text_tokens is not None:
         request.tokens = request.text_tokens + request.image_tokens + (server.adds or 0)
+    if request.tokens is None and request.length_known and not (request.parts or request.history or request.more_texts):
+        request.asked = request.wanted_tokens
     if not request.secret_sent and not request.history:
         request.owner = None
     request.nonce = request.nonce.strip()

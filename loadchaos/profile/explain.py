@@ -14,7 +14,7 @@ from loadchaos.profile import request_trace, trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import phase_requests, planned_requests, replayed
-from loadchaos.profile.profile import Profile
+from loadchaos.profile.profile import AcceptedFailure, Profile
 from loadchaos.profile.request_options import RequestContent, SessionContent
 from loadchaos.profile.steps import steps
 from loadchaos.profile.target import OnDeath
@@ -356,7 +356,7 @@ def _expectations(profile: Profile) -> Iterator[str]:
         yield f"  {EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
     for accepted in profile.accept:
         most = f", at most {_times(accepted.at_most)}" if accepted.at_most else ""
-        yield f"  accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"
+        yield f"  accepted until {accepted.until}{most}: {accepted.id}{_which(accepted)}, because {accepted.because}"
 
 
 def _first_requests(profile: Profile, seed: int) -> Iterator[str]:
@@ -378,3 +378,8 @@ def _times(n: int) -> str:
 
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _which(accepted: AcceptedFailure) -> str:
+    words = f" with the text {accepted.text!r}" if accepted.text else ""
+    return words + (f" in the frame {accepted.frame}" if accepted.frame else "")

@@ -20,8 +20,11 @@ def read_text(file: Path) -> str:
 
 
 def json_lines(file: Path, text: str) -> Iterator[tuple[str, object]]:
-    """Yield (location, value) of each line that is not blank. Raises ValueError with file, line and column."""
-    for number, line in enumerate(text.split("\n"), 1):
+    """Yield (location, value) of each line that is not blank. Raises ValueError with file, line and column. Files put
+    together may have a byte order mark at the begin of any line.
+    """
+    for number, whole in enumerate(text.split("\n"), 1):
+        line = whole.removeprefix("\ufeff")
         if line.strip():
             try:
                 value = json.loads(line)

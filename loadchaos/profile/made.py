@@ -314,8 +314,10 @@ def _from_file(options: LoadOptions) -> Iterator[MadeTraffic]:
         raise OptionError(
             f"--ignore-eos: the requests of {options.dataset} are sent as the file has them; leave it out"
         )
-    requests = {"file": _file(options), "order": "sampled", "turns": "first"}
-    yield MadeTraffic(options.dataset, {"requests": requests}, _known(max=options.values.output_len))
+    length = options.values.output_len
+    lengths = None if length is None else "traffic"
+    requests = _known(file=_file(options), order="sampled", turns="first", lengths=lengths)
+    yield MadeTraffic(options.dataset, {"requests": requests}, _known(max=length))
 
 
 def _timed(options: LoadOptions) -> Iterator[MadeTraffic]:  # noqa: ARG001 - the trace has the lengths

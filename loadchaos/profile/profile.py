@@ -109,12 +109,16 @@ class Exposure(ProfilePart):
 
 
 class AcceptedFailure(ProfilePart):
-    """A known failure that does not fail the run. It has a reason, a last day, and optionally a maximum count."""
+    """A known failure that does not fail the run. It has a reason, a last day, and optionally a maximum count. `text` are
+    words of its title or evidence, `frame` is a part of a frame of its stack: a generic id needs one of them.
+    """
 
     id: str
     because: str = Field(min_length=1)
     until: dt.date
     at_most: int | None = Field(default=None, gt=0)
+    text: str | None = Field(default=None, min_length=1)
+    frame: str | None = Field(default=None, min_length=1)
 
 
 class Profile(ProfilePart):
@@ -171,7 +175,7 @@ class Profile(ProfilePart):
         return Terms(
             profile=self.name,
             expect=self.expect or DEFAULT_EXPECT,
-            accept=[Acceptance(a.id, a.because, a.until.isoformat(), a.at_most) for a in self.accept],
+            accept=[Acceptance(a.id, a.because, a.until.isoformat(), a.at_most, a.text, a.frame) for a in self.accept],
             requires=self.requires,
             exposure=ExposureGoal(self.exposure.count, self.exposure.at_least) if self.exposure else None,
             planned_requests=planned_requests(self.load, seed),

@@ -107,6 +107,10 @@ class PayloadOptions(ProfilePart):
         """Most output tokens of each request in turn, None where there is no limit. None: the traffic's `output` holds."""
         return None
 
+    def refuses_output(self, *, exact: bool) -> str:  # noqa: ARG002 - for those that set the length themselves
+        """Mistake of an `output` beside this payload; empty: it goes with it. `exact`: it asks for an exact length."""
+        return ""
+
     def answers_per_request(self) -> float:
         return 1.0
 

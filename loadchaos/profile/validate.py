@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from loadchaos.core import expectation_names
+from loadchaos.core.model import GENERIC_IDS
 from loadchaos.core.units import share
 from loadchaos.profile.base import ProfilePart, spelled_out
 from loadchaos.profile.source import Loc, Mistake, from_pydantic, near
@@ -94,6 +95,9 @@ def _payloads(written: _Written, registry: Registry) -> Iterator[Mistake]:
             for other in [p for p in given if p != name and (ignores is None or p in ignores)]:
                 text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
                 yield Mistake((*traffic.loc, "payload", other), text, of_key=True)
+            output = _mapping(traffic.entry.get("output"))
+            if options is not None and output and (why := options.refuses_output(exact="exact" in output)):
+                yield Mistake((*traffic.loc, "output"), why, of_key=True)
             for key, why in options.refusals(given, behaviours, str(traffic.endpoint)) if options is not None else ():
                 yield Mistake((*traffic.loc, *key), why, of_key=len(key) > 1)
 
@@ -259,10 +263,22 @@ def _expectations(written: _Written, _: Registry) -> Iterator[Mistake]:
             yield Mistake(("expect", i), f"{name} needs sessions: a payload conversation with answers: live")
 
 
+def _acceptances(written: _Written, _: Registry) -> Iterator[Mistake]:
+    for loc, entry in _entries(written.data, "accept"):
+        name = entry.get("id")
+        if isinstance(name, str) and name.startswith(GENERIC_IDS) and not (entry.get("text") or entry.get("frame")):
+            text = (
+                f"{name} stands for any failure of its kind: text or frame was expected beside it, e.g. "
+                f"{{id: {name}, text: 'words of its title', because: ..., until: ...}}"
+            )
+            yield Mistake((*loc, "id"), text)
+
+
 def _has_sessions(written: _Written) -> bool:
     return any(_mapping(t.payload.get("conversation")).get("answers") == "live" for t in written.traffic)
 
 
 _CHECKS: tuple[Callable[[_Written, Registry], Iterator[Mistake]], ...] = (
     _payloads, _endpoints, _behaviours, _weights, _phase_traffic, _dialects, _attacks, _expectations, _replays,
+    _acceptances,
 )  # fmt: skip

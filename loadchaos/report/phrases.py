@@ -197,7 +197,10 @@ CHECKS = {
     "attack": CheckText(
         "attack {}", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs", "took effect"
     ),
-    "fitted": CheckText("requests of traffic {} adjusted to the server"),
+    "fitted": CheckText(
+        "requests of traffic {} adjusted to the server",
+        "ask for what the server takes (loadchaos probe URL shows its limits), or raise its limits",
+    ),
     "fit": CheckText("requests within the server's limits", "report this fault of loadchaos, and add the run folder"),
     "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(
@@ -241,6 +244,10 @@ CHECKS = {
     ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),
+    "asked_lengths": CheckText(
+        "prompt lengths as asked",
+        "give --tokenizer DIR with the tokenizer.json of the model, so that the prompts have the length that was asked",
+    ),
     "image_usage": CheckText("image tokens in the usage of answers"),
     "substance": CheckText(
         "requests with the payload of the profile",

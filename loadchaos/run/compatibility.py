@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
-from loadchaos.core.errors import TargetError
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.errors import OptionError, TargetError
+from loadchaos.core.model import Facts, Step, is_unlike
 from loadchaos.load import request_builder
 from loadchaos.load.payloads import images, sampling
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.steps import steps
 from loadchaos.profile.traffic import Traffic
 from loadchaos.run.endpoint_check import active_traffic, small_step
 from loadchaos.server.dialects import DIALECTS
@@ -21,6 +23,8 @@ from loadchaos.server.discovery.client import DiscoveryClient
 
 _TRIED = ("audio", "sampling", "structured", "tools")
 _SHORT = 16
+_FIRST_STEPS = 64
+_BUILT_OF_EACH = 4
 _NOT_FOUND = frozenset({404})
 """Before the load a 404 means a model that the server does not serve; during the load it means a lost resource."""
 _LOADS_MODELS = "load_lora_adapter"
@@ -67,6 +71,31 @@ def require_image_room(profile: Profile, facts: Facts) -> None:
                 f"does not fit the server: send smaller images, for instance --set "
                 f"traffic.{number}.payload.images.size=256x256, or start the server with a longer context"
             )
+
+
+def require_room(profile: Profile, facts: Facts, seed: int) -> None:
+    """Raise OptionError where no request of a traffic can have the length that is asked for. The first ones are built, as
+    the load builds them.
+    """
+    tried: dict[str, list[str]] = {
+        t.name: [] for _, t in active_traffic(profile) if not {"recorded", "requests"} & t.payload.keys()
+    }
+    for step in islice(steps(profile, seed), _FIRST_STEPS):
+        notes = tried.get(step.traffic)
+        if notes is not None and len(notes) < _BUILT_OF_EACH:
+            notes.append(request_builder.build(step, facts).fitted)
+    for number, traffic in active_traffic(profile):
+        notes = tried.get(traffic.name) or [""]
+        if all(_is_unlike_in_tokens(note) for note in notes):
+            raise OptionError(
+                f"traffic.{number} (traffic {traffic.name}) does not fit the server: {notes[0]}. Ask for what the server "
+                f"takes (--random-input-len, --random-output-len, or --set traffic.{number}.payload.text.tokens=N), or "
+                "start it with a longer context"
+            )
+
+
+def _is_unlike_in_tokens(fitted: str) -> bool:
+    return any(" tokens" in part and is_unlike(part) for part in fitted.split("; "))
 
 
 async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
+from loadchaos.core.units import format_duration
 from loadchaos.profile import abort_rule
 from loadchaos.run.children import Locust, ReplayWorker
 from loadchaos.run.error_rate_watch import ErrorRateWatch
@@ -58,6 +59,7 @@ class LoadSession:
             context.record.listen(self._watch.feed)
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
+        self._cut: str | None = None
         folder = context.record.folder
         self._process: Locust | WebLoad = Locust(folder, self._record.event)
         self._replay: ReplayWorker | None = None
@@ -118,7 +120,7 @@ class LoadSession:
 
     async def record_end(self) -> None:
         if self.begun:
-            self._record.run("load_end", shortened=self.shortened, aborted=self._aborted)
+            self._record.run("load_end", shortened=self.shortened, aborted=self._aborted, cut=self._cut)
 
     async def cancel_restart(self) -> None:
         await self._gate.close()
@@ -171,9 +173,11 @@ class LoadSession:
             return f"the ledger cannot be written: {self._record.lost}"
         if duration_s is not None and loaded_s > duration_s:
             self.shortened = True
+            if not self._context.options.duration_is_end:
+                self._cut = f"--duration {format_duration(duration_s)}"
             return "the duration given by --duration has passed"
         if self.stop_pressed:
-            self.shortened = True
+            self.shortened, self._cut = True, "Stop in the web UI"
             return "Stop was pressed"
         if self._watch is not None and (why := self._watch.reason()) is not None:
             self.shortened = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +22,14 @@ from loadchaos.run.ports import free_port
 from loadchaos.run.server_under_test import TargetSpec
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.monitor.logs import prove
 
 _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
+_NOT_YET = re.compile(
+    r"[Nn]o such (?:container|file|object)|[Nn]ot ?[Ff]ound|ended with code 0|waiting to start|initializing"
+    r"|No entries|No journal files"
+)
+_COMMAND_NOT_FOUND = "ended with code 127"
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ class LoadWatch(Protocol):
 class Options:
     """Options of the command line; texts are as the user gave them. `held` is a launched server that other runs use
     too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
-    live view nor an exporter. A `watch` ends the load early.
+    live view nor an exporter. A `watch` ends the load early. `duration_is_end`: `duration_s` is a part of the load that was
+    asked for, and cuts nothing of a profile.
     """
 
     target: str | None = None
@@ -63,6 +70,7 @@ class Options:
     out: Path = Path("runs")
     seed: int = 0
     duration_s: float | None = None
+    duration_is_end: bool = False
     authorize: Sequence[str] = ()
     shared: bool = False
     wait_ready_s: float | None = None
@@ -101,8 +109,7 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     external_urls = tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
     for external_url in external_urls:
         authorization.check(external_url, profile.dangers(), options.authorize)
-    for spec in options.server_log:
-        _refuse_unreadable(spec, may_appear=options.wait_ready_s is not None)
+    prove_logs(profile, options.server_log, may_appear=options.wait_ready_s is not None)
     tls = options.tls
     if tls == TlsSettings():
         tls = TlsSettings(profile.target.ca, profile.target.insecure)
@@ -148,22 +155,24 @@ def _refuse_for_workers(options: Options) -> None:
         )
 
 
-def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
-    """Refuse a log file that cannot be read. With `may_appear` it may not exist yet, as the server still has to start."""
-    kind, rest = read_spec(spec)
-    if kind != "file":
-        return
-    path = Path(rest).expanduser()
-    if path.is_dir():
-        raise OptionError(f"--server-log {spec} is a folder; give the path of the log file")
-    if not path.exists():
-        if may_appear:
-            return
-        raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may appear later)")
-    if not os.access(path, os.R_OK):
-        raise OptionError(
-            f"--server-log {spec}: permission denied; give this user read access (chmod, a group) or run as another user"
-        )
+_NOT_YET = re.compile(
+    r"[Nn]o such (?:container|file|object)|[Nn]ot ?[Ff]ound|ended with code 0|waiting to start|initializing"
+    r"|No entries|No journal files"
+)
+_COMMAND_NOT_FOUND = "ended with code 127"
+
+
+def prove_logs(profile: Profile, specs: Sequence[str], *, may_appear: bool) -> None:
+    """Try to follow each log. Raises OptionError with the words of its command for one that cannot be followed. With
+    `may_appear` a log may not exist yet, as the server still has to start.
+    """
+    replicas = [(f"target.replicas.{n}.log", r.log) for n, r in enumerate(profile.target.replicas) if r.log]
+    for name, spec in (*(("--server-log", spec) for spec in specs), *replicas):
+        why = prove(spec)
+        is_absent = _NOT_YET.search(why) is not None and _COMMAND_NOT_FOUND not in why
+        if why and not (may_appear and is_absent):
+            hint = " (with --wait-ready it may appear later)" if is_absent and not may_appear else ""
+            raise OptionError(f"{name} {spec} cannot be followed: {why}{hint}")
 
 
 def target_kind(profile: Profile, options: Options) -> str:

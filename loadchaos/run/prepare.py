@@ -22,10 +22,10 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
-from loadchaos.run import answer_baseline, requirements
+from loadchaos.run import answer_baseline, compatibility, requirements
 from loadchaos.run.asker import discovery_client
 from loadchaos.run.last_question import LastQuestion
-from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
+from loadchaos.run.options import local_tokenizer, planned_headers, prove_logs, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
 from loadchaos.run.run_context import RunContext
 from loadchaos.run.run_probes import RunProbes
@@ -85,6 +85,8 @@ class Preparation:
                 }
                 self._record.event(row)
             await self._refuse_dead_server(client)
+            if self._options.wait_ready_s is not None:  # a log that was not there before the server
+                await asyncio.to_thread(prove_logs, self._profile, self._target.server_log, may_appear=False)
             if client.failures:
                 await asyncio.sleep(_LOG_READ_S)
             return attacks
@@ -208,6 +210,7 @@ class Preparation:
         settings, system = await configuration(client, facts)
         facts = with_configuration(facts, settings)
         facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
+        compatibility.require_room(profile, facts, self._options.seed)
         if tokenizer_note := facts.sources.get("tokenizer"):
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
         for note in notes:

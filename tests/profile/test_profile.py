@@ -60,6 +60,10 @@ BAD = {
         "name: x\n" + TRAFFIC + "load: [{repeat: 10001, phases: [{users: 1, requests: 1}]}]\n",
         "load: more than 10,000 phases, repeats included: use fewer and longer phases",
     ),
+    "generic id that is accepted without a text": (
+        "name: x\n" + TRAFFIC + LOAD + "accept:\n  - {id: unexplained_http_error, because: known, until: 2027-01-01}\n",
+        "x.yaml:5:10: accept.0.id: unexplained_http_error stands for any failure of its kind: text or frame was expected",
+    ),
     "no traffic": ("name: x\ntraffic: []\n" + LOAD, "traffic: "),
     "empty weights": (
         "name: x\ntraffic: [{name: t, weight: 0, payload: {text: {}}}]\n" + LOAD,

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from loadchaos.core.errors import TargetError
-from loadchaos.core.model import Facts
+from loadchaos.core.errors import OptionError, TargetError
+from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
@@ -75,6 +75,31 @@ def test_compatibility_names_an_image_that_does_not_fit_the_context(known: dict[
         compatibility.require_image_room(wanted, facts)
     refused = profile({"images": {"size": "448x448"}}, expect=["ok", "rejected"])
     compatibility.require_image_room(refused, facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "told"),
+    [
+        ({"tokens": 20000}, {"max": 8}, "199 tokens of text instead of 20000"),
+        ({"tokens": "300..400"}, {"max": 8}, "199 tokens of text instead of"),
+        ({"tokens": "32..400"}, {"max": 8}, None),
+        ({"tokens": 100}, {"exact": 128}, "100 tokens of output instead of 128"),
+        ({"tokens": 100}, {"max": 128}, None),
+        ({"tokens": 2}, {"max": 8}, "11 prompt tokens instead of 2: the chat template needs that many"),
+        ({"tokens": "2..64"}, {"max": 8}, None),
+    ],
+)
+def test_compatibility_refuses_a_length_that_no_request_can_have(
+    text: dict[str, Any], output: dict[str, int], told: str | None
+) -> None:
+    known = TextFacts(10, ((" the", 1),), " the", "tokenize")
+    facts = Facts("http://s", "http://s", "vllm", max_model_len=200, text=known)
+    wanted = profile({"text": text}, output=output)
+    if told is None:
+        compatibility.require_room(wanted, facts, 0)
+        return
+    with pytest.raises(OptionError, match=rf"traffic\.0 \(traffic t0\) does not fit the server: {told}"):
+        compatibility.require_room(wanted, facts, 0)
 
 
 def test_compatibility_names_a_model_that_is_not_served() -> None:

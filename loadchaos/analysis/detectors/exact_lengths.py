@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Decision
 
 _EXAMPLES = 3
 _BLIND_SHARE = 0.01
+_ALIKE = 0.05
+_ALIKE_TOKENS = 2
+"""Estimates of so few tokens more or less are those that were asked for, however short the prompt is."""
+
+
+class _Asked:
+    """Prompt lengths of one traffic as they were asked for and counted, where the plan knows none."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[int] = Counter()
+        self._counted: Counter[int] = Counter()
+
+    def add(self, asked: int, counted: int) -> None:
+        self._asked[asked] += 1
+        self._counted[counted] += 1
+
+    def differs(self) -> bool:
+        asked, counted = self._medians()
+        return abs(counted - asked) > max(_ALIKE_TOKENS, _ALIKE * asked)
+
+    @property
+    def is_exact(self) -> bool:
+        return len(self._asked) == 1
+
+    def describe(self, traffic: str) -> str:
+        asked, counted = self._medians()
+        factor = f", factor {counted / asked:.2f}"
+        return (
+            f"{traffic}: {asked:,} tokens asked (p50), {counted:,} counted{factor}, in {self._asked.total():,} answers"
+        )
+
+    def _medians(self) -> tuple[int, int]:
+        return _median(self._asked), _median(self._counted)
+
+
+def _median(counts: Counter[int]) -> int:
+    left = (counts.total() + 1) // 2
+    for value, n in sorted(counts.items()):
+        left -= n
+        if left <= 0:
+            return value
+    return 0
 
 
 class ExactLengths(RowFold):
@@ -25,11 +68,14 @@ class ExactLengths(RowFold):
         self._shorter = 0  # outputs of a server that cannot be asked for an exact length
         self._compared: Counter[str] = Counter()
         self._uncounted: Counter[str] = Counter()
+        self._asked: defaultdict[str, _Asked] = defaultdict(_Asked)
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
 
     def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok":
             return
+        if (wanted := row.get("asked_tokens")) and (usage := row.get("prompt_tokens")):
+            self._asked[str(row.get("traffic"))].add(wanted, usage)
         self._compare("length_mismatch", row, row.get("planned_tokens"), row.get("prompt_tokens"))
         exact, most, counted = row.get("exact_tokens"), row.get("most_tokens"), row.get("completion_tokens")
         if exact is None and most is not None and counted is not None and counted < most:
@@ -80,7 +126,16 @@ class ExactLengths(RowFold):
             )
             if self._compared[figure] or (figure == "output_mismatch" and self._uncounted[figure])
         ]
-        return [*checks, *self._image_usage()]
+        return [*checks, *self._asked_lengths(), *self._image_usage()]
+
+    def _asked_lengths(self) -> list[Check]:
+        """Asked and counted lengths of prompts whose tokens could only be estimated, where they differ."""
+        found = {traffic: asked for traffic, asked in sorted(self._asked.items()) if asked.differs()}
+        if not found:
+            return []
+        actual = "; ".join(asked.describe(traffic) for traffic, asked in found.items())
+        decision: Decision = "unknown" if any(asked.is_exact for asked in found.values()) else "pass"
+        return [Check("asked_lengths", "usage as asked", actual, decision)]
 
     def _image_usage(self) -> list[Check]:
         found = [(traffic, n) for traffic, n in sorted(self._with_images.items()) if self._never_counted(traffic)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.incidents.record import NearAttack
@@ -16,6 +16,10 @@ from loadchaos.core.model import OUTCOMES, Attribution
 from loadchaos.core.units import NS_PER_S
 
 _AFTER_NS = 10 * NS_PER_S
+_SOON_NS = 2 * NS_PER_S
+"""After an attack that was taken back, its effects on answers last so long, or as long as the attack did if that is more."""
+_WAITED = frozenset({"stalled", "timeout"})
+"""Outcomes that a client notices only after a limit of its own."""
 _HARMS = dict.fromkeys(("process", "network", "host"), "expected") | dict.fromkeys(("engine", "sabotage"), "injected")
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
@@ -55,6 +59,18 @@ class _Attack:
     effects: frozenset[str] = field(default_factory=frozenset)
     pid: int | None = None
     signal: int | None = None
+    undone: bool = False
+
+    def hits_answer(self, names: Collection[str], at_ns: int, sent_ns: int) -> bool:
+        """True if an answer that ended badly at `at_ns` may be an effect. One that was asked for after the attack was taken
+        back is none.
+        """
+        if self.end_ns is None or not self.undone:
+            return True
+        if sent_ns > self.end_ns + _SOON_NS:
+            return False
+        lasts_ns = max(_SOON_NS, self.end_ns - self.begin_ns)
+        return not _WAITED.isdisjoint(names) or at_ns <= self.end_ns + lasts_ns
 
     def in_force(self, at_ns: int) -> bool:
         until = None if self.end_ns is None else self.end_ns + _AFTER_NS
@@ -108,6 +124,11 @@ class AttackLog(RowFold):
             self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], None, effects, *target))
         elif what == "skipped":
             counts["skipped"] += 1
+        elif what == "undo":
+            for attack in reversed(self._recent):
+                if (attack.name, attack.n, attack.replica) == (name, n, replica):
+                    attack.undone = bool(row.get("ok"))
+                    break
         elif what == "end":  # after the undo, if any: its effects are ours from begin to end
             if row.get("ok") is not None:
                 counts["ok" if row["ok"] else "failed"] += 1
@@ -148,13 +169,18 @@ class AttackLog(RowFold):
             for a in found[-20:]
         ]
 
-    def attribute(self, ids: Iterable[str], at_ns: int, ended: ProcessEnds | None = None) -> Attribution:
+    def attribute(
+        self, ids: Iterable[str], at_ns: int, ended: ProcessEnds | None = None, sent_ns: int | None = None
+    ) -> Attribution:
         """Attribute a failure with one of these ids (or outcomes) at `at_ns`. It is ours only where an effect of an
         attack lists it. `ended`: the known process ends of a death. Our signal explains only the process that got it.
+        `sent_ns`: when the request of a bad answer was sent.
         """
         names = set(ids)
         for attack in reversed(self._recent):
             if not attack.in_force(at_ns) or (ended is not None and not ended.explained_by(attack.pid, attack.signal)):
+                continue
+            if sent_ns is not None and not attack.hits_answer(names, at_ns, sent_ns):
                 continue
             hit = names & attack.effects
             if attack.effects is _ANYTHING and names & _DEATHS:

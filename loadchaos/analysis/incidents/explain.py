@@ -45,6 +45,7 @@ class Explainer:
             self.misfits.append(misfit)
             return
         failure = _engine_dead(bad) if bad_answers.is_echo(bad) else bad_answers.failure_of(bad)
+        failure = replace(failure, sent_ns=bad.sent_ns)
         _add_image(failure, bad)
         unnamed = failure.id.startswith("unexplained_") or bad.waited
         deadly = failure.severity in DEADLY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from loadchaos.analysis.figures.requests import RequestStats
@@ -30,7 +31,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     WorkerRow,
 )
-from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms, is_unlike
 from loadchaos.core.units import NS_PER_S, counted, iso_utc, seconds_of
 
 _MOST_FITTED = 20
@@ -68,6 +69,7 @@ class RunHealth(RowFold):
         self.interrupted: str | None = None
         self.shortened = False
         self._aborted: str | None = None
+        self._cut: str | None = None
         self._backed_off: dict[str, int] = {}  # by worker's file
         self.newest_ns = 0
         self.lag = LogHistogram()
@@ -81,9 +83,10 @@ class RunHealth(RowFold):
         self._begun: Counter[str] = Counter()
         self._replaced: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
+        self._unlike: Counter[str] = Counter()  # requests that are not as asked, by traffic
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_loss = ""
-        self._log_lines = 0  # of the logs that --server-log names
+        self._log_lines: Counter[str] = Counter()  # by the file of each log that is followed
         self._gaps: list[tuple[str, int, float]] = []
         self._log_lost = ""
         self._preflight: list[Row] = []
@@ -115,7 +118,7 @@ class RunHealth(RowFold):
             self.load_end_ns = at_ns
             self._probe_gap(at_ns)
             self.shortened = bool(row.get("shortened"))
-            self._aborted = row.get("aborted")
+            self._aborted, self._cut = row.get("aborted"), row.get("cut")
         elif what == "interrupted":
             self.interrupted = str(row.get("why") or row.get("signal") or "a signal")
         elif what == "end":
@@ -171,7 +174,7 @@ class RunHealth(RowFold):
 
     def on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
-            self._log_lines += 1
+            self._log_lines[PurePath(str(row["file"])).stem] += 1
 
     def on_begin(self, row: BeginRow) -> None:
         if self.first_sent_ns is None or row["at_ns"] < self.first_sent_ns:
@@ -180,6 +183,7 @@ class RunHealth(RowFold):
         self._begun[traffic] += 1
         if not fitted:
             return
+        self._unlike[traffic] += is_unlike(fitted)
         # Numbers differ from request to request; the adjustment is the same.
         key = traffic, _NUMBER.sub("N", fitted)
         self._replaced[traffic] += fitted.endswith(REPLACED)
@@ -251,7 +255,20 @@ class RunHealth(RowFold):
         if self._aborted:
             actual += f"; ended early by abort_when: {self._aborted}"
             return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "unknown")
+        if self._cut and (left := self._left_out(terms, stats, given)):
+            return Check("load_delivered", f">= {_DELIVERED:.0%}", f"{left}, cut by {self._cut}", "unknown")
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
+
+    def _left_out(self, terms: Terms, stats: RequestStats, given: int) -> str:
+        """Describe what a load that was cut did not send; empty: nothing."""
+        planned, phases = terms.planned_requests, len(terms.in_flight)
+        if planned is not None and given >= planned:
+            return ""
+        of = f" of {planned:,}" if planned is not None else ""
+        begun = [n for n, phase in stats.phases.items() if phase.ended or phase.no_slot or phase.lag.n]
+        absent = phases - 1 - max(begun, default=-1)
+        text = f"{given:,}{of} planned requests" if of else f"{counted(given, 'request')} of the plan"
+        return text + (f"; {absent} of {counted(phases, 'phase')} did not run" if absent > 0 else "")
 
     def _shed(self, stats: RequestStats) -> Check:
         counts = stats.total()
@@ -311,7 +328,7 @@ class RunHealth(RowFold):
 
     def _fitted_checks(self) -> list[Check]:
         """Checks of requests that were adjusted to the server. A run in which most requests were replaced by short text
-        proves nothing about its profile.
+        proves nothing about its profile, and neither does traffic that is not what was asked.
         """
         replaced, sent = self._replaced.total(), self._begun.total()
         kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
@@ -319,16 +336,23 @@ class RunHealth(RowFold):
         void = [Check("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
         for (traffic, text), n in sorted(self._fitted.items()):
             actual = f"{n} of {self._begun[traffic]}: {self._fitted_as[traffic, text]}"
-            void.append(Check(f"fitted {traffic}", "as in the profile", actual, "pass"))
+            few = self._unlike[traffic] <= (1 - _DELIVERED) * self._begun[traffic]
+            decision: Decision = "unknown" if is_unlike(text) and not few else "pass"
+            void.append(Check(f"fitted {traffic}", "as in the profile", actual, decision))
         return void
 
     def _logged(self) -> Check:
         """Check of a server log; one without lines is likely of another server."""
-        logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
+        specs = [str(spec) for spec in self.begin["server_logs"]]
+        logs = ", ".join(specs)
         if self._log_loss:
             return Check("server_log", "log lines", f"{logs}: {self._log_loss}", "unknown")
-        if self._log_lines:
-            return Check("server_log", "log lines", f"{self._log_lines:,} lines from {logs}", "pass")
+        stems = ["server", *(f"server-{n}" for n in range(2, len(specs) + 1))]
+        silent = [spec for spec, stem in zip(specs, stems, strict=True) if not self._log_lines[stem]]
+        if lines := self._log_lines.total():
+            none = f", none from {', '.join(silent)}" if silent else ""
+            actual = f"{lines:,} lines from {', '.join(s for s in specs if s not in silent) or logs}{none}"
+            return Check("server_log", "log lines", actual, "pass")
         return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
 
     def _ledger(self, bad_rows: int, stats: RequestStats) -> Check:

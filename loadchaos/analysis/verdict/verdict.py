@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
+from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import NOT_JUDGED, Check, NotJudged
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
@@ -27,13 +28,21 @@ _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^
 def accepted(failures: Sequence[FailureResult], terms: Terms, today: date | None) -> list[FailureResult]:
     found = []
     for failure in failures:
-        for entry in [e for e in terms.accept if e.id == failure.id]:
-            why_not = _refusal(entry, sum(f.count for f in failures if f.id == failure.id), today)
+        for entry in [e for e in terms.accept if _is_meant(e, failure)]:
+            why_not = _refusal(entry, sum(f.count for f in failures if _is_meant(entry, f)), today)
             failure = replace(failure, accepted=why_not is None, acceptance=why_not or entry.because)
             if failure.accepted:
                 break
         found.append(failure)
     return found
+
+
+def _is_meant(entry: Acceptance, failure: FailureResult) -> bool:
+    if entry.id != failure.id or (entry.frame and not any(entry.frame in frame for frame in failure.frames)):
+        return False
+    words = entry.text or ""  # numbers in it differ from answer to answer
+    texts = (failure.title, failure.evidence.text or "")
+    return any(words in text or normalise(words) in normalise(text) for text in texts)
 
 
 def _refusal(entry: Acceptance, count: int, today: date | None) -> str | None:

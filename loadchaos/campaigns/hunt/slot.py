@@ -85,7 +85,7 @@ class SlotSettings:
         return Options(
             model=self.model, api_key_env=self.api_key_env, headers=self.headers,
             tls=TlsSettings(self.ca, self.insecure), authorize=(netloc,), live=False, replay=True,
-            duration_s=self.most_load_s, argv=["loadchaos", "hunt"],
+            duration_s=self.most_load_s, duration_is_end=True, argv=["loadchaos", "hunt"],
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.load.payloads import requests_file
+from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile import request_trace
 from loadchaos.profile import trace as arrivals
 from loadchaos.profile.request_trace import (
@@ -153,8 +154,9 @@ def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
     for i, request in enumerate(requests_file.read(str(path))):
         stream = request.stream is not False
         body = orjson.dumps({"model": request.model or ""})[:-1]
-        if request.open_ended:
-            body += b',"max_tokens":128'
+        limits = request.limits or ({"max_tokens": DEFAULT_MAX_TOKENS} if request.open_ended else {})
+        for field, limit in limits.items():
+            body += b',"%b":%d' % (field.encode(), limit)
         if stream:
             body += b',"stream":true' + (b"" if request.stream_options else b',"stream_options":{"include_usage":true}')
         name = store_body(scratch / BODIES, body + b"," + request.rest + b"}")

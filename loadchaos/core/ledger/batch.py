@@ -41,6 +41,7 @@ def can_fold(begin: BeginRow, end: EndRow) -> bool:
         and end["edge"] is None
         and end["exact_tokens"] is None
         and end.get("most_tokens") is None
+        and end.get("asked_tokens") is None
         and not begin["fitted"]
         and str(begin["id"]).endswith(f"-{begin['step']}")
     )

@@ -210,6 +210,9 @@ class EndRow(_RequestRow):
     bytes_in: Annotated[int, BYTES, "bytes received"]
     bytes_out: Annotated[int, BYTES, "bytes sent"]
     planned_tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
+    asked_tokens: NotRequired[
+        Annotated[int, TOKENS, "prompt tokens that the profile asks for, where `planned_tokens` are unknown"]
+    ]
     length_mismatch: Annotated[bool, "true when the server counted other prompt tokens than planned"]
     drafted_tokens: NotRequired[Annotated[int, TOKENS, "tokens that speculative decoding drafted for this answer"]]
     accepted_tokens: NotRequired[Annotated[int, TOKENS, "of these, tokens that the server accepted"]]
@@ -426,6 +429,7 @@ class RunDetail(_FromFile, total=False):
     rss_bytes: Annotated[int, BYTES, "checkpoint: memory of the run process"]
     shortened: Annotated[bool, "load_end: true when the load was ended before its plan was done"]
     aborted: Annotated[str | None, "load_end: rule of `abort_when` that ended the load, with its figures"]
+    cut: Annotated[str | None, "load_end: what ended the load before its plan was done, unless its plan has that end"]
     signal: Annotated[str, "interrupted: name of the signal"]
     exit_code: Annotated[int, "end: exit code that an error or a signal demands"]
     why: Annotated[str, "end: what went wrong"]

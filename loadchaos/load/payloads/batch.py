@@ -9,6 +9,7 @@ from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads.base import Payload
+from loadchaos.load.payloads.text import Options as Text
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
 
@@ -33,7 +34,8 @@ class Options(Payload):
         wanted = request.wanted_tokens or _TOKENS
         tokens = min(wanted, facts.max_model_len or wanted)  # the limit holds for each text, not for their sum
         if tokens < wanted:
-            request.notes.append(f"{tokens} tokens a text instead of {wanted}: the server's limit")
+            asked = text.tokens.low if isinstance(text := request.step.payload.get("text"), Text) else wanted
+            request.adapt(f"{tokens} tokens a text", str(wanted), "the server's limit", allowed=tokens >= asked)
         if request.text is None or tokens < wanted:
             write_prompt(request, facts, tokens, rng)
         first, counted, nonce, sent = request.text, request.text_tokens, request.nonce, request.secret_sent

@@ -170,7 +170,9 @@ class Options(Payload):
         seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
         overhead = facts.text.overhead if facts.text else 0
         each = facts.text.turn_overhead if facts.text else None
-        last = _limit_tokens(draws.Rng(seed).between(self.tokens.low, self.tokens.high), request, facts)
+        last = _limit_tokens(
+            draws.Rng(seed).between(self.tokens.low, self.tokens.high), request, facts, self.tokens.low
+        )
         sizes = _sizes(last - overhead - (self.turns.low - 1) * (each or 0), self.turns.low)
         request.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
         request.secret = secret_word.encode(request.owner, step.run_seed)
@@ -199,10 +201,11 @@ def _name_responses(request: Request, turn: int) -> None:
             request.expect.append("rejected")
 
 
-def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
+def _limit_tokens(wanted: int, request: Request, facts: Facts, least: int) -> int:
     available = sequence_limits(facts).prompt - request.image_tokens
     if available < wanted:
-        request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
+        why = "the server's limit"
+        request.adapt(f"a conversation of {available} tokens", str(wanted), why, allowed=available >= least)
     return min(available, wanted)
 
 

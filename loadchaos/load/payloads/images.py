@@ -116,12 +116,13 @@ class Options(reuse.NearlyReused):
         wanted = self.count_of(base, ordinal)
         count = wanted if facts.max_images is None else min(wanted, facts.max_images)
         if count < wanted:
-            request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
+            why = "the server accepts no more in one prompt"
+            request.adapt(f"{count} images", str(wanted), why, allowed=count >= self.count.low)
         sizes = _sizes(self.size, self.aspect)
         makers = [_SizedImage(self.format, size, facts) for size in sizes]
         fitting = _most_fitting(makers, facts)
         if "rejected" not in request.step.expect and fitting is not None and fitting < count:
-            request.notes.append(f"{fitting} images instead of {count}: the server's limit")
+            request.adapt(f"{fitting} images", str(count), "the server's limit", allowed=fitting >= self.count.low)
             count = fitting
         all_new, part_begin = self.new >= 1, _PART_BEGINS[self.format]
         for slot in range(count):

@@ -1,8 +1,8 @@
 """Requests from a file, sent as they are.
 
 OpenAI bodies, OpenAI batch files, ShareGPT conversations, AIPerf inputs. Only the model's name is replaced (the file's
-own may not be served here), and streamed requests ask for usage. Images may be files in the file's folder, data URLs or
-URLs.
+own may not be served here), and streamed requests ask for usage. A length of the answer that a row records beside its
+request (`output_tokens`, a recorded answer) becomes its limit. Images may be files in the file's folder, data URLs or URLs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import functools
 import itertools
 import json
 import mimetypes
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import orjson
 from pydantic import model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
+from loadchaos.core.units import counted
 from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
@@ -37,10 +39,23 @@ _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bard": "assistant", "bing": "assistant", "system": "system",
 }  # fmt: skip
+_Tokens = TypeVar("_Tokens", int, float)
 Body = dict[str, object]
 """A body of a request, or a part of one, as the file has it."""
 _PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
+_ROW_LENGTHS = (
+    "output_tokens", "output_len", "output_length", "expected_output_len", "output_tokens_count", "completion_tokens",
+    "completion_tokens_count",
+)  # fmt: skip
+"""Fields in which rows of benchmarks record the length of the answer; no API has them in a request."""
+_PROMPT_LENGTHS = (
+    "prompt_len", "prompt_tokens", "prompt_tokens_count", "input_len", "input_length", "input_tokens",
+    "input_tokens_count",
+)  # fmt: skip
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+_TOKEN_CHARACTERS = 6
+"""A word is a token for each of so many characters begun: about the mean of English words in the vocabularies of today."""
 
 
 class Options(Payload):
@@ -48,7 +63,8 @@ class Options(Payload):
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
     question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
-    sends the file's model.
+    sends the file's model. `lengths: file` limits answers as the file does: by a body's own limit, else by the row's
+    `output_tokens`, else by the length of the recorded answer; `lengths: traffic` by `output` of the traffic.
     """
 
     ORDER: ClassVar[int] = 0
@@ -58,6 +74,7 @@ class Options(Payload):
     order: Literal["in_order", "sampled"] = "in_order"
     turns: Literal["all", "first"] = "all"
     keep_model: bool = False
+    lengths: Literal["file", "traffic"] = "file"
 
     @model_validator(mode="after")
     def _readable(self) -> Options:
@@ -67,11 +84,35 @@ class Options(Payload):
 
     def outputs(self, traffic_output: float) -> list[float | None]:
         """Maximum output tokens of each request in turn, for `explain`. None where a request sets no limit."""
-        found = read(self.file, self.turns)
+        found = [(self._limit(given, traffic_output), given.answers) for given in read(self.file, self.turns)]
+        return [None if limit is None else limit * answers for limit, answers in found]
+
+    def _limit(self, given: FileRequest, traffic_output: _Tokens) -> int | _Tokens | None:
+        if self.lengths == "traffic" or given.open_ended:
+            return traffic_output
+        return given.max_tokens
+
+    def notes(self) -> Sequence[str]:
+        estimated = 0 if self.lengths == "traffic" else sum(g.estimated for g in read(self.file, self.turns))
+        if not estimated:
+            return ()
+        name = Path(self.file).name
         return [
-            traffic_output if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers
-            for g in found
+            f"{name}: the lengths of {counted(estimated, 'recorded answer')} are estimates by words; they are limits"
         ]
+
+    def refuses_output(self, *, exact: bool) -> str:
+        if exact:
+            return (
+                "requests of a file cannot be made to have an exact length: max was expected, with lengths: traffic of the "
+                "payload requests"
+            )
+        if self.lengths == "traffic" or any(given.open_ended for given in read(self.file, self.turns)):
+            return ""
+        return (
+            f"has no effect: no request of {Path(self.file).name} leaves the length of its answer to it; leave it out, or "
+            "give lengths: traffic to the payload requests, which replaces the lengths of the file"
+        )
 
     def per_request(self) -> RequestContent:
         found = read(self.file, self.turns)
@@ -90,10 +131,11 @@ class Options(Payload):
         request.stream = request.stream if given.stream is None else given.stream
         model = given.model if self.keep_model and given.model is not None else facts.model
         parts = [b'{"model":', orjson.dumps(model)]
-        request.max_tokens = given.max_tokens
-        if given.open_ended:
-            request.max_tokens = request.output_tokens
-            parts.append(b',"max_tokens":%d' % request.max_tokens)
+        request.max_tokens = self._limit(given, request.output_tokens)
+        if request.max_tokens is not None and request.max_tokens != given.max_tokens:
+            parts.append(b',"%b":%d' % (next(iter(given.limits), "max_tokens").encode(), request.max_tokens))
+        else:
+            parts += [b',"%b":%d' % (name.encode(), limit) for name, limit in given.limits.items()]
         if request.stream:
             parts.append(b',"stream":true')
             if not given.stream_options:
@@ -105,8 +147,9 @@ class Options(Payload):
 
 @dataclass(frozen=True)
 class FileRequest:
-    """One request of the file. `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no
-    limit and is not an OpenAI body, so the traffic's `output` is asked for. `answers` is the number it asks for at once
+    """One request of the file. `rest` is its JSON body after the model, without `stream` and `limits`, which are those of
+    the answer by their field. `open_ended`: the file sets no limit and is not an OpenAI body, so the traffic's `output` is
+    asked for. `estimated`: the limit is the length of the recorded answer. `answers` is the number it asks for at once
     (`n`). `contract`: the rules that its structured output sets.
     """
 
@@ -115,11 +158,17 @@ class FileRequest:
     rest: bytes
     stream: bool | None
     stream_options: bool
-    max_tokens: int | None
+    limits: Mapping[str, int]
     images: int
     open_ended: bool
+    estimated: bool = False
     answers: int = 1
     contract: AnswerContract | None = None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Most tokens of an answer; None without a limit."""
+        return next(iter(self.limits.values()), None)
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
@@ -134,10 +183,9 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
     found: list[FileRequest] = []
     for where, record in _records(path):
         try:
-            found += [
-                _file_request(body, url, path.parent, is_openai)
-                for url, body, is_openai in _bodies(record, turns == "all")
-            ]
+            length = _row_length(record)
+            for url, body, recorded in _bodies(record, turns == "all"):
+                found.append(_file_request(body, url, path.parent, recorded, length))
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise ValueError(f"{where}: {e}") from e
         except OSError as e:
@@ -162,14 +210,27 @@ def _records(path: Path) -> Iterator[tuple[str, object]]:
     yield from json_lines(path, text)
 
 
-def _bodies(record: object, all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
-    """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
+def _row_length(record: object) -> int | None:
+    """Length of the answer that a record tells beside its request; None: it tells none. Raises ValueError."""
+    row: Mapping[str, object] = record if isinstance(record, Mapping) else {}
+    for name in _ROW_LENGTHS:
+        if (value := row.get(name)) is not None:
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}: a whole number of at least 1 was expected (got {value!r:.40})")
+            return value
+    return None
+
+
+def _bodies(record: object, all_turns: bool) -> Iterator[tuple[str | None, Body, str | None]]:
+    """Yield the request bodies of a record in any known form. Each is (path, body, answer): the recorded answer, which is
+    empty without one; None for an OpenAI body, which has its own limit or none.
+    """
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
     if isinstance(record.get("body"), dict):  # OpenAI's batch files
-        yield record.get("url"), record["body"], True
+        yield record.get("url"), record["body"], None
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
-        yield None, record, True
+        yield None, record, None
     elif "conversations" in record:  # ShareGPT
         messages: list[Body] = [
             {"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])
@@ -179,14 +240,14 @@ def _bodies(record: object, all_turns: bool) -> Iterator[tuple[str | None, Body,
         yield from _one_per_question(messages, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
         for body in _items(record, "payloads"):
-            yield None, body, True
+            yield None, body, None
     elif "turns" in record:  # AIPerf's multi_turn has no answers: placeholders stand between the questions
         questions = [message for item in _items(record, "turns") for message in _items(_from_aiperf(item), "messages")]
-        yield from _one_per_question(
-            [m for question in questions for m in (question, _PLACEHOLDER_ANSWER)][:-1], all_turns
-        )
+        messages = [m for question in questions for m in (question, _PLACEHOLDER_ANSWER)][:-1]
+        for url, body, _ in _one_per_question(messages, all_turns):
+            yield url, body, ""
     elif {"text", "texts", "image", "images"} & record.keys():  # AIPerf's single_turn and random_pool
-        yield None, _from_aiperf(record), False
+        yield None, _from_aiperf(record), ""
     else:
         raise ValueError(
             f"no request: it has {', '.join(sorted(record)[:6]) or 'nothing'}, but no messages and no prompt"
@@ -213,10 +274,17 @@ def _role(name: object) -> str:
     return _SHAREGPT[str(name)]
 
 
-def _one_per_question(messages: list[Body], all_turns: bool) -> Iterator[tuple[str | None, Body, bool]]:
+def _one_per_question(messages: list[Body], all_turns: bool) -> Iterator[tuple[str | None, Body, str]]:
     questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
     for i in questions if all_turns else questions[:1]:
-        yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
+        after = messages[i + 1] if i + 1 < len(messages) else {}
+        answer = str(after["content"]) if after.get("role") == "assistant" else ""
+        yield None, {"messages": copy.deepcopy(messages[: i + 1])}, answer
+
+
+def _estimated_tokens(text: str) -> int:
+    """Estimate the tokens of a text, which only the tokenizer of its model could count."""
+    return sum(-(-len(part) // _TOKEN_CHARACTERS) for part in _WORD_OR_MARK.findall(text))
 
 
 def _from_aiperf(record: object) -> Body:
@@ -234,15 +302,26 @@ def _from_aiperf(record: object) -> Body:
     return {"messages": [{"role": "user", "content": content}]}
 
 
-def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) -> FileRequest:
+def _file_request(body: Body, url: str | None, folder: Path, recorded: str | None, length: int | None) -> FileRequest:
     if not isinstance(body, dict) or not ("messages" in body or "prompt" in body):
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
         raise ValueError(f"a path such as {_CHAT} was expected as url (got {url!r})")
     body = dict(body)
     model, stream = body.pop("model", None), body.pop("stream", None)
+    if (own := _row_length(body)) is not None:
+        length = own
+    for name in (*_ROW_LENGTHS, *_PROMPT_LENGTHS):
+        body.pop(name, None)
     # An invalid limit is sent as it is, as the file may test the server's reaction to it.
-    limit = next((v for k in _LIMITS if type(v := body.get(k)) is int and v > 0), None)
+    limits: dict[str, int] = {k: v for k in _LIMITS if type(v := body.get(k)) is int and v > 0}
+    for name in limits:
+        del body[name]
+    is_limited, estimated = any(name in body for name in _LIMITS) or bool(limits), 0
+    if not is_limited and length is None and recorded:
+        length = estimated = _estimated_tokens(recorded)
+    if not is_limited and length:
+        limits = {"max_tokens": length}
     images = 0
     for part in _image_parts(body):
         images += 1
@@ -254,9 +333,10 @@ def _file_request(body: Body, url: str | None, folder: Path, is_openai: bool) ->
         orjson.dumps(body)[1:-1],
         None if stream is None else bool(stream),
         "stream_options" in body,
-        limit,
+        limits,
         images,
-        not is_openai and limit is None,
+        recorded is not None and not limits,
+        estimated > 0,
         n if isinstance(n := body.get("n"), int) and n > 1 else 1,
         contract_of_body(body),
     )

@@ -130,11 +130,12 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
     template_tokens = known.overhead + request.history_tokens
     own_tokens = max(1, tokens - template_tokens)
     if own_tokens + template_tokens > tokens and facts.text is not None:
-        request.notes.append(
-            f"{own_tokens + template_tokens} prompt tokens instead of {tokens}: the chat template needs that many"
-        )
+        sent = own_tokens + template_tokens
+        asked = text.tokens.high if isinstance(text := request.step.payload.get("text"), Options) else 0
+        why = "the chat template needs that many"
+        request.adapt(f"{sent} prompt tokens", str(tokens), why, allowed=sent <= asked)
     if script != "latin" and script not in dict(known.scripts):
-        request.notes.append(f"Latin instead of {script}: the token count of its words is unknown on this server")
+        request.adapt("Latin", script, "the token count of its words is unknown on this server")
     corpus = corpus_for(known, script)
     opening = ""
     if facts.text is not None and style is not None:

@@ -298,6 +298,8 @@ class Exchange:
             "exact_tokens": request.exact,
             "most_tokens": request.most,
         }
+        if request.asked is not None:
+            row["asked_tokens"] = request.asked
         if request.image_file:
             row["image_file"] = request.image_file
         if a.drafts:

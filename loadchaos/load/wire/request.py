@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadchaos.core.model import Outcome, Output, Step
+from loadchaos.core.model import AS_ALLOWED, INSTEAD, Outcome, Output, Step
 from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.timeouts import DEFAULT_TIMEOUTS, WireTimeouts
@@ -25,6 +25,7 @@ class Request:
         expect: outcomes that are right.
         body: a payload that sets it itself sends it as it is.
         tokens: prompt tokens that the server should count; None: unknown.
+        asked: prompt tokens that the profile asks for, where the count of the server is unknown.
         owner: owner of the secret word in its prompt (payloads/secret_word.py), `secret` its code; None: without one.
         nonce: words that only its prompt has; with `secret_sent` they are its secret word.
         quotes: how often the answer has to repeat the secret word; 0: not at all.
@@ -63,6 +64,7 @@ class Request:
     secret: int = 0
     body: bytes = b""
     tokens: int | None = None
+    asked: int | None = None
     max_tokens: int | None = None
     exact: int | None = None
     most: int | None = None
@@ -107,6 +109,10 @@ class Request:
     @property
     def output_tokens(self) -> int:
         return self.output.exact or self.output.max or DEFAULT_MAX_TOKENS
+
+    def adapt(self, sent: str, asked: str, why: str, *, allowed: bool = False) -> None:
+        """Note what is sent in place of what was asked. `allowed`: the range of the profile has it, too."""
+        self.notes.append(f"{sent}{INSTEAD}{asked}: {why}{AS_ALLOWED if allowed else ''}")
 
     @property
     def fitted(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loadchaos.core import exit_codes
 from loadchaos.report.formatting import clean, plural, utc_text
 from loadchaos.report.html import templates
 from loadchaos.report.suite_result import SuiteResult, SuiteVerdict
@@ -33,10 +34,12 @@ def headline(suite: SuiteResult) -> str:
     finished = suite.in_state("finished")
     if not finished:
         return "no profile was run"
-    counts = {name: sum(row.verdict == name for row in finished) for name in _ORDER}
+    stopped = [row for row in finished if row.exit_code in exit_codes.BY_SIGNAL]
+    counts = {name: sum(row.verdict == name for row in finished if row not in stopped) for name in _ORDER}
     words = {"fail": "failed", "error": "could not be tested", "unknown": "proved nothing", "pass": "passed"}
     said = ", ".join(f"{count} {words[name]}" for name, count in counts.items() if count)
     missing, left_out = len(suite.in_state("waiting", "running")), len(suite.in_state("left out"))
-    more = [f"{missing} not finished"] if missing else []
+    more = [f"interrupted in {stopped[0].name}"] if stopped else []
+    more += [f"{missing} not run"] if stopped and missing else [f"{missing} not finished"] if missing else []
     more += [f"{left_out} left out"] if left_out else []
     return f"of {plural(len(finished), 'profile')} {said}" + "".join(f"; {text}" for text in more)

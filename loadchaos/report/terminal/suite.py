@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadchaos.core import exit_codes
 from loadchaos.report.formatting import clean, duration, plural, wrapped
 from loadchaos.report.html.suite_page import headline
 from loadchaos.report.suite_result import ProfileRow, SuiteResult
@@ -13,12 +14,13 @@ _NAME_WIDTH = 22
 
 def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
     server = " ".join(clean(part, 100) for part in suite.server.parts)
-    verdict = (suite.verdict or "not ended").upper()
+    verdict = "INTERRUPTED" if suite.exit_code in exit_codes.BY_SIGNAL else (suite.verdict or "not ended").upper()
     lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]
     lines += [f"      target: {clean(suite.target, 300)}: {server}", ""]
     for row in suite.in_state("finished"):
         spent = f"{plural(row.requests or 0, 'request')}, {duration(row.seconds)}"
-        lines += _entry(row.verdict or "error", row.name, f"{_result(row)} ({spent})", width)
+        word = "interrupted" if row.exit_code in exit_codes.BY_SIGNAL else row.verdict or "error"
+        lines += _entry(word, row.name, f"{_result(row)} ({spent})", width)
     for row in suite.in_state("waiting", "running"):
         lines += _entry("not finished", row.name, "", width)
     left_out = suite.in_state("left out")

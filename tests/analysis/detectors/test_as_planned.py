@@ -238,3 +238,24 @@ def test_image_cache_check_is_left_out_without_repeats_or_counters() -> None:
     story.counted(100, 0)
     assert story.result() == ("", "")
     assert ImageCacheHits().check(required=True) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "counted", "verdict"),
+    [
+        ([100] * 3, [200] * 3, "unknown"),
+        ([100] * 3, [50] * 3, "unknown"),
+        ([100, 40, 300], [200, 80, 600], "pass"),
+        ([100] * 3, [104] * 3, None),
+        ([10] * 3, [12] * 3, None),
+    ],
+)
+def test_asked_lengths_stand_beside_those_that_usage_counts(
+    asked: list[int], counted: list[int], verdict: str | None
+) -> None:
+    pairs = zip(asked, counted, strict=True)
+    rows = [end(planned_tokens=None, asked_tokens=a, prompt_tokens=c) for a, c in pairs]
+    found = [c for c in folded(rows).checks(()) if c.name == "asked_lengths"]
+    assert [c.verdict for c in found] == ([verdict] if verdict else [])
+    if asked == [100] * 3 and counted == [200] * 3:
+        assert found[0].actual == "text: 100 tokens asked (p50), 200 counted, factor 2.00, in 3 answers"

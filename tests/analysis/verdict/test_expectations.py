@@ -186,6 +186,32 @@ def test_acceptance_counts_all_failures_of_an_id() -> None:
     assert found[0].acceptance == "accepted at most 5 times"
 
 
+@pytest.mark.parametrize(
+    ("entry", "accepted"),
+    [
+        ({"text": "worker 7 is away"}, [True, False]),
+        ({"text": "disk"}, [False, True]),
+        ({"frame": "runner.py"}, [True, False]),
+        ({"frame": "runner.py", "text": "disk"}, [False, False]),
+        ({}, [True, True]),
+    ],
+)
+def test_acceptance_with_a_text_or_a_frame_is_of_that_failure_alone(
+    entry: dict[str, str], accepted: list[bool]
+) -> None:
+    failures = [
+        failure(
+            id="unexplained_http_error",
+            title="HTTP 500: worker 3 is away",
+            frames=("a.py, line 1", "runner.py, line 2"),
+        ),
+        failure(id="unexplained_http_error", title="HTTP 500: disk is full", count=9),
+    ]
+    terms = Terms("p", accept=[Acceptance("unexplained_http_error", "known", at_most=9 if entry else None, **entry)])
+    found = rules.accepted(failures, terms, date(2026, 1, 1))
+    assert [f.accepted for f in found] == accepted
+
+
 def test_acceptance_holds_until_its_day() -> None:
     entry = Acceptance("x", "known", until="2026-03-01")
     for today, accepted in ((date(2026, 3, 1), True), (date(2026, 3, 2), False), (None, False)):

@@ -5,7 +5,7 @@ import pytest
 from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.run_health import RunHealth
-from loadchaos.core.model import REPLACED, Row, Terms
+from loadchaos.core.model import AS_ALLOWED, REPLACED, Row, Terms
 from tests.rows import S, folded
 
 
@@ -149,3 +149,46 @@ def test_load_that_its_rule_ended_is_not_delivered() -> None:
     check = check_of("load_delivered", {**load_end, "aborted": "error_rate > 50% for 10s"}, stats=stats)
     assert check is not None
     assert (check.verdict, "ended early by abort_when" in check.actual) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("cut", "planned", "ok", "actual"),
+    [
+        ("--duration 8s", 12000, 6, "6 of 12,000 planned requests; 3 of 4 phases did not run, cut by --duration 8s"),
+        ("--duration 8s", None, 6, "6 requests of the plan; 3 of 4 phases did not run, cut by --duration 8s"),
+        ("--duration 8s", 6, 6, None),
+        (None, 12000, 6, None),
+    ],
+)
+def test_load_that_was_cut_proves_nothing(cut: str | None, planned: int | None, ok: int, actual: str | None) -> None:
+    stats = RequestStats()
+    stats.outcomes["t"] = stats.traffic["t"].outcomes
+    stats.outcomes["t"]["ok"] += ok
+    stats.phases[0].ended = ok
+    health = folded(RunHealth(), [{"row": "run", "what": "load_end", "at_ns": 2, "shortened": True, "cut": cut}])
+    terms = Terms("x", planned_requests=planned, in_flight=["a", "b", "c", "d"])
+    (check,) = [c for c in health.checks(terms, stats, 0, [], 0) if c.name == "load_delivered"]
+    assert (check.verdict, check.actual if actual else None) == ("unknown" if actual else "pass", actual)
+
+
+def test_server_log_check_names_the_log_without_lines() -> None:
+    log = RunHealth()
+    log.fold({"row": "run", "what": "begin", "at_ns": 1, "server_logs": ["docker:a", "docker:b"]})
+    log.fold({"row": "log", "at_ns": 2, "file": "watch/logs/server-2.log", "line": 1, "text": "INFO"})
+    (found,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
+    assert (found.verdict, found.actual) == ("pass", "1 lines from docker:b, none from docker:a")
+
+
+CUT = "9 tokens of text instead of 20: the server's limit"
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "verdict"),
+    [(CUT, 100, "unknown"), (CUT, 6, "unknown"), (CUT, 5, "pass"), (f"{CUT}{AS_ALLOWED}", 100, "pass"),
+     (f"{CUT}{AS_ALLOWED}; 1 tokens of output instead of 8: the server's limit", 100, "unknown"),
+     ("no quote: the prompt is too short for its secret word and the order to repeat it", 100, "pass")],
+)  # fmt: skip
+def test_fitted_check_is_unknown_for_traffic_that_is_not_what_was_asked(text: str, n: int, verdict: str) -> None:
+    rows = ({"row": "begin", "at_ns": i, "traffic": "t", "fitted": text if i < n else ""} for i in range(100))
+    checks = folded(RunHealth(), rows).checks(Terms(profile="x"), RequestStats(), 0, [], 0)
+    assert [c.verdict for c in checks if c.name == "fitted t"] == [verdict]

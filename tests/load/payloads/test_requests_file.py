@@ -93,9 +93,70 @@ def test_requests_file_sharegpt_sends_each_question_with_its_history(tmp_path: P
         {"role": "user", "content": "and?"},
     ]
     assert again == first
-    assert first["max_tokens"] == 33
+    assert first["max_tokens"] == 1  # the recorded answer `hi`
     only = requests_file.Options(file=str(file), turns="first")
     assert json.loads(build(step({"requests": only}, 1), facts).body)["messages"] == first["messages"]
+
+
+@pytest.mark.parametrize("field", ["output_tokens", "output_len", "output_tokens_count"])
+def test_requests_file_length_of_a_row_limits_its_answer(field: str, tmp_path: Path, facts: Facts, step: Steps) -> None:
+    rows = [
+        {"prompt": "a", field: 20, "prompt_len": 1},
+        {"prompt": "a", "max_tokens": 7, field: 20},
+        {"text": "a", field: 9},
+    ]
+    file = lines(tmp_path / "r.jsonl", *rows)
+    bodies = [sent(file, step, facts, n)[1] for n in range(3)]
+    assert [body["max_tokens"] for body in bodies] == [20, 7, 9]
+    assert not any({field, "prompt_len"} & body.keys() for body in bodies)
+    assert requests_file.Options(file=file).outputs(33) == [20, 7, 9]
+    with pytest.raises(ValidationError, match=f"bad.jsonl:1: {field}: a whole number of at least 1 was expected"):
+        requests_file.Options(file=lines(tmp_path / "bad.jsonl", {"prompt": "b", field: "20"}))
+
+
+def test_requests_file_lengths_of_the_traffic_replace_those_of_the_file(
+    tmp_path: Path, facts: Facts, step: Steps
+) -> None:
+    answered = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "word " * 50}]}
+    rows = [{"prompt": "a"}, {"prompt": "a", "output_tokens": 20}, {**CHAT, "max_completion_tokens": 9}, answered]
+    file = lines(tmp_path / "r.jsonl", *rows)
+    bodies = [sent(file, step, facts, n, lengths="traffic")[1] for n in range(4)]
+    limits = ("max_tokens", "max_completion_tokens")
+    assert [[body.get(name) for name in limits] for body in bodies] == [[33, None], [33, None], [None, 33], [33, None]]
+    assert requests_file.Options(file=file, lengths="traffic").outputs(33) == [33, 33, 33, 33]
+
+
+def test_requests_file_recorded_answers_have_their_length(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    answers = ["word " * 400, "yes, it is", ""]
+    rows = [{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": a}]} for a in answers]
+    file = lines(tmp_path / "r.jsonl", *rows)
+    assert [sent(file, step, facts, n)[1]["max_tokens"] for n in range(3)] == [400, 4, 33]
+    (note,) = requests_file.Options(file=file).notes()
+    assert note == "r.jsonl: the lengths of 2 recorded answers are estimates by words; they are limits"
+
+
+def test_requests_file_has_byte_order_marks_at_the_begin_of_lines(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    row = "\ufeff" + json.dumps(CHAT) + "\r\n"
+    (tmp_path / "r.jsonl").write_text(row + row)  # two files put together
+    assert sent(str(tmp_path / "r.jsonl"), step, facts, 1)[1]["stop"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "output", "why"),
+    [
+        ("{requests: {file: r.jsonl}}", "{exact: 8}", "cannot be made to have an exact length"),
+        ("{requests: {file: r.jsonl}}", "{max: 8}", "has no effect: no request of r.jsonl leaves the length"),
+        ("{requests: {file: r.jsonl, lengths: traffic}}", "{max: 8}", ""),
+    ],
+)
+def test_check_refuses_an_output_that_no_request_of_a_file_has(
+    payload: str, output: str, why: str, tmp_path: Path
+) -> None:
+    lines(tmp_path / "r.jsonl", CHAT)
+    text = f"name: p\ntraffic: [{{name: t, payload: {payload}, output: {output}}}]\nload: [{{users: 1, requests: 1}}]\n"
+    (tmp_path / "p.yaml").write_text(text)
+    found = CliRunner().invoke(main, ["check", str(tmp_path / "p.yaml")])
+    assert (found.exit_code == 2, why in str(found.exception) + found.output) == (bool(why), True)
 
 
 def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) -> None:
@@ -223,7 +284,7 @@ def test_check_allows_a_folder_by_its_option(
     monkeypatch.setenv(images_by_path.ALLOW_PATH, "")
     profile = tmp_path / "p.yaml"
     payload = {"requests": {"file": asks_outside("../other/out.png")}}
-    traffic = [{"name": "t", "payload": payload, "output": {"exact": 8}}]
+    traffic = [{"name": "t", "payload": payload}]
     profile.write_text(json.dumps({"name": "p", "traffic": traffic, "load": [{"users": 1, "requests": 1}]}))
     refused = CliRunner().invoke(main, ["check", str(profile)])
     assert refused.exit_code == 2

@@ -15,7 +15,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.reader import LogTail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
-from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.monitor.logs import prove, read_spec
 from loadchaos.server.monitor.logs.file import FileSource
 from tests.rows import EmittedRows
 from tests.waiting import until
@@ -149,6 +149,52 @@ async def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Emitt
     async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
         await rows.until(lambda: text_of(kept) == "hello\n")
     assert not rows.of("gap")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            "cmd:echo 'Cannot connect to the Docker daemon' >&2; exit 1",
+            "ended with code 1: Cannot connect to the Docker",
+        ),
+        ("cmd:echo hello", "ended with code 0: hello; a command that stays and follows the log was expected"),
+        ("cmd:tail -F {tmp}/none", "tail: cannot open"),
+        ("cmd:while true; do cat {tmp}/none; sleep 0.1; done", "No such file or directory"),
+        ("{tmp}", "it is a folder"),
+        ("{tmp}/none.log", "no such file"),
+        ("cmd:echo 'INFO ready'; sleep 1000", ""),
+        ("cmd:tail -n 0 -F /etc/passwd", ""),
+        ("cmd:sleep 1000", ""),
+    ],
+)
+def test_prove_tells_why_a_log_cannot_be_followed(spec: str, why: str, tmp_path: Path) -> None:
+    found = prove(spec.format(tmp=tmp_path))
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+@pytest.mark.parametrize("spec", ["docker:a", "k8s:a/b", "journal:a", "ssh:a:/b"])
+def test_prove_quotes_the_command_of_each_place(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("docker", "kubectl", "journalctl", "ssh"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'this host is away' >&2\nexit 5\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "ended with code 5: this host is away" in prove(spec)
+
+
+async def test_command_source_complaints_of_a_command_are_no_lines_of_the_log(tmp_path: Path, rows: EmittedRows) -> None:
+    complaint = "Cannot connect to the Docker daemon at unix:///x. Is it running?"
+    async with following(f"cmd:echo {complaint!r}; exit 1", tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: rows.of("gap", source="log"))
+        assert text_of(kept) == ""
+    assert complaint in rows.of("gap", source="log")[0]["why"]
+    assert rows.of("gap", source="log")[-1]["loss"] == "possible"
+
+
+async def test_command_source_complaint_before_lines_is_kept(tmp_path: Path, rows: EmittedRows) -> None:
+    async with following("cmd:echo 'tail: waiting'; echo INFO; sleep 1000", tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: text_of(kept) == "tail: waiting\nINFO\n")
 
 
 STAND_IN = """#!/bin/sh

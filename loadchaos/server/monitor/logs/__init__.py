@@ -9,7 +9,7 @@ from pathlib import Path
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.monitor.logs import command
 from loadchaos.server.monitor.logs.base import LogSource
-from loadchaos.server.monitor.logs.file import FileSource
+from loadchaos.server.monitor.logs.file import FileSource, why_unreadable
 from loadchaos.server.monitor.logs.kernel import KernelSource
 
 # prefix -> (syntax of the rest, how help and errors show it, its source)
@@ -44,3 +44,14 @@ def open_source(spec: str) -> LogSource:
     """Open the log that `spec` names; a file is followed from its present end. Raises OptionError."""
     kind, rest = read_spec(spec)
     return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)
+
+
+def prove(spec: str) -> str:
+    """Try to follow the log that `spec` names, a command for some seconds. Returns why it cannot be followed, in the words
+    of its command; empty: it can. Raises OptionError for a spec that cannot be understood.
+    """
+    kind, rest = read_spec(spec)
+    if kind in ("file", "kmsg"):
+        return why_unreadable(Path(rest).expanduser())
+    source = SOURCES[kind][2](rest)
+    return source.prove() if isinstance(source, command.CommandSource) else ""

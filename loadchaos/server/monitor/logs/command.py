@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -23,6 +26,26 @@ _KNOWN_BYTES = 1024
 _MOST_PAST_LINES = 20_000
 _FEWEST_BYTES = 24
 _MOST_COMPLAINTS = 20
+_NOT_STARTED = 127
+_TRIAL_S = 1.0
+_TRIAL_BYTES = 1 << 16
+_MOST_HELD_BYTES = 1 << 14
+_MOST_WORDS = 300
+_PRINTERS = (
+    r"docker|podman|nerdctl|crictl|kubectl|oc|stern|journalctl|ssh|kex_exchange_identification|tail|head|cat|less|grep|sed"
+    r"|awk|sudo|env|timeout|stdbuf|(?:ba|da|z|k)?sh"
+)
+_ERRORS = (
+    r"Cannot connect to the Docker daemon|Error response from daemon:|[Gg]ot permission denied while trying"
+    r"|permission denied while trying to connect|Error from server|[Uu]nable to connect to the server"
+    r"|The connection to the server \S+ was refused|No journal files were|Failed to \w+ (?:journal|match|boot)"
+    r"|-- No entries|Hint: You are currently not seeing|Permission denied \(|Host key verification failed"
+    r"|Connection to \S+ closed|[Nn]o such container|container .+ (?:is|in) "
+)
+_COMPLAINT = re.compile(
+    rf"(?:/\S*/)?(?:{_PRINTERS})(?:\[\d+\])?: |(?:[Ee]rror: )?(?:{_ERRORS})|E\d{{4}} \S+ +\d+ memcache\.go:".encode()
+)
+"""A line of a program that prints logs about itself."""
 
 Argv = Callable[[float | None], Sequence[str]]
 """Returns the command for the lines from now on (None) or since a UNIX time."""
@@ -39,6 +62,23 @@ class CommandSource:
         self._argv, self._head_argv, self._past_argv = argv, head_argv, past_argv
         self._newest = b""
         self._caught_up = b""  # the end of the past log that was fed
+        self._held = b""  # complaints of the command, which are no lines of the log if nothing follows
+
+    def prove(self) -> str:
+        """Tell why the log cannot be followed, in the words of its command; empty: it can. Takes a second, more where the
+        log is on another machine.
+        """
+        if self._head_argv is not None and (why := _why_no_head(self._head_argv)):
+            return why
+        argv = self._argv(None)
+        try:
+            code, text = _try(argv, _TRIAL_S)
+        except OSError as e:
+            return f"{argv[0]}: {e.strerror}"
+        if code is not None:
+            more = "" if code else "; a command that stays and follows the log was expected, such as tail -F FILE"
+            return f"{_ended(argv, code, text)}{more}"
+        return _words(text) if _only_complaints(text) else ""
 
     def head(self, limit_bytes: int) -> bytes:
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
@@ -61,6 +101,10 @@ class CommandSource:
                 return
 
     def _feed(self, feed: Feed, data: bytes) -> None:
+        data, self._held = self._held + data, b""
+        if len(data) < _MOST_HELD_BYTES and _only_complaints(data):
+            self._held = data
+            return
         self._newest = (self._newest + data)[-2 * _KNOWN_BYTES :]
         feed(data)
 
@@ -69,7 +113,7 @@ class CommandSource:
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
             began = time.monotonic()
-            ended = self._run_once(self._argv(since), feed, stop)
+            code, ended = self._run_once(self._argv(since), feed, stop)
             if stop.is_set():
                 return
             since = time.time()
@@ -78,13 +122,16 @@ class CommandSource:
                 wait_s = _FIRST_WAIT_S
             report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s", None)
             stop.wait(wait_s)
+            if stop.is_set() and code:
+                report_gap(0.0, f"{ended}, and the log was not read to its end; lines may be lost", "possible")
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
-    def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
+    def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> tuple[int, str]:
+        """Feed what a command prints until it ends. Returns its exit code, and how it ended in words."""
         try:
             process = _start(argv)
         except OSError as e:
-            return f"{argv[0]}: {e.strerror}"
+            return _NOT_STARTED, f"{argv[0]}: {e.strerror}"
         done = threading.Event()
         # A log that is silent never writes to its broken pipe: where we are killed, another process ends the command.
         orphaned = guard('kill -KILL "-$1"', str(process.pid))
@@ -102,7 +149,60 @@ class CommandSource:
             orphaned.kill()
             orphaned.communicate()
             process.stdout.close()
-        return f"{argv[0]} ended with code {code}"
+        held, self._held = self._held, b""
+        if held and code == 0:
+            feed(held)
+        return code, _ended(argv, code, held)
+
+
+def _ended(argv: Sequence[str], code: int, text: bytes) -> str:
+    words = _words(text)
+    return f"{argv[0]} ended with code {code}{f': {words}' if words else ''}"
+
+
+def _words(text: bytes) -> str:
+    """The last lines of what a command printed, as one."""
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return " / ".join(lines[-2:])[:_MOST_WORDS]
+
+
+def _only_complaints(text: bytes) -> bool:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_COMPLAINT.match(line) for line in lines)
+
+
+def _why_no_head(argv: Sequence[str]) -> str:
+    try:
+        code, text = _try(argv, _HEAD_LIMIT_S)
+    except OSError as e:
+        return f"{argv[0]}: {e.strerror}"
+    if code:
+        return _ended(argv, code, text)
+    if _only_complaints(text):
+        return _words(text)
+    return f"`{shlex.join(argv)}` printed nothing within {_HEAD_LIMIT_S:g} s" if code is None and not text else ""
+
+
+def _try(argv: Sequence[str], limit_s: float) -> tuple[int | None, bytes]:
+    """(exit code, beginning of its output) of a command that has a time and 64 KiB; it is killed after these, and the
+    code is None.
+    """
+    process = _start(argv)
+    assert process.stdout is not None
+    text, deadline_s = b"", time.monotonic() + limit_s
+    try:
+        while len(text) < _TRIAL_BYTES and (left_s := deadline_s - time.monotonic()) > 0:
+            if select.select([process.stdout], [], [], left_s)[0]:
+                data = os.read(process.stdout.fileno(), _CHUNK_BYTES)
+                if not data:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        return process.wait(max(0.0, deadline_s - time.monotonic())), text
+                    break
+                text += data
+        return process.poll(), text
+    finally:
+        _kill(process)
+        process.communicate()
 
 
 def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:

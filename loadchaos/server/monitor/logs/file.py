@@ -14,6 +14,17 @@ _KNOWN_BYTES = 64
 """The last bytes read are kept: a file that was truncated and has grown again has other bytes there."""
 
 
+def why_unreadable(path: Path) -> str:
+    """Tell why a log file cannot be followed; empty: it can."""
+    if path.is_dir():
+        return "it is a folder; give the path of the log file"
+    if not path.exists():
+        return "no such file"
+    if not os.access(path, os.R_OK):
+        return "permission denied; give this user read access (chmod, a group) or run as another user"
+    return ""
+
+
 class FileSource:
     """Follow one path. A file that does not exist yet is waited for and read from its beginning."""
 
