@@ -24,6 +24,7 @@ from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import MOST_CUT
+from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
@@ -40,6 +41,7 @@ from loadchaos.analysis.verdict.model import (
     AttackCounts,
     FailureResult,
     IncidentReference,
+    StallFigure,
     StateChange,
     Verdict,
     VerdictTarget,
@@ -48,6 +50,7 @@ from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core import typed_json
+from loadchaos.core.expectation_names import parse
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     BeginRow,
@@ -63,7 +66,7 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Decision, ExposureGoal, Facts, Row, Terms, severity_rank
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted, measured_duration
 
 _POLL_NS = NS_PER_S // 4
 _MOST_STATES = 10_000
@@ -300,6 +303,8 @@ class Judge(RowFold):
         decision = rules.decide(failures, judged, checks)
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += self._log_classifier.unexplained.notes()
+        if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
+            notes.append(f"longest stall: {self._stall_text(stall)}")
         throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
         return Verdict(
             schema=1,
@@ -322,6 +327,7 @@ class Judge(RowFold):
             by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
+            longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
             checks=tuple(checks),
@@ -336,6 +342,35 @@ class Judge(RowFold):
             by_hand=tuple(self._health.by_hand),
             notes=tuple(notes),
         )
+
+    def _longest_stall(self) -> StallFigure | None:
+        stall = self.figures.stalls.longest
+        if stall is None:
+            return None
+        at_s, replica = self._at_s(stall.begin_ns), stall.replica or None
+        return StallFigure(seconds=round(stall.seconds, 3), requests=stall.requests, at_s=at_s, replica=replica)
+
+    def _stall_text(self, stall: Stall) -> str:
+        at_s, where = self._at_s(stall.begin_ns), f" at {stall.replica}" if stall.replica else ""
+        since = f" from {measured_duration(max(0.0, at_s))} on" if at_s is not None else ""
+        return f"{measured_duration(stall.seconds)} without a token for {counted(stall.requests, 'request')}{where},{since}"
+
+    def _told_stall(self, terms: Terms, episodes: list[Incident]) -> Stall | None:
+        """Stall beyond its limit that no incident, no attack of ours and no expectation tells."""
+        stall = self.figures.stalls.told
+        if stall is None or any(parse(text, traffics=None).name == "longest_stall" for text in terms.expect):
+            return None
+        if any(i.kind != "failure" and i.covers(stall.begin_ns, stall.end_ns) for i in episodes):
+            return None
+        if self._attacks.in_force(stall.begin_ns) or self._attacks.in_force(stall.end_ns):
+            return None
+        return stall
+
+    def _stall_check(self, stall: Stall | None) -> Check | None:
+        if stall is None or not stall.unexplained:
+            return None
+        limit = measured_duration(stall.limit_ns / NS_PER_S)
+        return Check("longest_stall", f"<= {limit}", self._stall_text(stall), "unknown")
 
     def _worth(self, decision: Decision, figures: ExpectationInputs, terms: Terms) -> str:
         """Strength of the evidence, by the exposure that the profile counts, else by requests."""
@@ -404,6 +439,7 @@ class Judge(RowFold):
         checks += [self._mechanisms.exposed(terms.exposure), self._ladder.check(against, self._facts)]
         checks += self._exact_lengths.checks(terms.expect)
         checks += [self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()]
+        checks.append(self._stall_check(self._told_stall(terms, episodes)))
         checks += [self._images.check(required="mm_cache" in terms.requires), *self._detectors.checks]
         if (cut := self.figures.sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
@@ -426,7 +462,7 @@ class Judge(RowFold):
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
         groups, efficiency = EndpointFigures(terms.endpoints, self.figures), self.figures.efficiency.parts()
-        hits = efficiency.get("prefix_hit_rate", {})
+        hits, stall = efficiency.get("prefix_hit_rate", {}), self.figures.stalls.longest
         return ExpectationInputs(
             counts={**self._exact_lengths.mismatches, **self.figures.sessions.counts()},
             sessions=self.figures.sessions.times(),
@@ -445,6 +481,7 @@ class Judge(RowFold):
                 ((self._health.newest_ns - i.opened_ns) / NS_PER_S for i in down if i.back_ns is None), default=None
             ),
             void=void,
+            longest_stall=None if stall is None else (stall.seconds, self._stall_text(stall)),
             drifts=self._growth.growths(),
         )
 

@@ -139,6 +139,17 @@ def session_rows(verdict: Verdict) -> list[list[str]]:
     return rows
 
 
+def stall_text(verdict: Verdict) -> str:
+    """Describe the longest stall of a run."""
+    found = verdict.longest_stall
+    if found is None:
+        return ""
+    since = f", from {duration(max(0.0, found.at_s))} on" if found.at_s is not None else ""
+    where = f", at {clean(found.replica, 40)}" if found.replica else ""
+    waited = f"{plural(found.requests, 'request')} waited{since}{where}"
+    return f"{duration(found.seconds)} at most without a token or an answer ({waited})"
+
+
 def warm_up_text(verdict: Verdict) -> str:
     found = verdict.warm_up
     if found is None:

@@ -49,6 +49,8 @@ class ExpectationInputs:
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
+    longest_stall: tuple[float, str] | None = None
+    """Seconds, and the same as text; None: no request was in flight."""
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
 
@@ -191,6 +193,12 @@ def _recovery(_traffic: str, figures: ExpectationInputs) -> _Figure:
     return _Figure(max(known), measured_duration(max(known)))
 
 
+def _longest_stall(_traffic: str, figures: ExpectationInputs) -> _Figure:
+    return (
+        _Figure(None, "no request was in flight") if figures.longest_stall is None else _Figure(*figures.longest_stall)
+    )
+
+
 def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     if traffic not in figures.outcomes:
         return _Figure(None, f"no requests of {traffic}" if traffic else "no requests")
@@ -265,5 +273,6 @@ _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
     ),
     "shed_share": _shed,
     "recovers_within": _recovery,
+    "longest_stall": _longest_stall,
 }
 """Functions of the figures that are neither a count, a growth, an outcome nor a latency."""

@@ -211,6 +211,11 @@ class AnswerReader:
     def is_empty(self) -> bool:
         return not self._events
 
+    @property
+    def without_token(self) -> int:
+        """Comments and events of a stream that held no token."""
+        return self._events - self.chunks + (self._sse.comments if self.is_stream and self._stream_known else 0)
+
     def anomalies(self, content_type: str) -> JsonObject:
         """List unusual properties of an ok answer, for the detail of its row."""
         found: JsonObject = {}
@@ -511,7 +516,9 @@ class AnswerReader:
         if calls is not None and not isinstance(calls, list):
             raise WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
-            token = answer = self.has_calls = True
+            self.has_calls = True
+            if delta.get("function_call") or any(map(_is_call_part, calls or ())):
+                token = answer = True
             functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
             functions.append(delta.get("function_call"))
             self.names_call = self.names_call or any(isinstance(f, dict) and f.get("name") for f in functions)
@@ -730,6 +737,15 @@ def _has_token(message: Any) -> bool:
     if not isinstance(message, dict):
         return False
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
+
+
+def _is_call_part(call: object) -> bool:
+    """True for a piece of a tool call that says something; some servers keep a stream alive with empty ones."""
+    if not isinstance(call, dict):
+        return True
+    function = call.get("function")
+    said = (function.get("name") or function.get("arguments")) if isinstance(function, dict) else function
+    return bool(said or call.get("id") or call.get("custom"))
 
 
 def _index(choice: JsonObject) -> int:
