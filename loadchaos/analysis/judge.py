@@ -303,6 +303,7 @@ class Judge(RowFold):
         decision = rules.decide(failures, judged, checks)
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += self._log_classifier.unexplained.notes()
+        notes += self._void_latencies()
         if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
             notes.append(f"longest stall: {self._stall_text(stall)}")
         throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
@@ -342,6 +343,22 @@ class Judge(RowFold):
             by_hand=tuple(self._health.by_hand),
             notes=tuple(notes),
         )
+
+    def _void_limit(self, terms: Terms) -> str | None:
+        """Reason why the goodput is not known: a limit of `slo` is on a latency that means nothing."""
+        void = self.figures.answers.all_latency().void()
+        return next((void[kind] for name in terms.slo if (kind := name.partition("_")[0]) in void), None)
+
+    def _void_latencies(self) -> list[str]:
+        by_reason: dict[str, list[str]] = {}
+        for traffic, latency in sorted(self.figures.answers.latency.items()):
+            for name, why in latency.void().items():
+                by_reason.setdefault(f"{traffic}: {why}", []).append(name.upper())
+        notes = []
+        for why, (*names, last) in by_reason.items():
+            what = "are not known" if "TTFT" in names else "say nothing about the server"
+            notes.append(f"{why}, so {', '.join(names)} and {last} {what}")
+        return notes
 
     def _longest_stall(self) -> StallFigure | None:
         stall = self.figures.stalls.longest
@@ -472,7 +489,7 @@ class Judge(RowFold):
             goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},
             goodput_in_time=groups.with_parts(self.figures.goodput.parts(in_time=True)) if terms.slo else {},
             efficiency={name: groups.with_parts(parts) for name, parts in efficiency.items()},
-            late=too_late or self.figures.goodput.unproved(),
+            late=too_late or self.figures.goodput.unproved() or self._void_limit(terms),
             warm=why_warm(self._warm_cache.hit_rate(hits, self.figures.efficiency.prefix_source, terms.new_prompts)),
             outcomes=groups.outcomes(),
             latency=groups.latency(),

@@ -35,7 +35,8 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
         for kind in REPORTED_LATENCIES:
             if (found := kinds.of(kind)) is not None and found.n:
                 figures = (duration(found.of(name)) for name in statistics)
-                rows.append([clean(traffic, 40), kind.upper(), *figures, number(found.n)])
+                name = kind.upper() + (" ?" if f"{kind}_s" in kinds.void else "")
+                rows.append([clean(traffic, 40), name, *figures, number(found.n)])
     return rows
 
 

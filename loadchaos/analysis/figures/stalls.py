@@ -117,7 +117,7 @@ class StallFigures(RowFold):
             self._unanswered_ns = min(sent[0], self._unanswered_ns or sent[0])
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        at_ns, worker = int(row["at_ns"]), str(row.get("file", row.get("worker", "")))
+        at_ns, worker = int(row.get("at_ns") or 0), str(row.get("file", row.get("worker", "")))
         before, tokens = self._beats.get(worker), int(row.get("tokens") or 0) > 0
         images = int(row.get("images_in_prefill") or 0)
         prompts = Prompts(int(row.get("waiting_tokens") or 0) * PER_TOKEN_NS, images * PER_IMAGE_NS)

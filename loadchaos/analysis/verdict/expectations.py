@@ -209,11 +209,14 @@ def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
 def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
+    void = latency.void().get(name.latency) if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
-        return _Figure(None, "no data")
+        return _Figure(None, f"no data: {void}" if void else "no data")
     few = name.too_few(histogram.n, latency.e2e.n)
     bounds = latency.lower_bounds if name.latency != "itl" else 0
     figure = _of_times(name, histogram, bounds, few, figures)
+    if void:
+        return _Figure(None, f"{figure.text}, but {void}")
     in_time = latency.without_own_delay(name.latency)
     ns = in_time.statistic(name.statistic) if in_time is not None else None
     return figure if ns is None else figure._replace(in_time=(ns / 1e9, _duration_text(ns)))
