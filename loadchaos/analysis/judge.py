@@ -328,6 +328,7 @@ class Judge(RowFold):
             by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
+            refusals=self.figures.refusals.figures(),
             longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
@@ -394,11 +395,14 @@ class Judge(RowFold):
         exposure = (terms.exposure or ExposureGoal()).count
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
+        met, what = self._mechanisms.exposures.get(exposure, 0), exposure.replace("_", " ")
+        if exposure == "requests" and met != self._stats.begun:
+            what = f"requests with a token, of {self._stats.begun:,} sent"
         return rules.worth(
             decision,
             figures.counts["engine_deaths"],
-            self._mechanisms.exposures.get(exposure, 0),
-            exposure.replace("_", " "),
+            met,
+            what,
             open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
             unproved=figures.unproved.get("engine_deaths"),
         )

@@ -6,6 +6,7 @@ from loadchaos.analysis.figures.answer_labels import LabelCounts
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.efficiency import Efficiency
 from loadchaos.analysis.figures.goodput import GoodputCount
+from loadchaos.analysis.figures.refusals import RefusalFigures
 from loadchaos.analysis.figures.requests import RequestStats, Sent
 from loadchaos.analysis.figures.sessions import SessionCount
 from loadchaos.analysis.figures.stalls import StallFigures
@@ -39,6 +40,7 @@ class RunFigures(RowFold):
         self.requests, self.sessions = RequestStats(), SessionCount()
         self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
         self.labels, self.stalls = LabelCounts(), StallFigures()
+        self.refusals = RefusalFigures()
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
@@ -61,6 +63,7 @@ class RunFigures(RowFold):
     def on_begin(self, row: BeginRow) -> None:
         self.requests.on_begin(row)
         self.stalls.on_begin(row)
+        self.refusals.on_begin(row)
         self.requests.later += self.sessions.is_later(row)
         if not self.warm_up.covers(row):
             self.throughput.on_begin(row)
@@ -85,6 +88,7 @@ class RunFigures(RowFold):
         self.ended = self.requests.on_end(row)
         self.labels.on_end(row)
         self.stalls.on_end(row)
+        self.refusals.on_end(row)
         if self.warm_up.covers(row):
             self.warm_up.left_out += 1
         else:

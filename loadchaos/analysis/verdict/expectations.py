@@ -142,6 +142,8 @@ def _count(name: str, figures: ExpectationInputs) -> _Figure:
     n = figures.counts.get(name, 0)
     if n == 0 and name in figures.unproved:
         return _Figure(None, f"0, but {figures.unproved[name]}")
+    if name == "failures" and not n and (shed := figures.outcomes.get("", {}).get("shed", 0)):
+        return _Figure(0.0, f"0; {shed:,} refused by admission control are counted by ok_share and shed_share")
     if name != "failures" or not n:
         return _Figure(float(n), str(n))
     times = figures.counts.get("occurrences", n)

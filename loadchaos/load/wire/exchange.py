@@ -36,6 +36,7 @@ SWEEP_S = 0.05
 """Period at which `Exchange.sweep` is called."""
 CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
+_MOST_HEADER_CHARS = 40
 _KEPT_ALIVE_NS = NS_PER_S // 2
 _PAUSE_SLICE_S = 0.05
 _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under which a silence is the server's
@@ -497,6 +498,8 @@ class Exchange:
             detail["hung_up"] = True
         elif self._end == "hung_up" and self._why:
             detail["why"] = self._why
+        if first.outcome == "shed" and (after := self._parser.headers.get("retry-after")):
+            detail["retry_after"] = after[:_MOST_HEADER_CHARS]
         if self.answer is not None and first.outcome == "ok":
             detail |= self.answer.anomalies(self._parser.headers.get("content-type", ""))
         return detail
