@@ -25,7 +25,8 @@ AT_ONCE_NS = 300_000
 """Gap between chunks that arrived together: no server makes tokens of one answer that fast."""
 _FEWEST_CHUNKS = 8
 _FEWEST_TOGETHER = 3.0
-_SHORTEST_NS = 50_000_000  # of an answer whose chunks may be told to have waited
+_SHORTEST_NS = 100_000_000  # of an answer whose chunks may be told to have waited
+_SHORTEST_BURST_NS = 20_000_000  # between two bursts: chunks of a very fast server share a packet, too
 INTERRUPTED = LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 """Outcomes of answers that may end between two tokens: that gap is a lower bound."""
 
@@ -233,14 +234,15 @@ class LatencyHistograms:
             found = dict.fromkeys(("ttft", "itl", "tpot"), why)
         if self.chunks < _FEWEST_CHUNKS * max(1, self.streams) or (self.e2e.mean() or 0) < _SHORTEST_NS:
             return found
-        arrivals = self.streams + sum(n for i, n in self.itl.counts.items() if i > bucket(AT_ONCE_NS))
+        apart = LogHistogram({i: n for i, n in self.itl.counts.items() if i > bucket(AT_ONCE_NS)})
+        arrivals = self.streams + apart.n
         together = self.chunks / arrivals
-        if together < _FEWEST_TOGETHER:
+        if together < _FEWEST_TOGETHER or (apart.quantile(0.5) or _SHORTEST_BURST_NS) < _SHORTEST_BURST_NS:
             return found
         if arrivals < 1.5 * self.streams:
-            why = f"{together:.3g} chunks arrive at once, at the end of the answer: something on the path buffers the stream"
+            why = f"{together:.3g} chunks arrive at once, at the end of the answer, as from a proxy that buffers"
         else:
-            why = f"chunks arrive in bursts of {together:.3g}: something on the path buffers the stream"
+            why = f"chunks arrive in bursts of {together:.3g}, as from a proxy that buffers"
         return {**dict.fromkeys(("itl", "tpot"), why), **found}
 
     def add_delay(self, end: Row, sample: LatencySample) -> None:

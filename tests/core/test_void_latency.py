@@ -48,6 +48,7 @@ def test_chunks_that_arrive_together_void_the_times_between_them(gaps_ms: dict[f
         ({40: 31}, 32),
         ({0.4: 62, 5000: 1}, 64),
         ({20: 40}, 64),
+        ({1.5: 16}, 64),
         ({}, 1),
     ],
     ids=[
@@ -56,6 +57,7 @@ def test_chunks_that_arrive_together_void_the_times_between_them(gaps_ms: dict[f
         "accepted drafts",
         "a fast server that stalls",
         "coalesced",
+        "a very fast server",
         "one chunk",
     ],
 )

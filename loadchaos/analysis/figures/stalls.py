@@ -6,7 +6,7 @@ half a heartbeat, ends of answers exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadchaos.analysis.state.limits import MOST_PREFILL_NS, STREAMED_S, beyond_gaps_ns
 from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, SENDS_AT_ONCE, PrefillTime, Prompts
@@ -167,6 +167,8 @@ class StallFigures(RowFold):
             self.longest = stall
         if stall.long and (self.told is None or (stall.unexplained, stall.ns) > (self.told.unexplained, self.told.ns)):
             self.told = stall
+        elif self.told is not None and self.told.begin_ns == stall.begin_ns and stall.ns > self.told.ns:
+            self.told = replace(self.told, end_ns=stall.end_ns)
         return stall.ns
 
     def _stall(self, begin_ns: int, end_ns: int, begun: int) -> Stall:
