@@ -138,6 +138,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "verdict": {
+        "core.limits": ("STALL_S",),
         "analysis.detectors.end_of_load": ("SILENT_NS",),
         "analysis.detectors.saturation": ("THROTTLED_S",),
         "analysis.detectors.memory_leak": ("SPAN_S",),

@@ -24,6 +24,7 @@ from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import MOST_CUT
+from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
@@ -40,6 +41,7 @@ from loadchaos.analysis.verdict.model import (
     AttackCounts,
     FailureResult,
     IncidentReference,
+    StallFigure,
     StateChange,
     Verdict,
     VerdictTarget,
@@ -48,6 +50,7 @@ from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core import typed_json
+from loadchaos.core.expectation_names import parse
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     BeginRow,
@@ -63,7 +66,7 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Decision, ExposureGoal, Facts, Row, Terms, severity_rank
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, counted, measured_duration
 
 _POLL_NS = NS_PER_S // 4
 _MOST_STATES = 10_000
@@ -304,6 +307,9 @@ class Judge(RowFold):
         decision = rules.decide(failures, judged, checks)
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += self._log_classifier.unexplained.notes()
+        notes += self._void_latencies()
+        if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
+            notes.append(f"longest stall: {self._stall_text(stall)}")
         throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
         return Verdict(
             schema=1,
@@ -326,6 +332,8 @@ class Judge(RowFold):
             by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
+            refusals=self.figures.refusals.figures(),
+            longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
             checks=tuple(checks),
@@ -341,16 +349,64 @@ class Judge(RowFold):
             notes=tuple(notes),
         )
 
+    def _void_limit(self, terms: Terms) -> str | None:
+        """Reason why the goodput is not known: a limit of `slo` is on a latency that means nothing."""
+        void = self.figures.answers.all_latency().void()
+        return next((void[kind] for name in terms.slo if (kind := name.partition("_")[0]) in void), None)
+
+    def _void_latencies(self) -> list[str]:
+        by_reason: dict[str, list[str]] = {}
+        for traffic, latency in sorted(self.figures.answers.latency.items()):
+            for name, why in latency.void().items():
+                by_reason.setdefault(f"{traffic}: {why}", []).append(name.upper())
+        notes = []
+        for why, (*names, last) in by_reason.items():
+            what = "are not known" if "TTFT" in names else "say nothing about the server"
+            notes.append(f"{why}, so {', '.join(names)} and {last} {what}")
+        return notes
+
+    def _longest_stall(self) -> StallFigure | None:
+        stall = self.figures.stalls.longest
+        if stall is None:
+            return None
+        at_s, replica = self._at_s(stall.begin_ns), stall.replica or None
+        return StallFigure(seconds=round(stall.seconds, 3), requests=stall.requests, at_s=at_s, replica=replica)
+
+    def _stall_text(self, stall: Stall) -> str:
+        at_s, where = self._at_s(stall.begin_ns), f" at {stall.replica}" if stall.replica else ""
+        since = f" from {measured_duration(max(0.0, at_s))} on" if at_s is not None else ""
+        return f"{measured_duration(stall.seconds)} without a token for {counted(stall.requests, 'request')}{where},{since}"
+
+    def _told_stall(self, terms: Terms, episodes: list[Incident]) -> Stall | None:
+        """Stall beyond its limit that no incident, no attack of ours and no expectation tells."""
+        stall = self.figures.stalls.told
+        if stall is None or any(parse(text, traffics=None).name == "longest_stall" for text in terms.expect):
+            return None
+        if any(i.kind != "failure" and i.covers(stall.begin_ns, stall.end_ns) for i in episodes):
+            return None
+        if self._attacks.in_force(stall.begin_ns) or self._attacks.in_force(stall.end_ns):
+            return None
+        return stall
+
+    def _stall_check(self, stall: Stall | None) -> Check | None:
+        if stall is None or not stall.unexplained:
+            return None
+        limit = measured_duration(stall.limit_ns / NS_PER_S)
+        return Check("longest_stall", f"<= {limit}", self._stall_text(stall), "unknown")
+
     def _worth(self, decision: Decision, figures: ExpectationInputs, terms: Terms) -> str:
         """Strength of the evidence, by the exposure that the profile counts, else by requests."""
         exposure = (terms.exposure or ExposureGoal()).count
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
+        met, what = self._mechanisms.exposures.get(exposure, 0), exposure.replace("_", " ")
+        if exposure == "requests" and met != self._stats.begun:
+            what = f"requests with a token, of {self._stats.begun:,} sent"
         return rules.worth(
             decision,
             figures.counts["engine_deaths"],
-            self._mechanisms.exposures.get(exposure, 0),
-            exposure.replace("_", " "),
+            met,
+            what,
             open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
             unproved=figures.unproved.get("engine_deaths"),
         )
@@ -408,6 +464,7 @@ class Judge(RowFold):
         checks += [self._mechanisms.exposed(terms.exposure), self._ladder.check(against, self._facts)]
         checks += self._exact_lengths.checks(terms.expect)
         checks += [self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()]
+        checks.append(self._stall_check(self._told_stall(terms, episodes)))
         checks += [self._images.check(required="mm_cache" in terms.requires), *self._detectors.checks]
         refused = self._facts is not None and self._facts.images is False  # such questions are not asked
         asked = [part for part in terms.questions if not (part == "images" and refused)]
@@ -433,7 +490,7 @@ class Judge(RowFold):
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
         groups, efficiency = EndpointFigures(terms.endpoints, self.figures), self.figures.efficiency.parts()
-        hits = efficiency.get("prefix_hit_rate", {})
+        hits, stall = efficiency.get("prefix_hit_rate", {}), self.figures.stalls.longest
         return ExpectationInputs(
             counts={**self._exact_lengths.mismatches, **self.figures.sessions.counts()},
             sessions=self.figures.sessions.times(),
@@ -443,7 +500,7 @@ class Judge(RowFold):
             goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},
             goodput_in_time=groups.with_parts(self.figures.goodput.parts(in_time=True)) if terms.slo else {},
             efficiency={name: groups.with_parts(parts) for name, parts in efficiency.items()},
-            late=too_late or self.figures.goodput.unproved(),
+            late=too_late or self.figures.goodput.unproved() or self._void_limit(terms),
             warm=why_warm(self._warm_cache.hit_rate(hits, self.figures.efficiency.prefix_source, terms.new_prompts)),
             outcomes=groups.outcomes(),
             latency=groups.latency(),
@@ -452,6 +509,7 @@ class Judge(RowFold):
                 ((self._health.newest_ns - i.opened_ns) / NS_PER_S for i in down if i.back_ns is None), default=None
             ),
             void=void,
+            longest_stall=None if stall is None else (stall.seconds, self._stall_text(stall)),
             drifts=self._growth.growths(),
         )
 

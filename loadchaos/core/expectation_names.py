@@ -46,6 +46,10 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "drift.gpu_memory": ("growth", "growth per hour of used GPU memory"),
     "drift.ttft": ("growth", "growth per hour of the time to first token"),
     "drift.error_rate": ("growth", "growth per hour of the share of failed requests, in percentage points"),
+    "longest_stall": (
+        "duration",
+        "longest time in which requests were in flight and neither a token nor an answer arrived at any of them",
+    ),
     "recovers_within": ("duration", "longest time from a server death, hang or outage until it is healthy again"),
 }
 """Figures of a whole run that an expectation can name, with their meaning.

@@ -5,14 +5,15 @@ request that got no answer in time counts as a lower bound: it took at least unt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.histogram import LogHistogram, bucket
 from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.model import Row
-from loadchaos.core.typed_json import Keywords
+from loadchaos.core.typed_json import IF_SET, Keywords
 from loadchaos.core.units import seconds_of
 
 _FEWEST_TOKENS = 2
@@ -20,6 +21,12 @@ LATE_NS = 5_000_000
 """A delay of our own client from which on a request was sent late."""
 LOWER_BOUNDS = frozenset({"timeout", "stalled"})
 """Outcomes whose time is a lower bound: the answer would have come later, or never."""
+AT_ONCE_NS = 300_000
+"""Gap between chunks that arrived together: no server makes tokens of one answer that fast."""
+_FEWEST_CHUNKS = 8
+_FEWEST_TOGETHER = 3.0
+_SHORTEST_NS = 100_000_000  # of an answer whose chunks may be told to have waited
+_SHORTEST_BURST_NS = 20_000_000  # between two bursts: chunks of a very fast server share a packet, too
 INTERRUPTED = LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 """Outcomes of answers that may end between two tokens: that gap is a lower bound."""
 
@@ -57,6 +64,11 @@ def _measure(end: Row) -> LatencySample | None:
     if due_ns is None:
         return None
     if outcome == "ok":
+        if unread_text(end):
+            answer_ns = _since(due_ns, end.get("first_answer_ns"))
+            return LatencySample(
+                None, answer_ns, _since(due_ns, end.get("last_byte_ns") or end["at_ns"]), LogHistogram()
+            )
         gaps = LogHistogram(end.get("itl_hist"))
         return LatencySample(
             _since(due_ns, end.get("first_token_ns")),
@@ -77,10 +89,15 @@ def _measure(end: Row) -> LatencySample | None:
     return None
 
 
+def unread_text(end: Row) -> str:
+    """Field of the chunks of an `end` row whose text nobody reads; "" without. When its first token came is not known."""
+    return str((end.get("detail") or {}).get("unread_text") or "")
+
+
 def ttft_ns(end: Row) -> int | None:
-    """Time to first token of an `end` row; None where no token came."""
+    """Time to first token of an `end` row; None where no token came, or it is not known when."""
     due_ns = _due_ns(end)
-    return None if due_ns is None else _since(due_ns, end.get("first_token_ns"))
+    return None if due_ns is None or unread_text(end) else _since(due_ns, end.get("first_token_ns"))
 
 
 def e2e_ns(end: Row) -> int | None:
@@ -94,7 +111,7 @@ def tpot_ns(end: Row) -> float | None:
     divided by the tokens after the first (vLLM's definition). The server counts the tokens; without usage it is the
     number of chunks.
     """
-    return _tpot_ns(end, LogHistogram(end.get("itl_hist")))
+    return None if unread_text(end) else _tpot_ns(end, LogHistogram(end.get("itl_hist")))
 
 
 def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
@@ -154,6 +171,9 @@ class LatencyFigures:
     lower_bounds: Annotated[
         int, Keywords(minimum=0), "requests that timed out: they are in the figures with what they took at least"
     ] = 0
+    void: Annotated[Mapping[str, str], "latencies that mean nothing, or are not known, with the reason"] = field(
+        default_factory=dict, metadata=IF_SET
+    )
 
     def of(self, name: str) -> Statistics | None:
         found: Statistics | None = getattr(self, f"{name}_s")
@@ -170,7 +190,9 @@ class LatencyHistograms:
     late: as they are, and without its delay.
     """
 
-    __slots__ = ("_by_name", "e2e", "itl", "late", "lower_bounds", "tpot", "ttfo", "ttft")
+    __slots__ = (
+        "_by_name", "chunks", "e2e", "itl", "late", "lower_bounds", "streams", "tpot", "ttfo", "ttft", "unread",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
@@ -178,6 +200,8 @@ class LatencyHistograms:
         self._by_name = {"ttft": self.ttft, "ttfo": self.ttfo, "itl": self.itl, "tpot": self.tpot, "e2e": self.e2e}
         self.late: dict[str, tuple[LogHistogram, LogHistogram]] = {}
         self.lower_bounds = 0
+        self.chunks = self.streams = 0  # of answers whose gaps count
+        self.unread: Counter[str] = Counter()  # answers by the field whose text nobody reads
 
     def feed(self, end: Row) -> LatencySample | None:
         """Fold an `end` row; returns what was counted, None where nothing was."""
@@ -185,7 +209,41 @@ class LatencyHistograms:
         if sample is not None:
             self.add(sample)
             self.add_delay(end, sample)
+            self.add_chunks(end)
         return sample
+
+    def add_chunks(self, end: Row) -> None:
+        """Count the chunks of a request that was added."""
+        if field_name := unread_text(end):
+            self.unread[field_name] += 1
+        elif chunks := int(end.get("chunks") or 0):
+            self.chunks += chunks
+            self.streams += 1
+
+    def void(self) -> dict[str, str]:
+        """Latencies that mean nothing or are not known, with the reason.
+
+        A server may put several tokens into a chunk (speculative decoding, an interval of streaming): its chunks arrive one
+        by one. Chunks that arrive together waited for each other on the path, so that times between them are those of a
+        buffer.
+        """
+        found: dict[str, str] = {}
+        if self.unread:
+            n, name = self.unread.total(), self.unread.most_common(1)[0][0]
+            why = f"chunks of {n:,} answers carry text in the field `{name}`, which is not read"
+            found = dict.fromkeys(("ttft", "itl", "tpot"), why)
+        if self.chunks < _FEWEST_CHUNKS * max(1, self.streams) or (self.e2e.mean() or 0) < _SHORTEST_NS:
+            return found
+        apart = LogHistogram({i: n for i, n in self.itl.counts.items() if i > bucket(AT_ONCE_NS)})
+        arrivals = self.streams + apart.n
+        together = self.chunks / arrivals
+        if together < _FEWEST_TOGETHER or (apart.quantile(0.5) or _SHORTEST_BURST_NS) < _SHORTEST_BURST_NS:
+            return found
+        if arrivals < 1.5 * self.streams:
+            why = f"{together:.3g} chunks arrive at once, at the end of the answer, as from a proxy that buffers"
+        else:
+            why = f"chunks arrive in bursts of {together:.3g}, as from a proxy that buffers"
+        return {**dict.fromkeys(("itl", "tpot"), why), **found}
 
     def add_delay(self, end: Row, sample: LatencySample) -> None:
         """Note how late our own client sent a request that was added."""
@@ -225,6 +283,9 @@ class LatencyHistograms:
         for name, histogram in other.items():
             self[name].merge(histogram)
         self.lower_bounds += other.lower_bounds
+        self.chunks += other.chunks
+        self.streams += other.streams
+        self.unread.update(other.unread)
         for name, (whole, without) in other.late.items():
             mine = self.late.setdefault(name, (LogHistogram(), LogHistogram()))
             mine[0].merge(whole)
@@ -238,4 +299,5 @@ class LatencyHistograms:
 
     def figures(self) -> LatencyFigures:
         found = {f"{name}_s": statistics_of(histogram) for name, histogram in self.items()}
-        return LatencyFigures(**found, lower_bounds=self.lower_bounds)
+        void = {f"{name}_s": why for name, why in self.void().items()}
+        return LatencyFigures(**found, lower_bounds=self.lower_bounds, void=void)

@@ -32,6 +32,8 @@ OUTAGE_S = 3.0
 """Time for which every request has to fail for an outage."""
 SILENT_STREAMS = 3
 """Streams that are silent together before their silence proves that the server hangs."""
+STALL_S = 5.0
+"""Time without a token for all requests in flight that the verdict tells, beyond what waiting prompts explain."""
 
 # --- sizes ----------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from loadchaos.analysis.figures.refusals import retry_after_text
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
@@ -35,7 +36,8 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
         for kind in REPORTED_LATENCIES:
             if (found := kinds.of(kind)) is not None and found.n:
                 figures = (duration(found.of(name)) for name in statistics)
-                rows.append([clean(traffic, 40), kind.upper(), *figures, number(found.n)])
+                name = kind.upper() + (" ?" if f"{kind}_s" in kinds.void else "")
+                rows.append([clean(traffic, 40), name, *figures, number(found.n)])
     return rows
 
 
@@ -137,6 +139,33 @@ def session_rows(verdict: Verdict) -> list[list[str]]:
         counts = (number(vars(figures)[key]) for key in SESSION_COLUMNS)
         rows.append([clean(traffic, 40), *counts, *map(duration, (times.p50, times.p95, times.max))])
     return rows
+
+
+def refusals_text(verdict: Verdict) -> str:
+    """Describe what admission control refused, in the words of the limiter."""
+    found = verdict.refusals
+    if found is None:
+        return ""
+    text = f"{number(found.requests)} of {plural(found.sent, 'request')}"
+    if found.statuses:
+        text += f" ({', '.join(clean(status, 10) for status in found.statuses)})"
+    if found.texts:
+        text += f": {'; '.join(clean(words, 160) for words in found.texts)}"
+    parts = [f"Retry-After: {clean(retry_after_text(found.retry_after), 80)}"] if found.retry_after else []
+    if found.accepted_per_s is not None:
+        parts.append(f"{per_second(found.accepted_per_s)} requests/s were accepted")
+    return "; ".join([text, *parts])
+
+
+def stall_text(verdict: Verdict) -> str:
+    """Describe the longest stall of a run."""
+    found = verdict.longest_stall
+    if found is None:
+        return ""
+    since = f", from {duration(max(0.0, found.at_s))} on" if found.at_s is not None else ""
+    where = f", at {clean(found.replica, 40)}" if found.replica else ""
+    waited = f"{plural(found.requests, 'request')} waited{since}{where}"
+    return f"{duration(found.seconds)} at most without a token or an answer ({waited})"
 
 
 def warm_up_text(verdict: Verdict) -> str:

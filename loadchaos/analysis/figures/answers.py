@@ -85,6 +85,7 @@ class AnswerFigures(RowFold):
         if not in_warm_up and (sample := sample_of(row)) is not None:
             latency.add(sample)
             latency.add_delay(row, sample)
+            latency.add_chunks(row)
 
     def all_latency(self) -> LatencyHistograms:
         return merged_latency(self.latency.values())

@@ -369,6 +369,11 @@ class LiveFigures(RowFold):
         oldest = max(now_ns or 0, self.now_ns) - int(STALE_S * NS_PER_S)
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
+    def _shown_latency(self, recent: Bucket) -> Iterable[tuple[str, LogHistogram]]:
+        """Latencies of the last seconds; once the load is over those of the whole run, as the verdict has them."""
+        over = self.load_end_ns is not None
+        return self.figures.answers.all_latency().items() if over else recent.latency.items()
+
     def _worst(self, key: Literal["lag_ns", "oldest_silence_ns"]) -> int:
         return max((int(w.get(key) or 0) for w in self.workers.values()), default=0)
 
@@ -402,7 +407,7 @@ class LiveFigures(RowFold):
             begun_per_s=recent.begun / span,
             done_per_s=(recent.outcomes.total() - recent.outcomes["missed"]) / span,
             tokens_per_s=recent.events * figures.answers.event_tokens.mean / span,
-            recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
+            recent={kind: percentiles(hist) for kind, hist in self._shown_latency(recent)},
             lag_s=self._worst("lag_ns") / NS_PER_S,
             oldest_silence_s=self._worst("oldest_silence_ns") / NS_PER_S,
             states=tuple(self.states.values()),

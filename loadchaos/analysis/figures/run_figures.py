@@ -6,8 +6,10 @@ from loadchaos.analysis.figures.answer_labels import LabelCounts
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.efficiency import Efficiency
 from loadchaos.analysis.figures.goodput import GoodputCount
+from loadchaos.analysis.figures.refusals import RefusalFigures
 from loadchaos.analysis.figures.requests import RequestStats, Sent
 from loadchaos.analysis.figures.sessions import SessionCount
+from loadchaos.analysis.figures.stalls import StallFigures
 from loadchaos.analysis.figures.throughput import Throughput
 from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.ledger.row_fold import RowFold
@@ -16,16 +18,18 @@ from loadchaos.core.ledger.rows import (
     ConversationRow,
     DeviceRow,
     EndRow,
+    HeartbeatRow,
     MetricsRow,
     MissedRow,
     RunRow,
+    StateRow,
 )
 from loadchaos.core.model import Terms
 from loadchaos.core.typed_json import from_json
 
 
 class RunFigures(RowFold):
-    """Counts requests, answers, goodput, throughput, efficiency and sessions of a run.
+    """Counts requests, answers, goodput, throughput, efficiency, sessions and stalls of a run.
 
     Args:
         terms: terms of the run; None: those of its first row.
@@ -35,7 +39,8 @@ class RunFigures(RowFold):
     def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
         self.requests, self.sessions = RequestStats(), SessionCount()
         self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
-        self.labels = LabelCounts()
+        self.labels, self.stalls = LabelCounts(), StallFigures()
+        self.refusals = RefusalFigures()
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
@@ -57,6 +62,8 @@ class RunFigures(RowFold):
 
     def on_begin(self, row: BeginRow) -> None:
         self.requests.on_begin(row)
+        self.stalls.on_begin(row)
+        self.refusals.on_begin(row)
         self.requests.later += self.sessions.is_later(row)
         if not self.warm_up.covers(row):
             self.throughput.on_begin(row)
@@ -80,6 +87,8 @@ class RunFigures(RowFold):
     def on_end(self, row: EndRow) -> None:
         self.ended = self.requests.on_end(row)
         self.labels.on_end(row)
+        self.stalls.on_end(row)
+        self.refusals.on_end(row)
         if self.warm_up.covers(row):
             self.warm_up.left_out += 1
         else:
@@ -89,6 +98,12 @@ class RunFigures(RowFold):
                 self.goodput.on_end(row, self.slo_s)
         if self._folds_answers:
             self.answers.on_end(row)
+
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        self.stalls.on_heartbeat(row)
+
+    def on_state(self, row: StateRow) -> None:
+        self.stalls.on_state(row)
 
     def on_metrics(self, row: MetricsRow) -> None:
         self.efficiency.on_metrics(row)

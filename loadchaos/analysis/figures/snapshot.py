@@ -98,7 +98,9 @@ class SessionLine:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Values of one moment. Rates and `recent` latencies cover the last ten whole seconds, the rest the whole run."""
+    """Values of one moment. Rates and `recent` latencies cover the last ten whole seconds, the rest the whole
+    run; after the load `recent` latencies do, too.
+    """
 
     run: RunEnvironment = field(default_factory=RunEnvironment)
     now_ns: int = 0

@@ -114,7 +114,9 @@ class ClientEvidence:
 
     def _limit_ended(self, row: EndRow) -> None:
         at_ns = row["at_ns"]
-        since_ns = int(row.get("last_byte_ns") or row.get("sent_ns") or at_ns)
+        alive = "without_token" in row  # its last byte was a comment or an empty delta: no progress
+        last_ns = row.get("last_token_ns") if alive else row.get("last_byte_ns")
+        since_ns = int(last_ns or row.get("sent_ns") or at_ns)
         longest = max((ns[0] for _, ns, _ in self._silences.values() if ns), default=0)
         if longest < 0.8 * (at_ns - since_ns):
             return  # a behaviour that does not read, or an answer that does not stream

@@ -23,7 +23,8 @@ _SLOWEST = 0.1
 _MARGIN = 1.5
 _LEAST_SHARE = 0.05  # a prefix cache may have held the prompts that were seen, and not those that wait
 _FLOW_GAP_NS, _FLOW_NS = 3 * NS_PER_S, 10 * NS_PER_S  # tokens flow: no silence of this length in this time
-_SENDS_AT_ONCE = frozenset({"plain", "abort", "churn"})
+SENDS_AT_ONCE = frozenset({"plain", "abort", "churn"})
+"""Behaviours of clients that send and read at once: a silence is the server's."""
 _BEYOND = 2  # times the most that has waited
 
 
@@ -97,7 +98,7 @@ class PrefillTime:
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])
-        teaches = row.get("behaviour", "plain") in _SENDS_AT_ONCE
+        teaches = row.get("behaviour", "plain") in SENDS_AT_ONCE
         ahead = _sum(self._waiting.values())
         self._in_flight[row.get("id", "")] = _Wait(ahead, own.tokens_ns, row["at_ns"] if teaches else None)
 

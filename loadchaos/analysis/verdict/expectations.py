@@ -49,6 +49,8 @@ class ExpectationInputs:
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
+    longest_stall: tuple[float, str] | None = None
+    """Seconds, and the same as text; None: no request was in flight."""
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
 
@@ -140,6 +142,8 @@ def _count(name: str, figures: ExpectationInputs) -> _Figure:
     n = figures.counts.get(name, 0)
     if n == 0 and name in figures.unproved:
         return _Figure(None, f"0, but {figures.unproved[name]}")
+    if name == "failures" and not n and (shed := figures.outcomes.get("", {}).get("shed", 0)):
+        return _Figure(0.0, f"0; {shed:,} refused by admission control are counted by ok_share and shed_share")
     if name != "failures" or not n:
         return _Figure(float(n), str(n))
     times = figures.counts.get("occurrences", n)
@@ -191,6 +195,12 @@ def _recovery(_traffic: str, figures: ExpectationInputs) -> _Figure:
     return _Figure(max(known), measured_duration(max(known)))
 
 
+def _longest_stall(_traffic: str, figures: ExpectationInputs) -> _Figure:
+    return (
+        _Figure(None, "no request was in flight") if figures.longest_stall is None else _Figure(*figures.longest_stall)
+    )
+
+
 def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     if traffic not in figures.outcomes:
         return _Figure(None, f"no requests of {traffic}" if traffic else "no requests")
@@ -201,11 +211,14 @@ def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
 def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
+    void = latency.void().get(name.latency) if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
-        return _Figure(None, "no data")
+        return _Figure(None, f"no data: {void}" if void else "no data")
     few = name.too_few(histogram.n, latency.e2e.n)
     bounds = latency.lower_bounds if name.latency != "itl" else 0
     figure = _of_times(name, histogram, bounds, few, figures)
+    if void:
+        return _Figure(None, f"{figure.text}, but {void}")
     in_time = latency.without_own_delay(name.latency)
     ns = in_time.statistic(name.statistic) if in_time is not None else None
     return figure if ns is None else figure._replace(in_time=(ns / 1e9, _duration_text(ns)))
@@ -265,5 +278,6 @@ _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
     ),
     "shed_share": _shed,
     "recovers_within": _recovery,
+    "longest_stall": _longest_stall,
 }
 """Functions of the figures that are neither a count, a growth, an outcome nor a latency."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from loadchaos.analysis.figures.refusals import Refusals
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.ledger.folder import RunFolder
@@ -357,6 +358,16 @@ class SessionFigures(SessionCounts):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StallFigure:
+    """The longest time in which requests were in flight and nothing arrived from the server."""
+
+    seconds: float
+    requests: Annotated[int, "requests that waited", Keywords(minimum=0)]
+    at_s: float | None
+    replica: Annotated[str | None, "the only replica that it was at; null: not known, or several"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmUpFigures:
     """Requests of the warm-up, which the figures leave out."""
 
@@ -408,6 +419,8 @@ class Verdict:
     sessions: SessionFigures | None = field(default=None, metadata=IF_SET)
     warm_up: WarmUpFigures | None = field(default=None, metadata=IF_SET)
     goodput: GoodputFigures | None = field(default=None, metadata=IF_SET)
+    refusals: Refusals | None = field(default=None, metadata=IF_SET)
+    longest_stall: Annotated[StallFigure | None, "null: no request was in flight"] = None
     expectations: tuple[CheckResult, ...]
     checks: tuple[CheckResult, ...]
     worth: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -56,6 +57,18 @@ _WORKER_EVENTS = {
 }  # fmt: skip
 
 
+@dataclass
+class _Gap:
+    source: str
+    begin_ns: int
+    end_ns: int
+    why: str
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.begin_ns) / NS_PER_S
+
+
 class RunHealth(RowFold):
     """Checks of the run itself, from its run, worker and probe rows."""
 
@@ -87,7 +100,8 @@ class RunHealth(RowFold):
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_loss = ""
         self._log_lines: Counter[str] = Counter()  # by the file of each log that is followed
-        self._gaps: list[tuple[str, int, float]] = []
+        self._gaps: list[_Gap] = []
+        self._newest_gap: dict[tuple[str, str], _Gap] = {}  # by replica and source
         self._log_lost = ""
         self._preflight: list[Row] = []
         self._worker_events: Counter[str] = Counter()
@@ -169,8 +183,14 @@ class RunHealth(RowFold):
             self._log_lost = self._log_lost or why
         elif loss == "possible":
             self._log_loss = self._log_loss or why
-        if len(self._gaps) < 10_000:
-            self._gaps.append((str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0)))
+        source, replica, at_ns = str(row.get("source")), str(row.get("replica") or ""), int(row["at_ns"])
+        begin_ns = at_ns - round(float(row.get("seconds") or 0) * NS_PER_S)
+        known = self._newest_gap.get((replica, source))
+        if known is not None and begin_ns <= known.end_ns:  # a long gap has several rows, with its length so far
+            known.end_ns = max(known.end_ns, at_ns)
+        elif len(self._gaps) < 10_000:
+            self._newest_gap[replica, source] = gap = _Gap(source, begin_ns, at_ns, why if why != "over" else "")
+            self._gaps.append(gap)
 
     def on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
@@ -315,15 +335,15 @@ class RunHealth(RowFold):
         if self._log_lost:
             return f"part of the log is lost: {self._log_lost}"
         load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / NS_PER_S
-        lost: Counter[str] = Counter()
-        for source, at_ns, seconds in self._gaps:
-            down = any(i.covers(at_ns - int(seconds * NS_PER_S), at_ns) for i in episodes)
-            without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
-            if not down and not without:
-                lost[source] += round(seconds * 1000)
-        for source, ms in lost.items():
-            if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
-                return f"no data from {source} for {ms / 1000:.1f} s"
+        lost: dict[str, list[_Gap]] = {}
+        for gap in self._gaps:
+            down = any(i.covers(gap.begin_ns, gap.end_ns) for i in episodes)
+            without = gap.source == "scrape" and not self._scrapes  # a server without /metrics is no gap
+            if not down and not without and gap.seconds:
+                lost.setdefault(gap.source, []).append(gap)
+        for gaps in lost.values():
+            if sum(gap.seconds for gap in gaps) > max(_GAP_S, _GAP_SHARE * load_s):
+                return _gaps_text(gaps)
         return ""
 
     def _fitted_checks(self) -> list[Check]:
@@ -386,6 +406,14 @@ class RunHealth(RowFold):
             retries=stats.resent,
             backed_off=sum(self._backed_off.values()),
         )
+
+
+def _gaps_text(gaps: Sequence[_Gap]) -> str:
+    lengths, whys = [gap.seconds for gap in gaps], Counter(gap.why for gap in gaps if gap.why)
+    text = f"no data from {gaps[0].source} for {sum(lengths):.1f} s"
+    if len(gaps) > 1:
+        text += f" in all: {len(gaps)} gaps of {min(lengths):.1f} to {max(lengths):.1f} s"
+    return f"{text} ({whys.most_common(1)[0][0]})" if whys else text
 
 
 def _log_loss(row: GapRow) -> LogLoss | None:

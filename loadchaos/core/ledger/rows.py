@@ -191,6 +191,12 @@ class EndRow(_RequestRow):
     first_token_ns: Annotated[int | None, MOMENT, "first token; TTFT is this minus due_ns"]
     first_answer_ns: Annotated[int | None, MOMENT, "first token that is not reasoning"]
     last_byte_ns: Annotated[int | None, MOMENT, "last byte of the answer"]
+    last_token_ns: NotRequired[
+        Annotated[int | None, MOMENT, "newest token of an answer that was given up while bytes without a token came"]
+    ]
+    without_token: NotRequired[
+        Annotated[int, "of such an answer: comments and events without a token (`: ping`, empty deltas, a role)"]
+    ]
     chunks: Annotated[int, "stream events that carried tokens"]
     itl_hist: Annotated[
         GapHistogram,

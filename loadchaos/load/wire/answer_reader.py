@@ -46,6 +46,8 @@ _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
 _TOKEN_KEYS = ("content", *THOUGHT_KEYS, "refusal")
 _ANSWER_KEYS = ("content", "refusal")
+_READ_KEYS = frozenset({*_TOKEN_KEYS, "role", "tool_calls", "function_call", "reasoning_details", "name", "id", "type"})
+_FEWEST_UNREAD, _MOST_UNREAD = 3, 8  # chunks whose text differs; fields
 _PART_KEYS = ("text", "thinking", "summary", "content")
 MAX_BODY_BYTES = 64 << 20
 """Limit of an answer that is one JSON value."""
@@ -81,7 +83,8 @@ class AnswerReader:
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
         "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
         "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
-        "last_token_ns", "logprob_entries", "names_call", "outcome_events", "rules", "second_done", "usage",
+        "last_token_ns", "logprob_entries", "names_call", "outcome_events", "rules", "second_done",
+        "unread", "usage",
     )  # fmt: skip
 
     _sse: SseParser  # of a stream, once it is known to be one
@@ -121,6 +124,8 @@ class AnswerReader:
         self.id_changes = 0
         self.logprob_entries: int | None = None
         self.second_done = False
+        self.unread: dict[str, tuple[int, str]] = {}
+        """Unknown fields with text in chunks without a token: how often it differed from the one before, and that text."""
         self.front_skipped = False
         self._pending: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
@@ -143,7 +148,7 @@ class AnswerReader:
             self.is_stream, self._stream_known = False, True
             self._read(at_ns, piece)
             return 0
-        before = self.chunks
+        before = self.chunks + self._unread_chunks
         if len(self._prefix) < _PREFIX_BYTES:
             self._prefix += piece[:_PREFIX_BYTES]
         if self._stream_known:
@@ -152,7 +157,11 @@ class AnswerReader:
             self._pending.append((at_ns, piece))
             if self._detect_stream(final=False):
                 self._read_pending()
-        return self.chunks - before
+        return self.chunks + self._unread_chunks - before
+
+    @property
+    def _unread_chunks(self) -> int:
+        return sum(n for n, _ in self.unread.values()) if self.unread else 0
 
     def skip_front(self) -> None:
         """Begin inside a stream: what came before was right, and had tokens."""
@@ -211,6 +220,11 @@ class AnswerReader:
     def is_empty(self) -> bool:
         return not self._events
 
+    @property
+    def without_token(self) -> int:
+        """Comments and events of a stream that held no token."""
+        return self._events - self.chunks + (self._sse.comments if self.is_stream and self._stream_known else 0)
+
     def anomalies(self, content_type: str) -> JsonObject:
         """List unusual properties of an ok answer, for the detail of its row."""
         found: JsonObject = {}
@@ -218,6 +232,8 @@ class AnswerReader:
             found["reasoning_only"] = True
         if not self.has_text:
             found["no_text"] = True
+        if self.is_stream and (unread := [key for key, (n, _) in self.unread.items() if n >= _FEWEST_UNREAD]):
+            found["unread_text"] = unread[0][:40]
         if self.usage is None:
             found["usage_missing"] = True
         else:
@@ -515,11 +531,23 @@ class AnswerReader:
         if calls is not None and not isinstance(calls, list):
             raise WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
-            token = answer = self.has_calls = True
+            self.has_calls = True
+            if delta.get("function_call") or any(map(_is_call_part, calls or ())):
+                token = answer = True
             functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
             functions.append(delta.get("function_call"))
             self.names_call = self.names_call or any(isinstance(f, dict) and f.get("name") for f in functions)
+        if not token and not calls and not delta.keys() <= _READ_KEYS:
+            self._note_unread(delta)
         return token, answer
+
+    def _note_unread(self, delta: JsonObject) -> None:
+        """Note strings in unknown fields of a delta without a token: a text that nobody reads, if it differs each time."""
+        for key, value in delta.items():
+            if key in _READ_KEYS or not value or not isinstance(value, str) or len(self.unread) >= _MOST_UNREAD:
+                continue
+            n, before = self.unread.get(key, (0, ""))
+            self.unread[key] = n + (value != before), value
 
     def _read_parts(self, parts: list[object], *, answer: bool) -> tuple[bool, bool]:
         """Read a content that is a list of parts, as Mistral's and OpenRouter's. Returns as `_read_message`."""
@@ -734,6 +762,15 @@ def _has_token(message: Any) -> bool:
     if not isinstance(message, dict):
         return False
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
+
+
+def _is_call_part(call: object) -> bool:
+    """True for a piece of a tool call that says something; some servers keep a stream alive with empty ones."""
+    if not isinstance(call, dict):
+        return True
+    function = call.get("function")
+    said = (function.get("name") or function.get("arguments")) if isinstance(function, dict) else function
+    return bool(said or call.get("id") or call.get("custom"))
 
 
 def _index(choice: JsonObject) -> int:

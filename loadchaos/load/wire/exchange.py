@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.histogram import bucket
-from loadchaos.core.latency import INTERRUPTED
+from loadchaos.core.latency import INTERRUPTED, LOWER_BOUNDS
 from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
@@ -37,6 +37,8 @@ SWEEP_S = 0.05
 """Period at which `Exchange.sweep` is called."""
 CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
+_MOST_HEADER_CHARS = 40
+_KEPT_ALIVE_NS = NS_PER_S // 2
 _PAUSE_SLICE_S = 0.05
 _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under which a silence is the server's
 
@@ -212,12 +214,13 @@ class Exchange:
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")
         elif now_ns - self.begun_ns > limits.total_ns:
-            self.end("timeout", f"the request did not finish within {limits.total_ns / 1e9:g} s")
+            text = f"the request did not finish within {limits.total_ns / 1e9:g} s"
+            self.end("timeout", text + self._without_token(now_ns))
         elif self.sent_ns is not None and not self._pausing:
             bound = limits.first_byte_ns if self.first_body_ns is None else limits.between_bytes_ns
             if self.silence_ns(now_ns) > bound:
                 what = "no byte of the answer arrived" if self.first_body_ns is None else "no further byte arrived"
-                self.end("stalled", f"{what} for {bound / 1e9:g} s")
+                self.end("stalled", f"{what} for {bound / 1e9:g} s{self._without_token(now_ns)}")
             elif self._hang_up_at_ns is None:
                 # Nothing can pass before this: neither the silence that goes on nor one that begins now.
                 silence_ns = min(bound - self.silence_ns(now_ns), limits.first_byte_ns, limits.between_bytes_ns)
@@ -244,6 +247,22 @@ class Exchange:
         token_ns = None if self.answer is None else self.answer.last_token_ns
         since = token_ns or self._sent_all_ns
         return max(0, now_ns - since) if since else 0
+
+    def _without_token(self, now_ns: int) -> str:
+        """Say that only comments, empty deltas or a role arrived since the newest token. Empty where nothing did."""
+        answer, last_ns = self.answer, self.last_byte_ns
+        if answer is None or not answer.is_stream or answer.finished or last_ns is None or not self._kept_alive:
+            return ""
+        silence_s = self.token_silence_ns(now_ns) / NS_PER_S
+        n = answer.without_token
+        return f"; no token for {silence_s:.3g} s: the server kept the stream alive with {n} comments or events without one"
+
+    @property
+    def _kept_alive(self) -> bool:
+        """True when bytes without a token arrived long after the newest token, or after sending."""
+        answer, last_ns = self.answer, self.last_byte_ns
+        token_ns = (None if answer is None else answer.last_token_ns) or self._sent_all_ns
+        return last_ns is not None and bool(token_ns) and last_ns - token_ns > _KEPT_ALIVE_NS
 
     @property
     def planned_tokens(self) -> int:
@@ -300,6 +319,8 @@ class Exchange:
         }
         if request.asked is not None:
             row["asked_tokens"] = request.asked
+        if first.outcome in LOWER_BOUNDS and a.is_stream and self._kept_alive:
+            row["last_token_ns"], row["without_token"] = a.last_token_ns, a.without_token
         if request.image_file:
             row["image_file"] = request.image_file
         if a.drafts:
@@ -482,6 +503,8 @@ class Exchange:
             detail["hung_up"] = True
         elif self._end == "hung_up" and self._why:
             detail["why"] = self._why
+        if first.outcome == "shed" and (after := self._parser.headers.get("retry-after")):
+            detail["retry_after"] = after[:_MOST_HEADER_CHARS]
         if self.answer is not None and first.outcome == "ok":
             detail |= self.answer.anomalies(self._parser.headers.get("content-type", ""))
         return detail

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 _WINDOW_NS = 60_000_000_000
-TIMES = ("at_ns", "due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns")
+TIMES = (
+    "at_ns",
+    "due_ns",
+    "sent_ns",
+    "first_byte_ns",
+    "first_token_ns",
+    "first_answer_ns",
+    "last_token_ns",
+    "last_byte_ns",
+)
 """Row keys that are points in time; every other `_ns` is a duration, the same on every clock."""
 
 

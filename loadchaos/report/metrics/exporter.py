@@ -44,7 +44,7 @@ LAST_SCRAPE_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
 # Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
-_RESERVED = 33 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
+_RESERVED = 34 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _PER_REPLICA = len(STATES) + 4
 
 
@@ -286,6 +286,8 @@ def _generator(page: SamplePage, live: LiveFigures) -> None:
     silence_ns = max((w.get("oldest_silence_ns") or 0 for w in beats), default=0)
     page.add("loadchaos_generator_lag_seconds", [], lag_ns / NS_PER_S)
     page.add("loadchaos_oldest_silence_seconds", [], silence_ns / NS_PER_S)
+    stall = live.figures.stalls.longest
+    page.add("loadchaos_longest_stall_seconds", [], stall.seconds if stall is not None else 0)
     page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / NS_PER_S)
     gaps: dict[str, float] = defaultdict(float)
     for n, (source, gap) in enumerate(live.gaps_s.items()):

@@ -131,6 +131,10 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("loadchaos_generator_lag_seconds", "Send delay of the slowest worker in its last 0.25 s"),
     _summary("loadchaos_send_lag_seconds", "Send delay of requests (sent minus scheduled): `_sum` and `_count`"),
     _gauge("loadchaos_oldest_silence_seconds", "Longest time that a request in flight has waited for a byte"),
+    _gauge(
+        "loadchaos_longest_stall_seconds",
+        "Longest time so far in which requests were in flight and neither a token nor an answer arrived",
+    ),
     _counter("loadchaos_watch_gap_seconds{source}", "Time without data from a monitor"),
     _gauge("loadchaos_load_running", "1 while load is sent"),
     _gauge("loadchaos_load_paused", "1 while the load waits for the server to come back"),

@@ -175,6 +175,8 @@ def _outcomes(page: _TextPage, verdict: Verdict) -> None:
     if len(by_traffic) > len(shown) > 0:
         left_out = len(by_traffic) - len(shown)
         page.line(f"  ({plural(left_out, 'more kind')} of traffic: see the report)")
+    page.field("refused", performance.refusals_text(verdict))
+    page.field("stall", performance.stall_text(verdict))
 
 
 def _latency(page: _TextPage, verdict: Verdict) -> None:

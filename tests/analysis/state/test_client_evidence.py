@@ -171,6 +171,19 @@ def test_hang_is_told_when_time_limits_end_a_stall_of_everything(world: World, l
     assert path(world.serve(2), known_server=True)[-1] == "healthy"
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+def test_hang_is_told_though_bytes_without_a_token_came_to_the_end(world: World, *, tokens: bool) -> None:
+    world.serve(2)
+    for _ in range(3):
+        world.in_flight, sent = 4, world.now
+        world.stall(12)
+        last = {"last_byte_ns": world.now, "last_token_ns": sent if tokens else None, "without_token": 12}
+        for _ in range(4):
+            world.add("end", outcome="timeout", status=200, expect=["ok"], sent_ns=sent, **last)
+        world.idle(0.5)
+    assert "hung" in path(world, known_server=True)
+
+
 def test_hang_is_none_when_others_had_tokens(world: World) -> None:
     world.serve(20, in_flight=8)
     for _ in range(3):

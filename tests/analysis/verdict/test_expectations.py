@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -76,7 +77,12 @@ def test_failure_counts_are_by_standing() -> None:
 def test_expectation_of_failures_names_kinds_and_occurrences() -> None:
     counted = figures(counts={"failures": 1, "occurrences": 5})
     assert judge("failures == 0", counted).actual == "1 kind, 5 occurrences"
-    assert judge("failures == 0", figures(counts={"failures": 0, "occurrences": 0})).actual == "0"
+    none = figures(counts={"failures": 0, "occurrences": 0})
+    assert (
+        judge("failures == 0", none).actual
+        == "0; 1 refused by admission control are counted by ok_share and shed_share"
+    )
+    assert judge("failures == 0", replace(none, outcomes={"": {"ok": 1}})).actual == "0"
 
 
 def test_expectation_of_a_share_names_its_denominator() -> None:

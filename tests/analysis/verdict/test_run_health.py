@@ -192,3 +192,28 @@ def test_fitted_check_is_unknown_for_traffic_that_is_not_what_was_asked(text: st
     rows = ({"row": "begin", "at_ns": i, "traffic": "t", "fitted": text if i < n else ""} for i in range(100))
     checks = folded(RunHealth(), rows).checks(Terms(profile="x"), RequestStats(), 0, [], 0)
     assert [c.verdict for c in checks if c.name == "fitted t"] == [verdict]
+
+
+def gap_row(at_s: float, seconds: float, why: str, source: str = "watch") -> Row:
+    return {"row": "gap", "at_ns": round(at_s * S), "replica": "", "source": source, "seconds": seconds, "why": why}
+
+
+def watched(*gaps: Row) -> Check:
+    begin = {"row": "run", "what": "load_begin", "at_ns": 1 * S}
+    probes = [{"row": "probe", "at_ns": i * S, "what": "health", "ok": True} for i in range(1, 101)]
+    found = check_of("watching", begin, *probes, *gaps, {"row": "run", "what": "load_end", "at_ns": 100 * S})
+    assert found is not None
+    return found
+
+
+def test_many_short_gaps_are_told_with_their_number_sum_and_reason() -> None:
+    starved = "loadchaos itself did not run: starved of CPU, stopped or suspended"
+    found = watched(*(gap_row(10 * i, 1.3 + 0.15 * i, starved) for i in range(1, 9)))
+    assert found.verdict == "unknown"
+    assert found.actual == f"no data from watch for 15.8 s in all: 8 gaps of 1.4 to 2.5 s ({starved})"
+
+
+def test_one_long_gap_with_several_rows_counts_once() -> None:
+    rows = [gap_row(20, 0, "connection refused"), gap_row(30, 10, "connection refused"), gap_row(35, 15, "over")]
+    assert watched(*rows[:2], gap_row(28, 8, "over")).verdict == "pass"
+    assert watched(*rows).actual == "no data from watch for 15.0 s (connection refused)"

@@ -227,3 +227,42 @@ def test_answer_whose_tokens_have_no_text_says_so() -> None:
     answer.close(2, complete=True)
     assert final_event(answer).outcome == "ok"
     assert answer.anomalies("application/json") == {"no_text": True}
+
+
+def deltas(*found: dict[str, Any]) -> AnswerReader:
+    """A reader after one event a second with each of these deltas; the last one ends the answer."""
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
+    for second, delta in enumerate([*found, {}], 1):
+        finish = "stop" if second > len(found) else None
+        data = orjson.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+        answer.feed(second * 1_000_000_000, b"data: " + data + b"\n\n")
+    return answer
+
+
+def test_text_in_a_field_that_nobody_reads_is_named_and_is_progress() -> None:
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
+    new = [
+        answer.feed(
+            i, b'data: {"choices":[{"index":0,"delta":{"inner_voice":"word %d"},"finish_reason":null}]}\n\n' % i
+        )
+        for i in range(1, 5)
+    ]
+    assert new == [1, 1, 1, 1]
+    assert answer.chunks == 0
+    assert answer.anomalies("text/event-stream")["unread_text"] == "inner_voice"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [{"role": "assistant", "content": ""}, *[{"content": f"a{i}", "extra": f"b{i}"} for i in range(9)]],
+        [{"content": "", "channel": "analysis"}] * 9,
+        [{"reasoning_content": f"a{i}"} for i in range(9)],
+        [{"content": "", "reasoning_details": [{"type": "reasoning.text", "text": f"a{i}"}]} for i in range(9)],
+        [{"tool_calls": [{"index": 0, "function": {"arguments": f"a{i}"}}], "extra": f"b{i}"} for i in range(9)],
+        [{"content": ""}, {"signature": "abcdef"}, {"content": "a"}],
+    ],
+    ids=["beside content", "a constant", "thought", "details", "beside a call", "once"],
+)
+def test_other_fields_of_a_delta_are_no_text(found: list[dict[str, Any]]) -> None:
+    assert "unread_text" not in deltas(*found).anomalies("text/event-stream")

@@ -96,3 +96,51 @@ def test_exchange_ends_at_bytes_that_are_not_http() -> None:
     call = sent_at(1 * S)
     assert call._feed(2 * S, b"SSH-2.0-OpenSSH_9\r\n") is False
     assert call.end_row()["outcome"] == "protocol_error"
+
+
+@pytest.mark.parametrize(
+    "alive",
+    [
+        b": ping\n\n",
+        b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":null}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]},"finish_reason":null}]}\n\n',
+        b'event: ping\ndata: {"type": "ping"}\n\n',
+    ],
+    ids=["comment", "role", "empty delta", "empty tool call", "ping"],
+)
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_bytes_without_a_token_are_no_progress(alive: bytes, tokens: int) -> None:
+    call = sent_at(1 * S)
+    call.answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
+    for i in range(tokens):
+        assert call.answer.feed((2 + i) * S, chunk(f"a{i}"))
+    for second in range(4, 21):
+        call.first_byte_ns = call.first_body_ns = call.first_body_ns or second * S
+        call.last_byte_ns = second * S
+        assert call.answer.feed(second * S, alive) == 0
+        call.sweep(second * S)
+    silent_s = 21.5 - (3 if tokens else 1)
+    call.sweep(43 * S // 2)
+    assert call.token_silence_ns(43 * S // 2) == silent_s * S
+    row = call.end_row()
+    assert row["outcome"] == "timeout"
+    assert row["last_token_ns"] == (3 * S if tokens else None)
+    assert row["without_token"] == 17
+    assert str(row["error"]).startswith(
+        f"the request did not finish within 20 s; no token for {silent_s:.3g} s: the server kept the stream alive with 17"
+    )
+
+
+def test_timeout_of_an_answer_with_tokens_names_no_other_bytes() -> None:
+    call = sent_at(1 * S)
+    call.answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
+    for second in range(2, 22):
+        call.first_byte_ns = call.first_body_ns = call.first_body_ns or second * S
+        call.last_byte_ns = second * S
+        call.answer.feed(second * S, chunk(f"a{second}"))
+        call.sweep(second * S)
+    call.sweep(43 * S // 2)
+    row = call.end_row()
+    assert (row["outcome"], row["error"]) == ("timeout", "the request did not finish within 20 s")
+    assert "without_token" not in row

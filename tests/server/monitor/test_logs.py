@@ -183,7 +183,9 @@ def test_prove_quotes_the_command_of_each_place(spec: str, tmp_path: Path, monke
     assert "ended with code 5: this host is away" in prove(spec)
 
 
-async def test_command_source_complaints_of_a_command_are_no_lines_of_the_log(tmp_path: Path, rows: EmittedRows) -> None:
+async def test_command_source_complaints_of_a_command_are_no_lines_of_the_log(
+    tmp_path: Path, rows: EmittedRows
+) -> None:
     complaint = "Cannot connect to the Docker daemon at unix:///x. Is it running?"
     async with following(f"cmd:echo {complaint!r}; exit 1", tmp_path / "logs", rows) as kept:
         await rows.until(lambda: rows.of("gap", source="log"))

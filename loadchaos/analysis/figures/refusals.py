@@ -1,0 +1,96 @@
+"""RefusalFigures: requests that admission control refused, in the words of the limiter."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.typed_json import Keywords
+from loadchaos.core.units import NS_PER_S
+
+_MOST_TEXTS, _TEXT_CHARS = 50, 200
+_SHOWN = 3
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NOT_ANSWERED = frozenset({"shed", "missed", "unfinished", "aborted"})
+Count = Annotated[int, Keywords(minimum=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusals:
+    """Requests that admission control refused (outcome `shed`)."""
+
+    requests: Count
+    sent: Count
+    statuses: Annotated[tuple[str, ...], "HTTP statuses, most frequent first"] = ()
+    texts: Annotated[
+        tuple[str, ...], "the limiter's own words, most frequent first; of texts that differ only in numbers one"
+    ] = ()
+    retry_after: Annotated[tuple[str, ...], "values of the header Retry-After, most frequent first"] = ()
+    accepted_per_s: Annotated[float | None, "requests that were not refused, per second of the load"] = None
+
+
+class RefusalFigures(RowFold):
+    """Folds begins and ends; texts and values are bounded."""
+
+    def __init__(self) -> None:
+        self._sent = self._refused = self._accepted = 0
+        self._statuses: Counter[str] = Counter()
+        self._texts: Counter[str] = Counter()
+        self._first_of: dict[str, str] = {}
+        self._retry_after: Counter[str] = Counter()
+        self._first_ns: int | None = None
+        self._last_ns = 0
+
+    def on_begin(self, row: BeginRow) -> None:
+        self._sent += 1
+        at_ns = int(row["at_ns"])
+        self._first_ns = at_ns if self._first_ns is None else min(self._first_ns, at_ns)
+
+    def on_end(self, row: EndRow) -> None:
+        outcome = row.get("outcome")
+        self._accepted += outcome not in _NOT_ANSWERED
+        self._last_ns = max(self._last_ns, int(row.get("at_ns") or 0))
+        if outcome != "shed":
+            return
+        self._refused += 1
+        self._statuses[str(row.get("status") or "")] += 1
+        text = str(row.get("error") or "")[:_TEXT_CHARS]
+        key = _NUMBER.sub("N", text)
+        _count(self._texts, key)
+        if key in self._texts:
+            self._first_of.setdefault(key, text)
+        if after := str((row.get("detail") or {}).get("retry_after") or ""):
+            _count(self._retry_after, after)
+
+    def figures(self) -> Refusals | None:
+        """None where nothing was refused."""
+        if not self._refused:
+            return None
+        seconds = (self._last_ns - (self._first_ns or self._last_ns)) / NS_PER_S
+        return Refusals(
+            requests=self._refused,
+            sent=self._sent,
+            statuses=_most(self._statuses),
+            texts=tuple(self._first_of[key] for key in _most(self._texts)),
+            retry_after=_most(self._retry_after),
+            accepted_per_s=round(self._accepted / seconds, 3) if seconds > 0 else None,
+        )
+
+
+def retry_after_text(values: Sequence[str]) -> str:
+    """Format values of Retry-After: `1 s, 30 s`; a date stays as it is."""
+    return ", ".join(f"{value} s" if _NUMBER.fullmatch(value) else value for value in values)
+
+
+def _count(counts: Counter[str], value: str) -> None:
+    if value in counts or len(counts) < _MOST_TEXTS:
+        counts[value] += 1
+
+
+def _most(counts: Counter[str]) -> tuple[str, ...]:
+    return tuple(value for value, _ in counts.most_common(_SHOWN) if value)
