@@ -242,10 +242,6 @@ class AnswerReader:
             found["content_type"] = content_type[:80]
         return found
 
-    def digest(self) -> str:
-        """Hash of an answer without text; empty: it has none."""
-        return ""
-
     def _add_count_anomalies(self, found: JsonObject) -> None:
         tokens = self.completion_tokens
         if tokens is None:

@@ -14,7 +14,7 @@ from loadchaos.load.wire.contract import AnswerContract
 class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
-    have (None: unknown). `texts_differ`: the request has several texts, and all of them differ.
+    have (None: unknown).
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)
@@ -22,4 +22,3 @@ class AnswerRules:
     contract: AnswerContract | None = None
     answers: int | None = None
     most_tokens: int | None = None
-    texts_differ: bool = False
