@@ -102,7 +102,9 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "DEATH_SHOWS_S",
             "LAST_LINES_S",
             "KILL_GRACE_S",
+            "KILL_GRACE_INTERRUPTED_S",
             "KILL_GRACE_ALONE_S",
+            "LEFTOVERS_GRACE_S",
         )
     },
     "load": {

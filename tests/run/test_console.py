@@ -41,7 +41,7 @@ def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start,
     ]
     with urllib.request.urlopen(url, timeout=5) as answer:
         assert b"loadchaos_" in answer.read()
-    assert run.ends() == 0
+    assert run.ends() == 3, "a load that was cut proves nothing"
     outcomes = run.verdict()["outcomes"]
     assert outcomes["ok"] > 0
     ends = run.rows("requests-*.jsonl", row="end")
@@ -58,6 +58,6 @@ def test_duration_counts_from_the_first_request_and_not_from_the_start_of_the_lo
     os.kill(locust, signal.SIGSTOP)
     time.sleep(4)
     os.kill(locust, signal.SIGCONT)
-    assert run.ends() == 0, run.output
+    assert run.ends() == 3, run.output
     times = {row["what"]: row["at_ns"] / 1e9 for row in run.rows("requests-0.jsonl", row="load")}
     assert 1.5 < times["end"] - times["begin"] < 10

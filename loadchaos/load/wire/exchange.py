@@ -316,14 +316,7 @@ class Exchange:
             "exact_tokens": request.exact,
             "most_tokens": request.most,
         }
-        if request.asked is not None:
-            row["asked_tokens"] = request.asked
-        if first.outcome in LOWER_BOUNDS and a.is_stream and self._kept_alive:
-            row["last_token_ns"], row["without_token"] = a.last_token_ns, a.without_token
-        if request.image_file:
-            row["image_file"] = request.image_file
-        if a.drafts:
-            row["drafted_tokens"], row["accepted_tokens"] = a.drafts
+        self._add_rare_fields(row, first, a)
         if wrong:
             row["wrong"] = wrong
         if a.labels:
@@ -333,6 +326,17 @@ class Exchange:
         return row
 
     # ---- inside ----
+
+    def _add_rare_fields(self, row: EndRow, first: OutcomeEvent, answer: AnswerReader) -> None:
+        request = self.request
+        if request.asked is not None:
+            row["asked_tokens"] = request.asked
+        if first.outcome in LOWER_BOUNDS and answer.is_stream and self._kept_alive:
+            row["last_token_ns"], row["without_token"] = answer.last_token_ns, answer.without_token
+        if request.image_file:
+            row["image_file"] = request.image_file
+        if answer.drafts:
+            row["drafted_tokens"], row["accepted_tokens"] = answer.drafts
 
     def _add_signs(self, row: EndRow, answer: AnswerReader) -> None:
         text, detail = answer.text, row["detail"]

@@ -195,7 +195,7 @@ async def test_kubernetes_log_of_the_previous_container_is_read_once(
     try:
         await rows.until(lambda: kept.exists() and kept.read_text() == opening)
         (place / "dead").touch()
-        await rows.until(lambda: "waiting to start" in kept.read_text())
+        await rows.until(lambda: any("waiting to start" in str(row["why"]) for row in rows.of("gap")))
         put(place / "previous.log", opening + "(EngineCore pid=1) ERROR AssertionError: the cause\n")
         await rows.until(lambda: "the cause" in kept.read_text())
         put(place / "second.log", "(EngineCore pid=1) INFO step 0 of the second life\n")
