@@ -88,7 +88,6 @@ def _dataset(_: click.Context, __: click.Parameter, name: str | None) -> str | N
     )
 
 
-_positive = click.IntRange(min=1)
 load_options = together(
     option("--rate --request-rate rate", "Requests per second, or inf: all at once.", "N", callback=_rate),
     option("--num-prompts", "End the load after this many requests.", "N", type=COUNT),

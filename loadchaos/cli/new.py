@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import COUNT, flag, option, time_option, writing
+from loadchaos.cli.common import ABOVE_ZERO, COUNT, flag, option, time_option, writing
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
@@ -76,10 +76,9 @@ def _answers() -> LoadOptions:
     kind = click.prompt("Requests", type=click.Choice(list(_KINDS)), default="text")
     values = _dataset_answers(kind)
     pace = click.prompt("Load: a rate, or users who wait for their answers", type=click.Choice(["rate", "users"]))
-    whole, number = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
-    rate = click.prompt("Requests per second", type=number, default=5.0) if pace == "rate" else None
-    users = click.prompt("Users", type=whole, default=16) if pace == "users" else None
-    requests = click.prompt("Requests in all", type=whole, default=200)
+    rate = click.prompt("Requests per second", type=ABOVE_ZERO, default=5.0) if pace == "rate" else None
+    users = click.prompt("Users", type=COUNT, default=16) if pace == "users" else None
+    requests = click.prompt("Requests in all", type=COUNT, default=200)
     limits = click.prompt("Limits of a request, e.g. ttft:2s tpot:50ms e2e:30s", default="none", value_proc=_limits)
     return LoadOptions(
         rate=rate, users=users, requests=requests, dataset=_KINDS[kind], values=values, slo=limits, embedded=True
@@ -87,18 +86,17 @@ def _answers() -> LoadOptions:
 
 
 def _dataset_answers(kind: str) -> DatasetOptions:
-    whole = click.IntRange(min=1)
     if kind == "file":
         path = click.prompt("File with requests (JSON Lines, ShareGPT)", type=click.Path(exists=True, dir_okay=False))
         return DatasetOptions(dataset_path=str(path))
-    tokens = click.prompt("Prompt tokens", type=whole, default=512)
-    output = click.prompt("Output tokens", type=whole, default=128)
+    tokens = click.prompt("Prompt tokens", type=COUNT, default=512)
+    output = click.prompt("Output tokens", type=COUNT, default=128)
     if kind != "shared prefixes":
         return DatasetOptions(random_input_len=tokens, random_output_len=output)
     shared = click.prompt(
         "Prompt tokens that requests share", type=click.IntRange(1, max(1, tokens - 1)), default=tokens // 2
     )
-    groups = click.prompt("Number of different prefixes", type=whole, default=10)
+    groups = click.prompt("Number of different prefixes", type=COUNT, default=10)
     return DatasetOptions(
         prefix_repetition_prefix_len=shared,
         prefix_repetition_suffix_len=max(1, tokens - shared),

@@ -50,11 +50,10 @@ def judge(run_folder: Path, as_json: bool) -> None:
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.terminal.summary import render
-    from loadchaos.run import rebuild
     from loadchaos.run.finalize import conclude
 
     create_privately()
-    verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
+    verdict = conclude(_run_folder(run_folder), on_terminal())
     color, width = terminal()
     print_result(as_json, verdict.to_json, lambda: render(verdict, run_folder, color=color, width=width))
     sys.exit(verdict.exit_code)
@@ -68,12 +67,11 @@ def report(run_folder: Path) -> None:
     These are report.html, junit.xml and the incidents.
     """
     from loadchaos.core.progress import on_terminal
-    from loadchaos.run import rebuild
     from loadchaos.run.finalize import conclude
 
     create_privately()
     folder = _run_folder(run_folder)
-    verdict = conclude(folder, rebuild.store, on_terminal())
+    verdict = conclude(folder, on_terminal())
     if unwritten := [note for note in verdict.notes if "could not be" in note]:
         raise LedgerError(
             f"{folder.path}: {'; '.join(unwritten)}; make room, make the folder writable, or move the run to one that is"

@@ -27,8 +27,7 @@ from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import End, end_event, error_event_outcome, error_object, finish_outcome
 from loadchaos.load.endpoints import ENDPOINTS, known_endpoint_of_path
-from loadchaos.load.wire.answer_reader import begins_stream
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerRules, begins_stream
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
 from loadchaos.load.wire.sse import SseParser
 from loadchaos.server.dialects import outcome_rules_of_any_server

@@ -17,8 +17,7 @@ from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract, asked_tokens
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.server.answer import Answer, AskOptions

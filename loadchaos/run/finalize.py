@@ -16,7 +16,7 @@ from typing import TypeVar
 import orjson
 
 from loadchaos.analysis.figures.series import Series
-from loadchaos.analysis.incidents.record import IncidentRecord, RunEnvironment
+from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import progress
@@ -32,9 +32,6 @@ from loadchaos.report.incident.page import replay_command
 from loadchaos.run import rebuild
 from loadchaos.run.chart_process import chart_process, fold_series
 from loadchaos.run.interrupts import Interrupts
-
-Bodies = Callable[[RunFolder, Sequence[IncidentRecord]], Mapping[int, Sequence[rebuild.StoredBody]]]
-"""Stores the bodies of incidents' requests (`rebuild.store`)."""
 
 T = TypeVar("T")
 _POLL_S = 0.1
@@ -65,8 +62,8 @@ async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, in
     """Run `conclude` in a thread. One more interrupt (the second at least) exits this process, and so do two seconds
     after two: the ledger is closed and can be judged at any time.
     """
-    bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
-    work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
+    say = progress.on_terminal(print_line)
+    work = asyncio.create_task(asyncio.to_thread(conclude, folder, say, bodies_s=_BODIES_S))
     begin_s, before = time.monotonic(), interrupts.count
     while not work.done():
         await asyncio.wait([work], timeout=_POLL_S)
@@ -82,10 +79,10 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
     os._exit(code)
 
 
-def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> Verdict:
+def conclude(folder: RunFolder, say: progress.Say | None = None, *, bodies_s: float | None = None) -> Verdict:
     """Judge the whole ledger and write verdict.json, incidents/, report.html and junit.xml. The verdict's `notes` list
-    the files that could not be made. A pass that cannot be written is unknown, as nothing would prove it. `bodies`
-    None: the incidents' requests are not stored. Raises LedgerError for a folder without a ledger.
+    the files that could not be made. A pass that cannot be written is unknown, as nothing would prove it. `bodies_s`:
+    longest time to rebuild the bodies of the incidents' requests. Raises LedgerError for a folder without a ledger.
     """
     if not folder.events.exists():
         raise LedgerError(
@@ -97,9 +94,9 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
     _try("report.html", lambda: page.write(folder, verdict, series), notes)
     _try("junit.xml", lambda: junit.write(folder, verdict), notes)
     verdict = _written(folder, _noted(verdict, notes))
-    if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
+    if judge.incidents and folder.plan.exists():  # without a plan no request was sent
         later: list[str] = []
-        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), later)
+        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies_s), later)
         if later:
             verdict = _written(folder, _noted(verdict, later))
     return verdict
@@ -182,10 +179,10 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
         incident.remove_others(folder, kept)
 
 
-def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
+def _bodies(folder: RunFolder, judge: Judge, budget_s: float | None) -> None:
     """Store request bodies of incidents. This comes last, as it may take seconds: the verdict is on disk by then."""
     incidents = [i.record() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
-    kept = bodies(folder, incidents)
+    kept = rebuild.store(folder, incidents, budget_s=budget_s)
     for i in incidents:
         if requests := kept.get(i.n):
             incident.write(folder, i, [asdict(request) for request in requests])

@@ -155,13 +155,6 @@ def _refuse_for_workers(options: Options) -> None:
         )
 
 
-_NOT_YET = re.compile(
-    r"[Nn]o such (?:container|file|object)|[Nn]ot ?[Ff]ound|ended with code 0|waiting to start|initializing"
-    r"|No entries|No journal files"
-)
-_COMMAND_NOT_FOUND = "ended with code 127"
-
-
 def prove_logs(profile: Profile, specs: Sequence[str], *, may_appear: bool) -> None:
     """Try to follow each log. Raises OptionError with the words of its command for one that cannot be followed. With
     `may_appear` a log may not exist yet, as the server still has to start.
@@ -171,7 +164,7 @@ def prove_logs(profile: Profile, specs: Sequence[str], *, may_appear: bool) -> N
         why = prove(spec)
         is_absent = _NOT_YET.search(why) is not None and _COMMAND_NOT_FOUND not in why
         if why and not (may_appear and is_absent):
-            hint = " (with --wait-ready it may appear later)" if is_absent and not may_appear else ""
+            hint = " (with --wait-ready it may appear later)" if is_absent else ""
             raise OptionError(f"{name} {spec} cannot be followed: {why}{hint}")
 
 

@@ -2,8 +2,7 @@
 
 Bodies are not stored during the load: `request_builder.build` is pure, so plan, facts and a step's number give the same
 bytes. Those of a session also need the answers before them, which the ledger has (`answer` rows). They are checked against
-length and CRC of the begin row. This module is separate because it needs the plan and the payloads, which neither the
-follower nor the judge may import; `run`, `loadchaos judge` and `report` pass `store` to finalize.py.
+length and CRC of the begin row.
 """
 
 from __future__ import annotations

@@ -241,8 +241,7 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
         },
         use="""
 from loadchaos.analysis.judge import Judge
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.report.export.tables import TABLES
 
 answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)

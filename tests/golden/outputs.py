@@ -61,7 +61,7 @@ def of_ledger(name: str) -> Outputs:
 
 
 def _of_run(folder: RunFolder) -> Mapping[str, Callable[[], Any]]:
-    verdict = conclude(folder, rebuild.store)
+    verdict = conclude(folder)
     live = functools.cache(lambda: _Live(folder))
     return {
         "verdict": lambda: json.loads(folder.verdict.read_bytes()),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import Outcome
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerRules
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.recorder.answer_outcome import STREAM_BYTES

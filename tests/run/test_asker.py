@@ -10,8 +10,8 @@ from loadchaos.core import bounded_http
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.timeouts import WireTimeouts
+from loadchaos.load.wire.answer_reader import AnswerRules
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import answer_baseline, asker
 from loadchaos.run.asker import HttpAsker

@@ -83,8 +83,9 @@ class Decider:
     async def decide(self, candidate: Reduction) -> Decision:
         """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
         test = self.test(candidate.requests)
-        enough = lambda *_: test.decision is not None  # noqa: E731 - one line
-        return await self._remembered(candidate, candidate.key(), _MOST_TRIES, enough, test)
+        return await self._remembered(
+            candidate, candidate.key(), _MOST_TRIES, lambda *_: test.decision is not None, test
+        )
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
         """Count how often a candidate fails. (successes, tries that proved something)."""

@@ -115,7 +115,6 @@ class Done:
 
     KIND: ClassVar = "loadchaos_done"
     why: str
-    size: int = 0
 
 
 Message = Hello | Welcome | Wait | Refused | RowPiece | Ack | Ping | Pong | CommandRows | Done

@@ -82,7 +82,7 @@ class WorkerLink:
             self._ship()
             self._acks.wait(SHIP_S)
         self._finished = True
-        self._send(messages.Done(why=why, size=self._size()))
+        self._send(messages.Done(why=why))
         return True
 
     # --- rows to the master -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Read a chat or text completion, streamed or whole: tokens, times, usage.
+"""Read a chat or text completion, streamed or whole: tokens, times, usage. Its rules are here, too.
 
 Answers of other endpoints are subclasses (load/endpoints). Bytes are stamped by the receiver. Nearly every event of a
 stream repeats the one before it with another text: such events are recognised by their first and last bytes
@@ -7,7 +7,8 @@ stream repeats the one before it with another text: such events are recognised b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -24,12 +25,13 @@ from loadchaos.core.outcome_rules import (
     WORD_OF_ANOTHER,
     ErrorObject,
     OutcomeEvent,
+    OutcomeRules,
     error_event_outcome,
     error_object,
     finish_outcome,
 )
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.contract import ToolCall
+from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
 from loadchaos.load.wire.sse import (
     MAX_EVENT_BYTES,
@@ -60,6 +62,20 @@ _MIN_COUNTED_TOKENS = 8
 
 class WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
+
+
+@slotted_dataclass(frozen=True)
+class AnswerRules:
+    """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
+    the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
+    have (None: unknown).
+    """
+
+    server: OutcomeRules = field(default_factory=OutcomeRules)
+    foreign_nonce: Callable[[str], str | None] | None = None
+    contract: AnswerContract | None = None
+    answers: int | None = None
+    most_tokens: int | None = None
 
 
 class AnswerReader:

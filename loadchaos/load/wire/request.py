@@ -1,4 +1,4 @@
-"""A request, from the step that it is made of until its answer is read."""
+"""A request, from the step that it is made of until its answer is read, and its time limits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadchaos.core.model import AS_ALLOWED, INSTEAD, Outcome, Output, Step
-from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.timeouts import DEFAULT_TIMEOUTS, WireTimeouts
+from loadchaos.profile.client_limits import ClientLimits
 
 if TYPE_CHECKING:
     from loadchaos.load.payloads.text import Options as TextOptions
-    from loadchaos.load.wire.answer_reader import AnswerReader
+    from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 
 DEFAULT_MAX_TOKENS = 128
+_DEFAULT_LIMITS = ClientLimits()
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+@dataclass(frozen=True)
+class WireTimeouts:
+    """Longest silences allowed, in ns: until the first body byte, between bytes, and for the whole request. A request is
+    sent again only if its connection had been idle for longer than `retry_idle_ns`.
+    """
+
+    first_byte_ns: int = _ns(_DEFAULT_LIMITS.first_byte)
+    between_bytes_ns: int = _ns(_DEFAULT_LIMITS.between_bytes)
+    total_ns: int = _ns(_DEFAULT_LIMITS.total)
+    retry_idle_ns: int = _ns(_DEFAULT_LIMITS.retry_idle)
+
+    @classmethod
+    def of(cls, limits: ClientLimits) -> WireTimeouts:
+        seconds = (limits.first_byte, limits.between_bytes, limits.total, limits.retry_idle)
+        return cls(*(_ns(s) for s in seconds))
 
 
 @dataclass(slots=True)
@@ -100,7 +121,7 @@ class Request:
     id: str = ""
     head: bytes = b""
     fresh: bool = False
-    limits: WireTimeouts = DEFAULT_TIMEOUTS
+    limits: WireTimeouts = WireTimeouts()
     rules: AnswerRules = field(init=False, repr=False, compare=False)
     reader: type[AnswerReader] = field(init=False, repr=False, compare=False)
 

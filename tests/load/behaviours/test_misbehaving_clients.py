@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept

@@ -7,8 +7,8 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import pipeline
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request
 from tests.raw_sockets import ConnectionServer, Handler

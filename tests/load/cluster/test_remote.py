@@ -244,7 +244,7 @@ def test_worker_link_finishes_only_when_the_master_has_every_row(tmp_path: Path)
     assert wire.kinds()[messages.Done.KIND] == 0
     wire.deliver(messages.Ack.KIND, received=len(ROW), resend=False)
     assert link.finish("done", 0.3)
-    assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "slot": 0, "token": "t"}
+    assert wire.sent[-1][1] == {"why": "done", "slot": 0, "token": "t"}
 
 
 class Through(Wire):

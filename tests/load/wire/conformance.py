@@ -11,12 +11,11 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.outcome_rules import OutcomeRules
 from loadchaos.load.behaviours import plain
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving
 from tests.load.wire.requests import wire_request

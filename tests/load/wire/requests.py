@@ -4,13 +4,11 @@ from typing import Any
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Outcome, Output, Step
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.headers import content_length, request_head
-from loadchaos.load.wire.request import Request
+from loadchaos.load.wire.request import Request, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 
 PATH = "/v1/chat/completions"
 

@@ -17,8 +17,7 @@ from loadchaos.core.outcome_rules import (
     error_response_outcome,
 )
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_reader import AnswerReader, final_event
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules, final_event
 from loadchaos.server.dialects.sglang import SGLANG
 
 SERVER = OutcomeRules(

@@ -10,8 +10,7 @@ from loadchaos.core.model import Facts
 from loadchaos.load.payloads import structured, tools
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.request_builder import build
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall, asked_tokens
 from loadchaos.load.wire.decision import _longest_run, text_ratio, wrong_parts
 from tests.load.payloads.conftest import facts, step

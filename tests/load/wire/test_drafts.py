@@ -3,8 +3,7 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.drafts import DraftCount
 
 VLLM = {"metrics": {"speculative_decoding": {"num_draft_tokens": 30, "num_accepted_draft_tokens": 21}}}

@@ -5,11 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire.requests import exchange
 from tests.rows import S
 

@@ -9,8 +9,8 @@ import pytest
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.timeouts import WireTimeouts
+from loadchaos.load.wire.answer_reader import AnswerRules
+from loadchaos.load.wire.request import WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
 from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, Misbehaving, delta, frame, usage

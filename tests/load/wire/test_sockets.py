@@ -14,8 +14,8 @@ from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.headers import request_head
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.misbehaving import Misbehaving
 from tests.load.wire.requests import exchange

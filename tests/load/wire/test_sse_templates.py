@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.load.wire.answer_reader import AnswerReader, final_event
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules, final_event
 from loadchaos.load.wire.sse import EventTemplate
 
 TEXT = st.sampled_from([

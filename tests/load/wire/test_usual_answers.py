@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from loadchaos.core import outcome_rules
 from loadchaos.load.wire import answer_reader
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", "error", "a text", 0, 7, 10402, {}, [], {"message": "out of memory", "code": 500}]

@@ -13,8 +13,8 @@ import pytest
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
-from loadchaos.load.wire.timeouts import WireTimeouts
 from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of

@@ -19,8 +19,7 @@ from loadchaos.core.session_ids import place_of
 from loadchaos.core.typed_json import from_json
 from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
-from loadchaos.load.wire.answer_reader import AnswerReader
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
