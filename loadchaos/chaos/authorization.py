@@ -1,7 +1,7 @@
-"""Authorization to harm a server. A production server looks local through a port-forward,
-so a loopback address proves nothing: the listener must be a process on this machine that is recognised as a serving
-engine. A list of forwarders would always lack one (any proxy in any language), so every listener that is not recognised
-as a server needs authorization.
+"""Authorization to harm a server. A production server looks local through a port-forward, so a loopback address proves
+nothing: the listener must be a process on this machine that is recognised as a serving engine. A list of forwarders
+would always lack one (any proxy in any language), so every listener that is not recognised as a server needs
+authorization.
 """
 
 from __future__ import annotations

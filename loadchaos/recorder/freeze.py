@@ -18,7 +18,7 @@ FEWEST = 20
 _CUT = ("reset", "truncated")
 ENGINE_DEAD = any_server(lambda dialect: dialect.engine_dead)
 HEALTH_DEAD = any_server(lambda dialect: dialect.health_dead)
-HEALTH_PATHS = tuple({path.encode() for path in ("/health", "/health_generate", "/healthz", "/ping")})
+_HEALTH_PATHS = (b"/health", b"/health_generate", b"/healthz", b"/ping")
 
 
 def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
@@ -68,7 +68,7 @@ class FreezeWatch:
     def _says_dead(self, exchange: TappedExchange) -> bool:
         if exchange.status < 500 and exchange.outcome not in ("stream_error", "finish_error"):
             return False
-        return says_dead(exchange.status, exchange.end_text, health=exchange.path in HEALTH_PATHS)
+        return says_dead(exchange.status, exchange.end_text, health=exchange.path in _HEALTH_PATHS)
 
     def _rate(self, exchange: TappedExchange) -> str | None:
         if self._most_failed is None or exchange.outcome == "aborted":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadchaos.analysis.verdict.model import KnownIssue
+from loadchaos.core import exit_codes
 from loadchaos.core.model import ServerName, Severity
 from loadchaos.core.typed_json import IF_KNOWN, only_with
 
@@ -47,6 +48,11 @@ class ProfileRow:
     unknown: tuple[str, ...] = field(default=(), metadata=only_with("requests"))
     broken: tuple[str, ...] = field(default=(), metadata=only_with("requests"))
 
+    @property
+    def shown_verdict(self) -> str:
+        """Verdict of a finished run; `interrupted` where a signal ended it."""
+        return "interrupted" if self.exit_code in exit_codes.BY_SIGNAL else self.verdict or "error"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteResult:
@@ -60,6 +66,11 @@ class SuiteResult:
     exit_code: int | None
     verdict: SuiteVerdict | None
     profiles: tuple[ProfileRow, ...]
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict; `interrupted` where a signal ended the suite, `not ended` until it has ended."""
+        return "interrupted" if self.exit_code in exit_codes.BY_SIGNAL else self.verdict or "not ended"
 
     def in_state(self, *states: State) -> list[ProfileRow]:
         return [row for row in self.profiles if row.state in states]

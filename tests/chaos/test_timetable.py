@@ -33,7 +33,7 @@ def test_timetable_window_contains_all_acts() -> None:
     assert list(Timetable(during_s=(30, 55)).moments(random.Random(1))) == [30]
 
 
-def test_timetable_at_is_kept_and_sorted() -> None:
+def test_timetable_at_is_the_only_act() -> None:
     assert first(Timetable(at_s=9), 5) == [9]
 
 

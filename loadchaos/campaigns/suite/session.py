@@ -116,7 +116,7 @@ class SuiteSession:
             code = self._interrupts.exit_code if self._interrupts else row.exit_code
             row = replace(row, exit_code=code, seconds=round(time.monotonic() - begin_s, 1))
             self._record.end(row)
-            self._announce(f"[{number}/{len(profiles)}] {profile.name}: {row.verdict}{_named(row)}")
+            self._announce(f"[{number}/{len(profiles)}] {profile.name}: {row.shown_verdict}{_named(row)}")
             if self._interrupts:
                 break
             down = code == exit_codes.TARGET_ERROR

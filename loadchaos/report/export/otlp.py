@@ -24,7 +24,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
-from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.ledger.rows import BeginRow, EndRow, at_ns_of
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
@@ -176,7 +176,7 @@ def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[Readab
         begun: dict[str, BeginRow] = {}
         newest_ns = 0
         for row in progress.rows(Tail(path, fits_its_kind).rows(), "exporting", say):
-            newest_ns = max(newest_ns, 0 if row["row"] == "header" else row.get("at_ns") or 0)
+            newest_ns = max(newest_ns, at_ns_of(row))
             if row["row"] == "begin":
                 begun[row["id"]] = row
             elif row["row"] == "end" and (begin := begun.pop(row["id"], None)) is not None:

@@ -30,13 +30,8 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.export.columns import Column, values_of
 
-METRICS: Mapping[str, str] = {
-    "ttft": "Time to First Token",
-    "tpot": "Time per Output Token (excl. 1st token)",
-    "itl": "Inter-token Latency",
-    "e2el": "End-to-end Latency",
-}
-"""Names of --percentile-metrics, with their headings."""
+METRICS = ("ttft", "tpot", "itl", "e2el")
+"""Names of --percentile-metrics."""
 
 _OTHER_NAMES = {"e2e": "e2el"}
 _NS_PER_MS = 1e6

@@ -34,7 +34,7 @@ from loadchaos.report.phrases import SECTIONS
 _DRAWS = 1000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
-BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
+_BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
 Says = Literal["higher", "lower", "no clear difference", "too few"]
 
 
@@ -97,8 +97,8 @@ class Comparison:
     def tables(self) -> Sequence[tuple[str, tuple[Difference, ...]]]:
         """Tables of differences with their titles, in their order; a part that neither run has is left out."""
         return [
-            ("Latency of answered requests", self.latency),
-            *([(BY_ENDPOINT, self.endpoints)] if self.endpoints else []),
+            (SECTIONS["latency"], self.latency),
+            *([(_BY_ENDPOINT, self.endpoints)] if self.endpoints else []),
             *([("Sessions with live answers", self.sessions)] if self.sessions else []),
             ("Failures per request sent", self.rates),
         ]

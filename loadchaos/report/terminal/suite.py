@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadchaos.core import exit_codes
 from loadchaos.report.formatting import clean, duration, plural, wrapped
 from loadchaos.report.html.suite_page import headline
 from loadchaos.report.suite_result import ProfileRow, SuiteResult
@@ -14,13 +13,11 @@ _NAME_WIDTH = 22
 
 def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
     server = " ".join(clean(part, 100) for part in suite.server.parts)
-    verdict = "INTERRUPTED" if suite.exit_code in exit_codes.BY_SIGNAL else (suite.verdict or "not ended").upper()
-    lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]
+    lines = [f"{suite.shown_verdict.upper()}  suite  {headline(suite)} (exit code {suite.exit_code})"]
     lines += [f"      target: {clean(suite.target, 300)}: {server}", ""]
     for row in suite.in_state("finished"):
         spent = f"{plural(row.requests or 0, 'request')}, {duration(row.seconds)}"
-        word = "interrupted" if row.exit_code in exit_codes.BY_SIGNAL else row.verdict or "error"
-        lines += _entry(word, row.name, f"{_result(row)} ({spent})", width)
+        lines += _entry(row.shown_verdict, row.name, f"{_result(row)} ({spent})", width)
     for row in suite.in_state("waiting", "running"):
         lines += _entry("not finished", row.name, "", width)
     left_out = suite.in_state("left out")
@@ -31,7 +28,7 @@ def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
 
 
 def _entry(word: str, name: str, text: str, width: int) -> list[str]:
-    return wrapped(f"  {f'{word:8}' if word else ''}{name:{_NAME_WIDTH}}", clean(text, 600), width)
+    return wrapped(f"  {f'{word:7} ' if word else ''}{name:{_NAME_WIDTH}}", clean(text, 600), width)
 
 
 def _result(row: ProfileRow) -> str:

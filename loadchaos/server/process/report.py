@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-ReportKind = Literal["start", "exit", "dropped", "done"]
+ReportKind = Literal["start", "exit", "dropped"]
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,6 @@ class ServerSupervisor:
         if self._dropped_bytes:
             _report("dropped", bytes=self._dropped_bytes)
         self._log.close()
-        _report("done")
         return 0
 
     def end(self, grace_s: float = KILL_GRACE_ALONE_S) -> None:

@@ -63,7 +63,7 @@ class Log:
 
 
 class LifecycleLog:
-    """Log of one API server. Those of the dialects have its start, one that failed, and the death of its engine."""
+    """Log of the end of an API server. Its subclasses add the start, one that failed, and the death of the engine."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -163,13 +163,7 @@ class LmdeployApi(Api):
         self.log.line("ERROR", "utils.py:48", f"{error}, image_url=data:image/...")
         return _BLACK if self.release < (0, 13, 0) else LmdeployRefusal("Request preprocessing failed.")
 
-    def _submit(
-        self,
-        exchange: HttpExchange,
-        data: Body,
-        ids: Sequence[int],
-        images: Sequence[Placed],
-    ) -> None:
+    def _submit(self, exchange: HttpExchange, data: Body, ids: Sequence[int], images: Sequence[Placed]) -> None:
         longest, count = self.options.engine.max_model_len, len(ids)
         if count >= longest and self.release >= (0, 16, 0):
             raise LmdeployRefusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")

@@ -165,6 +165,20 @@ def test_suite_text_has_verdicts_reasons_and_files(tmp_path: Path) -> None:
     assert suite_page.render(record.result(ended=True)).count("FAIL") >= 1
 
 
+def test_text_and_page_of_an_interrupted_suite_say_so(tmp_path: Path) -> None:
+    record = recorded(tmp_path)
+    record.end(finished("open", 1.0, 130))
+    suite = record.result(ended=True)
+    text, page = suite_text.render(suite, tmp_path, width=200), suite_page.render(suite)
+    headline = "of 3 profiles 1 failed, 1 passed; interrupted in open; 1 left out"
+    assert text.startswith(f"INTERRUPTED  suite  {headline} (exit code 130)")
+    assert "  interrupted open " in text
+    assert f'<span class="badge unknown">INTERRUPTED</span> {headline}' in page
+    assert '<td class="l nb unknown strong">interrupted</td>' in page
+    only = replace(suite, profiles=tuple(row for row in suite.profiles if row.name == "open"))
+    assert suite_page.headline(only) == "of 1 profile none ended; interrupted in open"
+
+
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     flags: dict[str, object] = {"num_speculative_tokens": 0, "num_gpu_blocks": 1500}

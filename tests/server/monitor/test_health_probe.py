@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,8 @@ from tests.waiting import beside
 
 
 @contextlib.asynccontextmanager
-async def probed(server: SmallServer, rows: EmittedRows, **more: Any) -> AsyncIterator[HealthProbe]:
-    probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]), **more)
+async def probed(server: SmallServer, rows: EmittedRows) -> AsyncIterator[HealthProbe]:
+    probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]))
     async with beside(probe.run()):
         yield probe
     await server.stop()

@@ -135,7 +135,7 @@ def test_supervisor_ignores_unknown_orders(tmp_path: Path, bad: str) -> None:
         text=True,
     )
     out, _ = keeper.communicate(bad, timeout=20)
-    assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit", "done"]
+    assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit"]
 
 
 async def test_launched_server_has_its_limits(tmp_path: Path) -> None:

@@ -89,9 +89,8 @@ class CommandSource:
         if not past or past[-_KNOWN_BYTES:] == self._caught_up:
             return
         lines = self._newest.split(b"\n")
-        for dropped in range(
-            min(len(lines), _MOST_COMPLAINTS)
-        ):  # messages of the command itself may follow the last lines of the log
+        # Messages of the command itself may follow the last lines of the log.
+        for dropped in range(min(len(lines), _MOST_COMPLAINTS)):
             known = b"\n".join(lines[: len(lines) - dropped])[-_KNOWN_BYTES:]
             if len(known) < _FEWEST_BYTES:
                 return
@@ -183,23 +182,24 @@ def _why_no_head(argv: Sequence[str]) -> str:
     return f"`{shlex.join(argv)}` printed nothing within {_HEAD_LIMIT_S:g} s" if code is None and not text else ""
 
 
-def _try(argv: Sequence[str], limit_s: float) -> tuple[int | None, bytes]:
-    """(exit code, beginning of its output) of a command that has a time and 64 KiB; it is killed after these, and the
-    code is None.
+def _try(argv: Sequence[str], limit_s: float, limit_bytes: int = _TRIAL_BYTES) -> tuple[int | None, bytes]:
+    """(exit code, beginning of its output) of a command; it is killed after the limits, and the code is None. Raises
+    OSError where it cannot be started.
     """
     process = _start(argv)
     assert process.stdout is not None
-    text, deadline_s = b"", time.monotonic() + limit_s
+    text, deadline_s, output = bytearray(), time.monotonic() + limit_s, select.poll()
+    output.register(process.stdout, select.POLLIN)
     try:
-        while len(text) < _TRIAL_BYTES and (left_s := deadline_s - time.monotonic()) > 0:
-            if select.select([process.stdout], [], [], left_s)[0]:
-                data = os.read(process.stdout.fileno(), _CHUNK_BYTES)
+        while len(text) < limit_bytes and (left_s := deadline_s - time.monotonic()) > 0:
+            if output.poll(1000 * left_s):
+                data = os.read(process.stdout.fileno(), min(_CHUNK_BYTES, limit_bytes - len(text)))
                 if not data:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        return process.wait(max(0.0, deadline_s - time.monotonic())), text
+                        return process.wait(max(0.0, deadline_s - time.monotonic())), bytes(text)
                     break
                 text += data
-        return process.poll(), text
+        return process.poll(), bytes(text)
     finally:
         _kill(process)
         process.communicate()
@@ -213,18 +213,9 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
     """Return the beginning of what a command prints within ten seconds. Empty if it cannot be started."""
     try:
-        process = _start(argv)
+        return _try(argv, _HEAD_LIMIT_S, limit_bytes)[1]
     except OSError:
         return b""
-    limit = threading.Timer(_HEAD_LIMIT_S, _kill, [process])
-    limit.start()
-    try:
-        assert process.stdout is not None
-        return process.stdout.read(limit_bytes)
-    finally:
-        limit.cancel()
-        _kill(process)
-        process.communicate()
 
 
 def _end_when(process: subprocess.Popen[bytes], stop: threading.Event, done: threading.Event) -> None:
