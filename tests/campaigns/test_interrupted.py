@@ -131,7 +131,7 @@ def test_campaign_ended_by_a_signal_at_its_first_try_can_be_continued(
     assert "Traceback" not in campaign.output
     until(lambda: not campaign.left(), "the end of the server", 20)
     json.loads(next(campaign.home.glob(f"runs/**/{journal}")).read_bytes())
-    if name in ("suite", "soak"):  # a suite has no --resume; a soak continues by itself
+    if name == "soak":  # it continues by itself
         return
     found = re.search(r"^interrupted; continue with: loadchaos (.+)$", campaign.output, re.MULTILINE)
     assert found is not None, campaign.output

@@ -50,6 +50,7 @@ def test_chunks_that_arrive_together_void_the_times_between_them(gaps_ms: dict[f
         ({20: 40}, 64),
         ({1.5: 16}, 64),
         ({}, 1),
+        ({}, 4),
     ],
     ids=[
         "one token a chunk",
@@ -59,6 +60,7 @@ def test_chunks_that_arrive_together_void_the_times_between_them(gaps_ms: dict[f
         "coalesced",
         "a very fast server",
         "one chunk",
+        "few chunks",
     ],
 )
 def test_chunks_that_arrive_one_by_one_count(gaps_ms: dict[float, int], chunks: int) -> None:

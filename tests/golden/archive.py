@@ -20,7 +20,7 @@ SUFFIX = ".tar.xz"
 DERIVED = {"verdict.json", "report.html", "junit.xml", "incidents", "export", "cockpit", "steps", "notify.json"}
 _MOST_BYTES = 1_000_000
 _MACHINE = [
-    (re.escape(str(ROOT.parent)).encode() + rb"/[\w.-]+", b"/srv/loadchaos"),
+    (re.escape(str(ROOT)).encode() + rb"(?![\w.-])", b"/srv/loadchaos"),
     (re.escape(str(HOME)).encode(), b"/srv/made"),
     (re.escape(str(Path.home())).encode() + rb"(?=/)", b"/home/user"),
     (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.__main__ import main
-from tests.golden.archive import leaks, names
+from tests.golden.archive import ROOT, leaks, names, neutral
 from tests.golden.compare import EXPECTED, compared, differences, settle
 from tests.golden.outputs import GROUPS
 
@@ -57,3 +57,10 @@ def test_every_ledger_has_an_expected_file_and_names_no_machine() -> None:
     assert {path.stem for path in EXPECTED.glob("*.json")} == {*names(), *GROUPS}
     assert leaks() == []
     assert max(path.stat().st_size for path in EXPECTED.iterdir()) < 140_000
+
+
+def test_path_of_the_checkout_is_a_name_of_this_machine_and_its_parent_folder_is_none() -> None:
+    made = neutral(f"{ROOT}/tests {ROOT.parent}/other {ROOT}-2/tests".encode()).decode()
+    assert made.startswith("/srv/")
+    assert "/other" in made
+    assert made.endswith(f"/{ROOT.name}-2/tests")

@@ -1,7 +1,10 @@
-"""Kill a process of a command at a random moment: none of its processes is left ten seconds after the command."""
+"""Kill a process of a command at a random moment: none of its processes is left ten seconds after the command. The run of
+a soak that was killed goes on to its own end, and leaves none either.
+"""
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,14 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadchaos.run.ports import free_port
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
+
 KILLS = int(os.environ.get("LOADCHAOS_TEST_KILLS", "2"))
 """Kills for each command; the full proof takes 30."""
-LATEST_S, LIMIT_S, LEFT_S = 14.0, 120.0, 10.0
+LATEST_S, LIMIT_S, LEFT_S, RUN_LEFT_S = 14.0, 120.0, 10.0, 40.0
 PROFILE = """\
 name: small
 target: {on_death: restart, embedded: {dialect: vllm, era: "0.18"}}
 traffic: [{name: text, payload: {text: {tokens: 16..64}}, output: {max: 32}}]
 load: [{users: 4, for: 12s}]
+schedule: {cron: "0 2 * * *"}
 """
 RUN = ["run", "x.yaml", "--embedded", "--no-live", "--exporter-port", "0"]
 COMMANDS = {
@@ -27,11 +35,12 @@ COMMANDS = {
     "run with 2 workers": [*RUN, "--processes", "2"],
     "run with 4 workers": [*RUN, "--processes", "4"],
     "run with a silent log command": [*RUN, "--server-log", "cmd:sleep 1000"],
-    "suite": ["suite", "x.yaml", "--embedded"],
-    "capacity": ["capacity", "x.yaml", "--embedded", "--budget", "40s"],
-    "soak": ["soak", "x.yaml", "--embedded", "--for", "25s"],
-    "hunt": ["hunt", "--embedded", "--for", "25s"],
+    "suite": ["suite", "--only", "smoke", "-t", "12s", "--launch"],
+    "capacity": ["capacity", "x.yaml", "--slo", "e2e=2s", "--budget", "40s", "--exporter-port", "0", "--launch"],
+    "soak": ["soak", "x.yaml", "--once", "--embedded", "--no-live", "--exporter-port", "0"],
+    "hunt": ["hunt", "--budget", "25s", "--launch"],
 }
+"""Words of each command; a last `--launch` gets the command of a server."""
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -54,22 +63,26 @@ def test_no_process_is_left_after_a_kill(name: str, victim: str, kill: int, tmp_
     (tmp_path / "x.yaml").write_text(PROFILE)
     chance, mark = random.Random(f"{name} {victim} {kill}"), uuid.uuid4().hex
     env = {k: v for k, v in os.environ.items() if k != "CI"} | {"MARK": mark}
+    words = list(COMMANDS[name])
+    if words[-1] == "--launch":
+        words.append(shlex.join(command(SimulatorSpec("vllm", "0.18", (), {"quiet": True}), free_port())))
     with (tmp_path / "out").open("wb") as out:
-        command = subprocess.Popen(
-            [sys.executable, "-m", "loadchaos", *COMMANDS[name]], cwd=tmp_path, env=env, stdout=out, stderr=out
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loadchaos", *words], cwd=tmp_path, env=env, stdout=out, stderr=out
         )
     try:
         time.sleep(chance.uniform(0.5, LATEST_S))
         running = marked(mark)
+        assert process.poll() in (None, 0), (tmp_path / "out").read_text()
         if victim == "the command":
-            command.kill()
+            process.kill()
         elif running:
             chance.choice(running).send_signal(signal.SIGKILL)
-        command.wait(LIMIT_S)
-        deadline = time.monotonic() + LEFT_S
+        process.wait(LIMIT_S)
+        deadline = time.monotonic() + (RUN_LEFT_S if name == "soak" else LEFT_S)
         while marked(mark) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert [" ".join(p.cmdline()) for p in marked(mark)] == [], (tmp_path / "out").read_text()
     finally:
-        for process in marked(mark):
-            process.kill()
+        for left in marked(mark):
+            left.kill()

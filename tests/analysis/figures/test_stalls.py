@@ -69,6 +69,15 @@ def test_requests_that_are_given_up_and_sent_again_are_one_stall() -> None:
     assert seconds(rows) == pytest.approx(15.2, abs=0.3)
 
 
+def test_requests_that_are_given_up_with_a_pause_between_are_two_stalls() -> None:
+    rows = [begin(1), *beats(6, 1.25), end(6, "timeout"), *beats(20, 6.25), begin(20, "b"), *beats(22, 20.25)]
+    assert seconds(rows) == pytest.approx(5)
+
+
+def test_a_request_that_is_given_up_waited_until_its_end() -> None:
+    assert seconds([begin(1), end(4.1, "timeout")]) == pytest.approx(3.1)
+
+
 def test_a_client_that_reads_slowly_on_purpose_does_not_wait() -> None:
     assert seconds([begin(1, behaviour="slow_reader"), *beats(20, 1.25)]) == 0
 
@@ -78,9 +87,8 @@ def test_time_in_which_we_did_not_run_is_not_the_servers() -> None:
 
 
 def test_a_lost_worker_does_not_wait_for_ever() -> None:
-    rows: list[Row] = [begin(1), beat(1.25, 5), begin(1.3, "b", file="1")]
-    rows += [{**beat(1.5 + i / 4), "file": "1"} for i in range(80)]
-    assert seconds([r for r in rows if r.get("file") == "0"] + [{**beat(30), "file": "1"}]) < 1
+    others: list[Row] = [{**row, "file": "1"} for row in beats(20, 1.5)]
+    assert seconds([begin(1), beat(1.25, 5), *others]) < 2.5
 
 
 def stall_of(history: History, requests: int = 41, length_s: float = 8, served_s: float = 20) -> History:

@@ -6,21 +6,22 @@ from loadchaos.analysis.incidents.attribution import AttackLog
 from tests.rows import S
 
 
-def act(what: str, at_s: float) -> Any:
+def act(what: str, at_s: float, *, ok: bool = True) -> Any:
     row = {"row": "attack", "attack": "pause", "kind": "process", "n": 1, "replica": "server", "what": what}
     return {
         **row,
         "at_ns": round(at_s * S),
-        "ok": None if what == "begin" else True,
+        "ok": None if what == "begin" else ok,
         "effects": ["truncated", "stalled"],
     }
 
 
-def paused(*, to_s: float = 100.5, undone: bool = True) -> AttackLog:
+def paused(*, to_s: float = 100.5, undone: bool | None = True) -> AttackLog:
+    """`undone`: whether the undo succeeded; None: there was none."""
     log = AttackLog()
     log.on_attack(act("begin", 100))
-    if undone:
-        log.on_attack(act("undo", to_s))
+    if undone is not None:
+        log.on_attack(act("undo", to_s, ok=undone))
     log.on_attack(act("end", to_s))
     return log
 
@@ -46,5 +47,6 @@ def test_attack_excuses_answers_for_as_long_as_it_lasted() -> None:
     assert paused(to_s=108).attribute(["truncated"], 115 * S, sent_ns=107 * S) == "expected"
 
 
-def test_attack_that_was_not_taken_back_excuses_later_answers() -> None:
-    assert paused(undone=False).attribute(["truncated"], 109 * S, sent_ns=108 * S) == "expected"
+@pytest.mark.parametrize("undone", [False, None])
+def test_attack_that_was_not_taken_back_excuses_later_answers(undone: bool | None) -> None:
+    assert paused(undone=undone).attribute(["truncated"], 109 * S, sent_ns=108 * S) == "expected"
