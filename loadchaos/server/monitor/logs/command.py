@@ -68,12 +68,12 @@ class CommandSource:
         """Tell why the log cannot be followed, in the words of its command; empty: it can. Takes a second, more where the
         log is on another machine.
         """
-        if self._head_argv is not None and (why := _why_no_head(self._head_argv)):
-            return why
         argv = self._argv(None)
         try:
+            if self._head_argv is not None and (why := _why_no_head(self._head_argv)):
+                return why
             code, text = _try(argv, _TRIAL_S)
-        except OSError as e:
+        except OSError as e:  # the program of both commands
             return f"{argv[0]}: {e.strerror}"
         if code is not None:
             more = "" if code else "; a command that stays and follows the log was expected, such as tail -F FILE"
@@ -171,10 +171,7 @@ def _only_complaints(text: bytes) -> bool:
 
 
 def _why_no_head(argv: Sequence[str]) -> str:
-    try:
-        code, text = _try(argv, _HEAD_LIMIT_S)
-    except OSError as e:
-        return f"{argv[0]}: {e.strerror}"
+    code, text = _try(argv, _HEAD_LIMIT_S)
     if code:
         return _ended(argv, code, text)
     if _only_complaints(text):
