@@ -54,7 +54,9 @@ class _Head(NamedTuple):
 _heads: dict[bytes, _Head] = {}
 """Cache of parsed heads, without the request's id: within a second, a server's answers often share one."""
 _ID = "x-request-id"
-_ID_LINE = re.compile(rb"\r\n%s: ?([!-~]*)(?=\r\n|$)" % _ID.encode(), re.IGNORECASE)
+_ID_LINE = re.compile(rb"\r\n%s: ?([!-~]*)(?=\r\n(?![ \t])|$)" % _ID.encode(), re.IGNORECASE)
+_FOLD = re.compile(rb"\n[ \t]+")
+"""RFC 9112 5.2: a line that begins with a blank continues the header before it."""
 _ID_BEGIN = b"\r\n%s: " % _ID.encode()
 
 
@@ -298,7 +300,8 @@ def _parse_head_but_id(raw: bytes) -> _Head:
 
 
 def _parse_head(raw: bytes) -> _Head:
-    first, *lines = raw.replace(b"\r\n", b"\n").split(b"\n")
+    first, *rest = raw.replace(b"\r\n", b"\n").split(b"\n", 1)
+    lines = _FOLD.sub(b" ", rest[0]).split(b"\n") if rest else []
     headers: dict[str, str] = {}
     for line in lines:
         # Where an id or a date makes heads differ, their other lines are still the same in every answer.

@@ -120,6 +120,7 @@ def test_http1_parser_undoes_unrequested_compression(pack: object) -> None:
         b"HTTP/2 200 OK\r\n\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n continues: no header\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
@@ -134,6 +135,18 @@ def test_http1_parser_reports_bytes_that_are_not_http(data: bytes) -> None:
     parser.feed(data)
     assert parser.broken
     assert not parser.done
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_http1_parser_joins_a_header_that_goes_on_in_the_next_line(end: bytes, size: int) -> None:
+    for request_id in (b"one", b"two"):  # the second time from the cache of heads
+        parser = ResponseParser()
+        folded = [b"X-Note: a,", b"\tb", b"x-request-id: " + request_id, b"  folded"]
+        lines = [b"HTTP/1.1 200 OK", *folded, b"Content-Length: 2"]
+        assert feed(parser, end.join([*lines, b"", b"hi"]), size) == b"hi"
+        assert parser.headers["x-note"] == "a, b"
+        assert parser.request_id == request_id.decode() + " folded"
 
 
 def test_http1_parser_returns_bytes_before_the_broken_one() -> None:
@@ -151,6 +164,7 @@ OTHERS = [
     b"Connection: close",
     b"x-request-id",
     b"X-Other: x-request-id: 1",
+    b" folded",
 ]
 LINE = st.builds(b"%s:%s%s".__mod__, st.tuples(NAME, st.sampled_from([b" ", b""]), WORD)) | st.sampled_from(OTHERS)
 
