@@ -39,6 +39,9 @@ LABELS = (
 )
 NAMES = tuple(label.name for label in LABELS)
 BODY_LABELS = tuple(label for label in LABELS if not label.of_choice)
+MODEL = "model"
+"""It is read like a label and compared with the one that was asked for. No row has it."""
+_READ = (MODEL, *(label.name for label in BODY_LABELS))
 
 
 def label_value(value: object) -> str | None:
@@ -50,10 +53,10 @@ def label_value(value: object) -> str | None:
 
 
 def read_body_labels(answer: Mapping[str, object], labels: dict[str, str]) -> None:
-    """Add the labels at the top of an answer, or of a chunk of it, to `labels`; the last value counts."""
-    for label in BODY_LABELS:
-        if (value := label_value(answer.get(label.name))) is not None:
-            labels[label.name] = value
+    """Add the labels and the model at the top of an answer, or of a chunk of it, to `labels`; the last value counts."""
+    for name in _READ:
+        if (value := label_value(answer.get(name))) is not None:
+            labels[name] = value
 
 
 def labels_of(end: Mapping[str, object]) -> dict[str, str]:

@@ -113,6 +113,7 @@ def _fit(request: Request, server: _Server, rng: Rng) -> None:
 
 def _complete(request: Request, server: _Server) -> None:
     """Write the body, state what the server should count, and free what only the body needed."""
+    request.model = request.model or server.facts.model
     request.body = server.endpoint.body(request, server.facts)
     if server.generates:
         answers = request.extra.get("n", 1)

@@ -68,7 +68,7 @@ class WrongShapeError(Exception):
 class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
-    have (None: unknown).
+    have, `model` the one that was asked for (None: unknown). `logprobs`: they were asked for.
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)
@@ -76,6 +76,8 @@ class AnswerRules:
     contract: AnswerContract | None = None
     answers: int | None = None
     most_tokens: int | None = None
+    model: str | None = None
+    logprobs: bool = False
 
 
 class AnswerReader:

@@ -7,10 +7,12 @@ a text that repeats itself: the analysis compares their share with that of idle 
 from __future__ import annotations
 
 import itertools
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from loadchaos.core.answer_labels import MODEL, MOST_CHARS
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
     WORD_OF_ANOTHER,
@@ -26,6 +28,7 @@ _EXCERPT = 400
 _WINDOW = 256
 _BANGS = "!" * 24
 _RUN = 24
+_RELEASE = re.compile(r"(?:[@:].*|-(?:latest|\d{4}-?\d\d-?\d\d))$")
 KEPT_ERROR_BYTES = 64 * 1024
 """Bytes of an error response that are read."""
 
@@ -81,6 +84,8 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         found.append({"id": "usage_contradicts", "text": contradiction})
     if (missing := _missing_part(answer)) is not None:
         found.append(missing)
+    if (other := _other_model(answer)) is not None:
+        found.append(other)
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
@@ -97,6 +102,20 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
     return found
 
 
+def _other_model(answer: AnswerReader) -> WrongPart | None:
+    asked, named = answer.rules.model, answer.labels.get(MODEL)
+    if asked is None or named is None or _without_release(named) == _without_release(asked[:MOST_CHARS]):
+        return None
+    return {"id": "answer_of_another_model", "text": f"the answer is of model {named}; {asked} was asked for"}
+
+
+def _without_release(model: str) -> str:
+    """A model's name without its organisation and its release: OpenAI answers gpt-x with gpt-x-2026-01-31, transformers
+    NAME with NAME@main, Ollama NAME with NAME:latest.
+    """
+    return _RELEASE.sub("", model.rstrip("/").rpartition("/")[2]).casefold()
+
+
 def _missing_part(answer: AnswerReader) -> WrongPart | None:
     """The part that a complete answer lacks or has too much of: choices, a tool call, tokens."""
     rules, ends = answer.rules, len(answer.finish)
@@ -107,6 +126,8 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
     cut = _is_full(answer) and not answer.has_calls
     if "tool_calls" in answer.finish.values() and not answer.names_call and not cut:
         return {"id": "tool_call_missing", "text": "the finish_reason is tool_calls, and no function was named"}
+    if rules.logprobs and answer.logprob_entries is None and answer.has_answer:
+        return {"id": "no_logprobs", "text": "log probabilities were asked for, and the answer has none"}
     tokens, most = answer.completion_tokens, rules.most_tokens
     if most is not None and tokens is not None and tokens - answer.reasoning_tokens() > most * max(1, ends):
         text = f"{tokens} completion tokens; {most * max(1, ends)} were allowed"

@@ -19,7 +19,7 @@ from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.traceparent import traceparent
 from loadchaos.load import registry, request_builder
 from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
-from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 from loadchaos.load.payloads import live
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
@@ -150,7 +150,15 @@ class WorkerPlan:
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
         if request.exact is not None or request.most is not None:
             most_tokens = None  # their lengths are judged over all answers
-        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
+        request.rules = AnswerRules(
+            self._rules,
+            check,
+            request.contract,
+            request.answers,
+            most_tokens,
+            model=request.model,
+            logprobs=request.endpoint == DEFAULT and bool(request.extra.get("logprobs")),
+        )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request

@@ -94,6 +94,9 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("finish_tool_calls_without_a_call", [True], "wrong_output"),
     ("tool_calls_without_a_name", [True], "wrong_output"),
     ("one_choice_of_two", [True], "wrong_output"),
+    ("model_of_another", [True], "wrong_output"),
+    ("model_with_its_release", [True], "ok"),
+    ("no_logprobs", [True], "wrong_output"),
     ("more_tokens_than_most", [True], "wrong_output"),
     ("more_cached_than_prompt_tokens", [True], "wrong_output"),
     ("thinking", [True], "ok"),
@@ -184,6 +187,8 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("whole_tool_calls", [False], "ok"),
     ("whole_tool_calls_without_a_name", [False], "wrong_output"),
     ("whole_one_choice_of_two", [False], "wrong_output"),
+    ("whole_model_of_another", [False], "wrong_output"),
+    ("whole_no_logprobs", [False], "wrong_output"),
     ("whole_finish_content_filter", [False], "finish_abort"),
     ("whole_content_in_parts", [False], "ok"),
     ("whole_wrong_types", [False], "protocol_error"),
@@ -305,6 +310,8 @@ def rules_of(mode: str) -> AnswerRules:
         contract=next((contract for begin, contract in CONTRACTS.items() if begin in mode), None),
         answers=2 if "choice" in mode and "null" not in mode else None,
         most_tokens=32,
+        model="tiny",
+        logprobs="no_logprobs" in mode,
     )
 
 

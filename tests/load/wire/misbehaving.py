@@ -138,6 +138,12 @@ TEXT_STREAM = b"".join(frame({"id": "c", "choices": [choice]}) for choice in TEX
 BIG_HEAD = HEAD.format(200, "text/event-stream") + f"x-trace: {'t' * 100_000}\r\nTransfer-Encoding: chunked\r\n\r\n"
 TWO_DATA_LINES = b'data: {"choices":[{"index":0,\ndata: "delta":{"content":"a"}}]}\n\n'
 SEPARATORS = "a\u2028b\u2029c\u0085d"
+
+
+def named(model: str) -> bytes:
+    return frame({**delta(role="assistant"), "model": model})
+
+
 MODES: dict[str, bytes | Handler] = {
     # streams
     "good": stream(*GOOD),
@@ -172,6 +178,9 @@ MODES: dict[str, bytes | Handler] = {
         ROLE, frame(delta(tool_calls=[{"index": 0}])), frame(delta(finish="tool_calls")), *TAIL[1:]
     ),
     "one_choice_of_two": stream(*GOOD),
+    "model_of_another": stream(named("tiny-b"), *GOOD),
+    "model_with_its_release": stream(named("org/tiny-2026-11-01"), *GOOD),
+    "no_logprobs": stream(*GOOD),
     "more_tokens_than_most": stream(ROLE, TOKENS, STOP, usage(9, 33), DONE),
     "more_cached_than_prompt_tokens": stream(
         ROLE, TOKENS, STOP,
@@ -290,6 +299,8 @@ MODES: dict[str, bytes | Handler] = {
     "whole_tool_calls": plain(whole(None, "tool_calls", tool_calls=[{"id": "1", "function": {"name": "f"}}])),
     "whole_tool_calls_without_a_name": plain(whole(None, "tool_calls", tool_calls=[{"id": "1"}])),
     "whole_one_choice_of_two": plain(whole()),
+    "whole_model_of_another": plain({**whole(), "model": "tiny-b"}),
+    "whole_no_logprobs": plain(whole()),
     "whole_finish_content_filter": plain(whole("Hello", "content_filter")),
     "whole_content_in_parts": plain(whole([{"type": "text", "text": "Hello"}])),
     "whole_wrong_types": plain({"choices": {"a": 1}}),
