@@ -7,13 +7,23 @@ import re
 # Order is meaning: the wide things (paths, hashes) go before the numbers inside them. No replacement may be matched by
 # any row, or the fixed point is never reached; names are in capitals, and every row asks for a digit or a slash.
 _TIME = r"(?:days?|h|min|ms|m|s|us|µs|μs|ns)"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:https?|file|zmq|tcp|ipc)://[^\s'\")\]]+"), "URL"),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "UUID"),
+    (re.compile(rf"\b\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK})?(?:Z| ?[+-]\d\d:?\d\d)?(?!\w)"), "TIME"),
+    (
+        re.compile(rf"\b(?:[A-Z][a-z][a-z],? )?(?:\d\d? {_MONTH}|{_MONTH} +\d\d?) (?:\d{{4}} )?{_CLOCK}(?: GMT)?"),
+        "TIME",
+    ),
+    (re.compile(rf"(?<![\w:.]){_CLOCK}(?![\w:])"), "TIME"),
     (re.compile(r"\b(?:chatcmpl|cmpl|embd|resp|req)-[\w-]+"), "REQUEST"),
+    (re.compile(r"\b(?:chatcmpl|cmpl|resp|req|msg|call)_(?=\w*\d)\w{8,}"), "REQUEST"),
     (re.compile(r"(?<![\w.])(?:/[\w.@+~-]+){2,}/([\w.@+~-]+)"), r"\1"),  # a path keeps its last part
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "ADDR"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"), "HASH"),
+    (re.compile(r"\b(?=[0-9A-Z]*\d)(?:[0-9A-F]{12,}|[0-7][0-9A-HJKMNP-TV-Z]{25})\b"), "HASH"),  # the second: a ULID
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"), "HASH"),
     (re.compile(r"\b(\w*[_-]?(?:id|Id|ID))([=:] ?[\"']?)(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]+"), r"\1\2ID"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "HOST"),

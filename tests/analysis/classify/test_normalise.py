@@ -18,6 +18,10 @@ from loadchaos.analysis.classify.normalise import normalise
         ("trace_id=4bf92f3577b34da6 x", "trace_id=00f067aa0ba902b7 x"),
         ("from 10.0.0.4:8000", "from 10.9.0.5:80", "from vllm-0.vllm.svc:8000", "from [fd00::1]:8000"),
         ('bad chunk: {"choices":[{"delta":{"content":"ab', 'bad chunk: {"choices":[{"de'),
+        ("at 2026-11-26T10:00:01.123Z", "at 2026-11-27 08:15:00,5", "at 2026-12-01T08:15:00+01:00", "at 08:15:00.25"),
+        ("Thu, 26 Nov 2026 10:00:01 GMT: no", "Fri, 4 Dec 2026 08:00:59 GMT: no"),
+        ("request req_011CSHoEeqs5C35K2", "request req_9zzTwo000000000"),
+        ("id 01J9ZQ8X7Y6W5V4T3S2R1Q0P9N", "id 01KAB38X7Y6W5V4T3S2R1Q0P00", "id DEADBEEF1234567"),
         ("node 5b0c9e1d7a is gone", "node 77aa0c9e1d is gone"),
     ],
     ids=lambda t: t[0],
@@ -28,7 +32,12 @@ def test_texts_of_one_kind_are_equal(texts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("int8 kernel", "fp8 kernel"), ("SIGSEGV in conv2d", "SIGSEGV in conv3d"), ('{"a":1} x', '{"b":1} x')],
+    [
+        ("int8 kernel", "fp8 kernel"),
+        ("SIGSEGV in conv2d", "SIGSEGV in conv3d"),
+        ('{"a":1} x', '{"b":1} x'),
+        ("resp_text", "resp_body"),
+    ],
 )
 def test_names_stay(one: str, other: str) -> None:
     assert normalise(one) != normalise(other)
