@@ -306,6 +306,8 @@ class Judge(RowFold):
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += self._log_classifier.unexplained.notes()
         notes += self._void_latencies()
+        if self._images.note:
+            notes.append(self._images.note)
         if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
             notes.append(f"longest stall: {self._stall_text(stall)}")
         throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
