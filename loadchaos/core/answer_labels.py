@@ -49,13 +49,6 @@ def label_value(value: object) -> str | None:
     return short if short.isprintable() else "".join(c if c.isprintable() else "?" for c in short)
 
 
-def read_body_labels(answer: Mapping[str, object], labels: dict[str, str]) -> None:
-    """Add the labels at the top of an answer, or of a chunk of it, to `labels`; the last value counts."""
-    for label in BODY_LABELS:
-        if (value := label_value(answer.get(label.name))) is not None:
-            labels[label.name] = value
-
-
 def labels_of(end: Mapping[str, object]) -> dict[str, str]:
     """Return all labels of an end row."""
     named = end.get("labels")

@@ -13,8 +13,7 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire import sockets
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.headers import request_head
-from loadchaos.load.wire.request import WireTimeouts
+from loadchaos.load.wire.request import WireTimeouts, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire import misbehaving
 from tests.load.wire.misbehaving import Misbehaving
