@@ -101,9 +101,9 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "BACK_WITHIN_S",
             "DEATH_SHOWS_S",
             "LAST_LINES_S",
-            "KILL_GRACE_S",
-            "KILL_GRACE_INTERRUPTED_S",
-            "KILL_GRACE_ALONE_S",
+            "SIGKILL_GRACE_S",
+            "SIGKILL_GRACE_INTERRUPTED_S",
+            "SIGKILL_GRACE_ALONE_S",
             "LEFTOVERS_GRACE_S",
         )
     },
@@ -152,12 +152,12 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
 
 def _limits() -> str:
     rows = [
-        (about, _meaning(module, name), _value(module, name))
+        (about, _meaning(module, name), _value(module, name), f"`{name}` of {module.replace('.', '/')}.py")
         for about, modules in LIMITS.items()
         for module, names in modules.items()
         for name in names
     ]
-    return _table(("of", "limit", "value"), rows)
+    return _table(("of", "limit", "value", "in the code"), rows)
 
 
 def _meaning(module: str, name: str) -> str:
@@ -186,11 +186,11 @@ def _value(module: str, name: str) -> str:
 
 def _limits_of_states() -> str:
     """Limits of silence, each with what else is seen."""
-    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
+    hung = f"max({_s(of_state.HANG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
     stall, fast = _s(of_state.STALL_NS), _s(of_state.FAST_STALL_NS)
     streamed, long_streamed = describe_duration(of_state.STREAMED_S), describe_duration(of_state.FAST_S)
     gaps = f"{of_state.GAPS} x the longest gap since it has streamed for {streamed}, or {of_state.FIRST_GAPS:g} x"
-    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_WITHOUT_SIGN_NS)}"
+    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HANG_WITHOUT_SIGN_NS)}"
     rows = [
         (_s(of_state.DEGRADED_NS), "requests are in flight", "`degraded`"),
         (_s(of_state.STOPPED_NS), "a serving process is stopped", "`hung`"),

@@ -35,8 +35,8 @@ _profile_argument = together(click.argument("profile", shell_complete=profile_na
 @json_option()
 def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Explain in plain words what a profile does and how much load it makes."""
+    from loadchaos.profile.arrivals import planned_requests
     from loadchaos.profile.explain import explain as explain_profile
-    from loadchaos.profile.pacing import planned_requests
 
     loaded = profile_of(profile, overrides)
     text = explain_profile(loaded, seed=seed)

@@ -39,9 +39,6 @@ LABELS = (
 )
 NAMES = tuple(label.name for label in LABELS)
 BODY_LABELS = tuple(label for label in LABELS if not label.of_choice)
-MODEL = "model"
-"""It is read like a label and compared with the one that was asked for. No row has it."""
-_READ = (MODEL, *(label.name for label in BODY_LABELS))
 
 
 def label_value(value: object) -> str | None:
@@ -50,13 +47,6 @@ def label_value(value: object) -> str | None:
         return None
     short = value[:MOST_CHARS]
     return short if short.isprintable() else "".join(c if c.isprintable() else "?" for c in short)
-
-
-def read_body_labels(answer: Mapping[str, object], labels: dict[str, str]) -> None:
-    """Add the labels and the model at the top of an answer, or of a chunk of it, to `labels`; the last value counts."""
-    for name in _READ:
-        if (value := label_value(answer.get(name))) is not None:
-            labels[name] = value
 
 
 def labels_of(end: Mapping[str, object]) -> dict[str, str]:

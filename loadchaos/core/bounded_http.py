@@ -1,5 +1,5 @@
-"""Requests that are not load: the client that sends them, with its headers, and limits for the whole time and size of
-one. httpx limits only the time between two pieces, and reads and unpacks a body of any size.
+"""Requests that are not load (discovery, questions, attacks): the client that sends them, with its headers, and limits for
+the whole time and size of one. httpx limits only the time between two pieces, and reads and unpacks a body of any size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
 _HEADERS = {"accept-encoding": "identity"}
-"""Headers of every request that is not load."""
+"""Headers of every request that is not load: of discovery, questions, probes and `/metrics`. Those of the load are
+`DEFAULT_HEADERS` of load/wire/request.py."""
 
 
 class IncompleteError(Exception):

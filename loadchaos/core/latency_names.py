@@ -1,4 +1,4 @@
-"""Names of latency figures: `ttft_p99` in `expect`, `TTFT p99` in reports."""
+"""Latency figures, `ttft_p99` in `expect` and `TTFT p99` in reports: names, quantiles, fewest samples of each."""
 
 from __future__ import annotations
 

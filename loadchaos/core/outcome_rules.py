@@ -1,4 +1,4 @@
-"""Classify the end of a request: status, headers, error texts.
+"""Classify the end of a request by its HTTP status, headers and error texts: `shed`, `rejected`, `http_error` and so on.
 
 The first decisive event in byte order wins. Sans-I/O. The load, the recorder and questions beside the load use these
 rules. The texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because
@@ -22,7 +22,8 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
 SHED_STATUSES = frozenset({429})
-"""Statuses, and codes of errors in a stream, by which a server sheds load. A 503 does so with a Retry-After only."""
+"""HTTP statuses, and codes of errors in a stream, that count as `shed`. A 503 does so with a Retry-After only; others, such
+as 408, are an `http_error`."""
 MAX_ERROR_CHARS = 4000
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"

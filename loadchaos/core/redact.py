@@ -54,7 +54,7 @@ def secret_name(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_secret_header(name: str) -> bool:
-    """Tell whether a header carries credentials: Authorization, x-api-key."""
+    """Tell whether a header carries credentials, such as Authorization or x-api-key (secret_forms.SECRET_HEADER)."""
     return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
 
 

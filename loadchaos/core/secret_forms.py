@@ -82,7 +82,7 @@ _BEGINNINGS = [
 _PARTS = rb"(?:[a-z0-9]{1,20}-){0,3}"
 _SERVICE_KEYS = (b"private-token", b"job-token", b"subscription-key")
 _VALUE = rb"[^\s'\",;]+"
-_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
+_SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
     (
         [b"authorization"],
         rb"(?:proxy-)?authorization",
@@ -93,14 +93,25 @@ _HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
     (_SERVICE_KEYS, _PARTS + rb"(?:" + rb"|".join(_SERVICE_KEYS) + rb")", _ASSIGNED, _VALUE),
     ([b"cookie"], rb"(?:set-)?cookie", rb"['\"]?[ \t]*:[ \t]*['\"]?", rb"[^\r\n'\"]+"),
 )
-"""Each secret header, as HTTP, as JSON, as Python prints it: words of `FORMS`, name, what comes before its value, value."""
+"""Each secret header, such as Authorization, as HTTP, as JSON, as Python prints it: words of `FORMS`, name, what comes
+before its value, value.
+"""
 SECRET_HEADER = re.compile(
-    rb"(?i)(?:" + rb"|".join(name for _, name, _, _ in _HEADERS) + rb"|.*" + _NAME + rb"|.*" + _WIDER_NAME + rb")\Z"
+    rb"(?i)(?:"
+    + rb"|".join(name for _, name, _, _ in _SECRET_HEADERS)
+    + rb"|.*"
+    + _NAME
+    + rb"|.*"
+    + _WIDER_NAME
+    + rb")\Z"
 )
 """Names of headers that carry credentials; `redact.is_secret_header` asks."""
 
 FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
-    *((words, re.compile(rb"(?i)(\b" + name + before + rb")" + value)) for words, name, before, value in _HEADERS),
+    *(
+        (words, re.compile(rb"(?i)(\b" + name + before + rb")" + value))
+        for words, name, before, value in _SECRET_HEADERS
+    ),
     ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
     (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),

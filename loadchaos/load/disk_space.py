@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.ledger.rows import DiskRow
-from loadchaos.profile.pacing import planned_requests
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.profile import Profile
 
 REQUEST_BYTES = 1_300

@@ -1,17 +1,89 @@
-"""Arrival laws: generators of due times of a phase. Due times are in seconds from the start of the phase. They never
-decrease. A closed phase has none: its users send a request when they are free.
+"""Arrivals of a profile's `load`: due times and request counts of its phases, and the laws of a rate.
+
+Due times are in seconds from the start of the phase and never decrease. A closed phase has none: its users send a request
+when they are free.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from loadchaos.core.rng import hash64
+from loadchaos.profile import request_trace, trace
+from loadchaos.profile.load import Law, Phase
+from loadchaos.profile.trace_formats import Arrival
 
 _PARTS_OF_A_DAY = 96
 
 Segment = tuple[float, float]
 """(length in seconds, requests per second)"""
+
+
+def planned_requests(phases: Sequence[Phase], seed: int = 0) -> int | None:
+    """Number of requests of all phases. None if a phase of users has a duration instead of a number of requests."""
+    counts = [phase_requests(phase, seed, number) for number, phase in enumerate(phases)]
+    return None if None in counts else sum(n for n in counts if n is not None)
+
+
+def phase_requests(phase: Phase, seed: int, number: int) -> int | None:
+    """Number of requests of phase `number`. None for a phase of users with a duration."""
+    if phase.kind == "closed":
+        return None if phase.requests is None else phase.requests * phase.rounds
+    return sum(1 for _ in pace(phase, pacing_seed(seed, number)))
+
+
+def pacing_seed(seed: int, number: int) -> int:
+    return hash64(hash64(seed, number), 1)
+
+
+def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
+    """Yield (round, due time in seconds) of every step of a phase. A closed phase has no due times."""
+    if phase.burst is not None:
+        yield from burst(phase.burst, phase.repeat, phase.every or 0.0)
+    elif phase.rate is not None:
+        for due_s in islice(_due_times(phase, seed), phase.requests):
+            yield 0, due_s
+    elif phase.replay is not None:
+        for round_ in range(phase.rounds):
+            for send in request_trace.read(Path(phase.replay)).sends:
+                yield round_, send.at_s / phase.speed
+    elif phase.trace is not None:
+        for due_s, _ in replayed(phase):
+            yield 0, due_s
+    elif phase.requests is not None:
+        for round_ in range(phase.rounds):
+            for _ in range(phase.requests):
+                yield round_, None
+    else:
+        while True:
+            yield 0, None
+
+
+def replayed(phase: Phase) -> Iterator[tuple[float, Arrival]]:
+    """Yield (due time in seconds, arrival) of the replayed part of a trace."""
+    for arrival in trace.read(phase.trace or "")[: phase.requests]:
+        due_s = arrival.at * phase.unit / phase.speed
+        if phase.for_ is not None and due_s >= phase.for_:
+            return
+        yield due_s, arrival
+
+
+def _due_times(phase: Phase, seed: int) -> Iterator[float]:
+    rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
+    laws: Mapping[Law, Callable[[], Iterator[float]]] = {
+        "constant": lambda: constant(rate, for_s),
+        "poisson": lambda: poisson(rate, for_s, seed),
+        "gamma": lambda: gamma(rate, for_s, phase.burstiness, seed),
+        "ramp": lambda: ramp(rate, to, for_s),
+        "step": lambda: step(rate, to, phase.steps, for_s),
+        "spike": lambda: spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s),
+        "day": lambda: day(rate, to, phase.at or 0.0, phase.period, for_s),
+    }
+    return laws[phase.law]()
 
 
 def constant(rate: float, for_s: float) -> Iterator[float]:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from loadchaos.profile.arrivals import pace, pacing_seed
 from loadchaos.profile.explain import (
     ASSUMED_FIRST_TOKEN_S,
     ASSUMED_SECONDS_PER_TOKEN,
@@ -17,7 +18,6 @@ from loadchaos.profile.explain import (
     traffic_parts,
 )
 from loadchaos.profile.load import Phase
-from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.request_options import SessionContent
 

@@ -11,9 +11,9 @@ from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.profile import request_trace, trace
+from loadchaos.profile.arrivals import phase_requests, planned_requests, replayed
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
-from loadchaos.profile.pacing import phase_requests, planned_requests, replayed
 from loadchaos.profile.profile import AcceptedFailure, Profile
 from loadchaos.profile.request_options import RequestContent, SessionContent
 from loadchaos.profile.steps import steps

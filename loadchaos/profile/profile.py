@@ -16,6 +16,7 @@ from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Acceptance, Exposure
 from loadchaos.core.unit_fields import DurationS
 from loadchaos.core.units import share
 from loadchaos.profile import abort_rule, validate
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.client_limits import ClientLimits
@@ -24,7 +25,6 @@ from loadchaos.profile.cron import Schedule
 from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.overrides import apply
-from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions
 from loadchaos.profile.slo import Slo
 from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read, yaml_text

@@ -12,7 +12,7 @@ from pathlib import Path
 from loadchaos.core.model import Output, Step
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
 from loadchaos.profile import request_trace, trace
-from loadchaos.profile.pacing import pace, pacing_seed
+from loadchaos.profile.arrivals import pace, pacing_seed
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.traffic import OutputOptions, Traffic

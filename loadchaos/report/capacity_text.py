@@ -130,7 +130,7 @@ def status_text(step: CapacityStep) -> str:
 
 
 STEP_HEADS: Mapping[str, str] = {name: head for name, head in COLUMNS.items() if head}
-"""Heads of the table of steps by the fields that it shows."""
+"""Heads of the table of steps by the fields that it shows: a column is a field of `CapacityStep` with a head."""
 
 
 def step_cells(step: CapacityStep) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
-from loadchaos.core.limits import KILL_GRACE_INTERRUPTED_S, KILL_GRACE_S, LAST_LINES_S, SCRAPE_EVERY_S
+from loadchaos.core.limits import LAST_LINES_S, SCRAPE_EVERY_S, SIGKILL_GRACE_INTERRUPTED_S, SIGKILL_GRACE_S
 
 _POLL_S = 0.1
 _TERMINAL_GONE = signal.SIGHUP
@@ -43,7 +43,7 @@ _NORMAL = ShutdownTimeouts(
     locust_term_s=3.0,
     settle_s=LAST_LINES_S,
     restart_s=_RESTART_S,
-    server_s=KILL_GRACE_S,
+    server_s=SIGKILL_GRACE_S,
     follower_s=10.0,
 )
 _INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report
@@ -52,7 +52,7 @@ _INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report
     locust_term_s=1.0,
     settle_s=1.0,
     restart_s=1.0,
-    server_s=KILL_GRACE_INTERRUPTED_S,
+    server_s=SIGKILL_GRACE_INTERRUPTED_S,
     follower_s=2.0,
 )
 _IMMEDIATE = ShutdownTimeouts(

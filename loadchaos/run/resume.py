@@ -12,7 +12,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
-from loadchaos.profile.pacing import phase_requests
+from loadchaos.profile.arrivals import phase_requests
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.run_plan import ResumePoint, RunPlan
 from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase

@@ -7,7 +7,7 @@ import pytest
 
 from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.behaviours import plain
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import wire_request
@@ -43,7 +43,7 @@ def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[EndRow]:
     def user(_: int) -> list[EndRow]:
         slot = Slot(target)
         sending = wire_request(target, body, stream=stream)
-        replies = [plain.Options().act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
+        replies = [Behaviour().act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
         slot.close()
         return replies
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.answer_labels import BODY_LABELS, MOST_CHARS, labels_of, read_body_labels
+from loadchaos.core.answer_labels import BODY_LABELS, MOST_CHARS, labels_of
 from loadchaos.core.ledger.rows import EndRow
 
 
@@ -34,9 +34,6 @@ def test_no_label_has_the_name_of_another_key_of_the_row() -> None:
     assert not {label.name for label in BODY_LABELS} & EndRow.__annotations__.keys()
 
 
-def test_the_last_label_of_a_stream_counts_and_other_values_are_not_read() -> None:
-    labels: dict[str, str] = {}
-    for tier in ("auto", None, {"a": 1}, "flex", "", None):
-        read_body_labels({"service_tier": tier, "choices": []}, labels)
-    assert labels == {"service_tier": "flex"}
-    assert labels_of({"labels": labels, "finish_reason": "stop"}) == {"service_tier": "flex", "finish_reason": "stop"}
+def test_labels_of_an_end_row_are_those_of_the_answer_and_of_its_choice() -> None:
+    row = {"labels": {"service_tier": "flex"}, "finish_reason": "stop"}
+    assert labels_of(row) == {"service_tier": "flex", "finish_reason": "stop"}

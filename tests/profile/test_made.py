@@ -8,8 +8,8 @@ import pytest
 from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
 from loadchaos.load.registry import full_registry
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.made import LoadOptions, make, parse_buckets, parse_range_ratio
-from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.source import Yaml
 from loadchaos.profile.steps import steps

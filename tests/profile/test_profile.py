@@ -9,8 +9,8 @@ from loadchaos.core import expectation_names, resources, typed_json
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.profile import source
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.explain import explain
-from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Registry, from_mapping, load
 from loadchaos.profile.schema import schema
 from loadchaos.profile.steps import steps

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from loadchaos.core import resources
 from loadchaos.profile import arrivals
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.explain import explain
-from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Registry, load
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps
 from tests.profile.conftest import Write

@@ -11,8 +11,8 @@ from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.request_builder import build
 from loadchaos.profile import trace
+from loadchaos.profile.arrivals import planned_requests
 from loadchaos.profile.explain import explain
-from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.steps import steps
 from tests.profile.conftest import Write
 

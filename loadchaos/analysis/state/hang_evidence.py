@@ -1,7 +1,7 @@
 """Evidence of a hang: work without progress.
 
-Silence alone is a hang only after a limit. Idle processes, /health, and streams that are silent for longer than their
-own gaps explain make it one earlier.
+Silence alone is a hang only after a limit (limits.py). Idle processes, /health, and streams that are silent for longer
+than their own gaps explain make it one earlier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.limits import (
     COUNTERS_FRESH_NS,
     COUNTERS_STUCK_NS,
-    HUNG_WITHOUT_SIGN_NS,
+    HANG_WITHOUT_SIGN_NS,
     IDLE_API_NS,
     IDLE_ENGINE_NS,
     STOPPED_NS,
@@ -51,7 +51,7 @@ class HangEvidence:
         resting = self.processes.all_idle_since(now_ns, _IDLE_FOR_NS)
         if resting is not None and quiet_ns >= IDLE_API_NS:
             return "engine and API server use no CPU"
-        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self.network.says_hung():
+        if quiet_ns >= HANG_WITHOUT_SIGN_NS // 6 and self.network.says_hung():
             return f"/health says: {self.network.unhealthy_body[:120]}"
         if not reachable:
             return None

@@ -1,4 +1,4 @@
-"""Times after which silence or failures change the state of a server."""
+"""Limits of hangs, outages and deaths: times after which silence or failures change the state of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAST_STALL_NS = 5 * NS_PER_S
 STREAMED_S = 5.0
 """Time with tokens after which the gaps of a server are known. Before that a first request may compile."""
 FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
-HUNG_WITHOUT_SIGN_NS = 60 * NS_PER_S
+HANG_WITHOUT_SIGN_NS = 60 * NS_PER_S
 """No progress without any other sign: the engine may be compiling."""
 GAPS = 3
 """Silence, in longest gaps between two signs of progress so far, up to which it may be such a gap again."""

@@ -1,20 +1,20 @@
 """Client behaviours: how a client connects, sends, reads and hangs up.
 
 A behaviour is a module with `Options`, a `Behaviour` (base.py): its fields are its keys in a profile, `act` calls the steps
-of one `Exchange` and returns its end row. To add one, copy `plain.py` and add an entry to BEHAVIOURS below.
+of one `Exchange` and returns its end row. To add one, copy `half_open.py` and add an entry to BEHAVIOURS below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, plain, slow_read
+from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, slow_read
 from loadchaos.load.behaviours.base import Behaviour
 
 __all__ = ["BEHAVIOURS", "Behaviour"]
 
 BEHAVIOURS: Mapping[str, type[Behaviour]] = {
-    "plain": plain.Options,
+    "plain": Behaviour,
     "abort": abort.Options,
     "slow_read": slow_read.Options,
     "drip": drip.Options,

@@ -1,8 +1,7 @@
-"""Base of client behaviours: options in a profile, and the steps of a client."""
+"""A normal client, and the base of the others: options in a profile, and the steps of a client."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar
 
 from loadchaos.core.ledger.rows import EndRow
@@ -12,13 +11,18 @@ from loadchaos.profile.request_options import BehaviourOptions
 
 
 class Behaviour(BehaviourOptions):
-    """A behaviour. With `FRESH` each request has a connection of its own."""
+    """The behaviour `plain`: it has no options, sends the whole request and reads the answer to its end.
+
+    Others override `act`. With `FRESH` each request has a connection of its own.
+    """
 
     FRESH: ClassVar[bool] = False
 
-    @abstractmethod
     def act(self, exchange: Exchange) -> EndRow:
         """Run one exchange from connecting to its reply. Network errors never raise."""
+        if exchange.connect() and exchange.send():
+            exchange.receive_all()
+        return exchange.end_row()
 
     def follower_count(self, seed: int) -> int:  # noqa: ARG002 - for those that pipeline
         """Number of requests that the connection carries after the step's own."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from loadchaos.load.behaviours import plain
+from loadchaos.load.behaviours.base import Behaviour
 
 
-class Options(plain.Options):
+class Options(Behaviour):
     """This behaviour has no options."""
 
     FRESH: ClassVar[bool] = True

@@ -18,7 +18,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.locust_main import LOCUST
-from loadchaos.load.wire.headers import headers_from_plan
+from loadchaos.load.wire.request import headers_from_plan
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.answer_labels import read_body_labels
+from loadchaos.core.answer_labels import BODY_LABELS, label_value
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
@@ -101,7 +101,7 @@ class AnswerReader:
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
         "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
         "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
-        "last_token_ns", "logprob_entries", "names_call", "outcome_events", "rules", "second_done",
+        "last_token_ns", "logprob_entries", "model", "names_call", "outcome_events", "rules", "second_done",
         "unread", "usage",
     )  # fmt: skip
 
@@ -122,6 +122,7 @@ class AnswerReader:
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
         self.labels: dict[str, str] = {}
+        self.model: str | None = None
         self.done_seen = False
         self.fault: str | None = None
         self.is_stream = asked_stream or declared_stream
@@ -430,6 +431,14 @@ class AnswerReader:
         if token:
             self._record_token(at_ns, answer=answer)
 
+    def _read_labels(self, answer: Mapping[str, object]) -> None:
+        """Keep the labels at the top of an answer, or of a chunk of it; the last value counts. Of its model, the first one."""
+        if self.model is None and (model := answer.get("model")):
+            self.model = label_value(model)
+        for label in BODY_LABELS:
+            if (given := answer.get(label.name)) and (value := label_value(given)) is not None:
+                self.labels[label.name] = value
+
     def _after_finish(self, index: int) -> None:  # noqa: ARG002 - a subclass needs it
         """Note that a token follows the finish_reason of its choice."""
         self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
@@ -441,7 +450,7 @@ class AnswerReader:
         usage = usage_of(data)
         if usage is not None:
             self.usage = usage
-        read_body_labels(data, self.labels)
+        self._read_labels(data)
         usual = data.keys() <= ANSWER_KEYS
         if not usual and not KEYS.isdisjoint(data):
             self.drafts = draft_count(data) or self.drafts
@@ -655,7 +664,7 @@ class AnswerReader:
         if not text or not isinstance(text, str) or not isinstance(usage, dict) or not isinstance(known_id, str):
             return False
         self.usage, self.answer_id = usage, known_id
-        read_body_labels(data, self.labels)
+        self._read_labels(data)
         self._text.append(text)
         self.has_text = self.has_answer = True
         self.finish[0] = reason

@@ -1,7 +1,8 @@
 """Decide the outcome of an exchange from its end, head and body; check the content of a complete answer. Sans-I/O.
 
 `wrong_parts` are contradictions that no right answer has. `signs` are properties that a right answer may have, such as
-a text that repeats itself: the analysis compares their share with that of idle answers.
+a text that repeats itself: the analysis compares their share with that of idle answers. Statuses and error texts, such as
+the 429 that is `shed`, are classified by core/outcome_rules.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from loadchaos.core.answer_labels import MODEL, MOST_CHARS
+from loadchaos.core.answer_labels import MOST_CHARS
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
     WORD_OF_ANOTHER,
@@ -103,7 +104,7 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
 
 
 def _other_model(answer: AnswerReader) -> WrongPart | None:
-    asked, named = answer.rules.model, answer.labels.get(MODEL)
+    asked, named = answer.rules.model, answer.model
     if asked is None or named is None or _without_release(named) == _without_release(asked[:MOST_CHARS]):
         return None
     return {"id": "answer_of_another_model", "text": f"the answer is of model {named}; {asked} was asked for"}

@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.answer_labels import MODEL
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED, LOWER_BOUNDS
 from loadchaos.core.ledger.rows import EndRow, WrongPart
@@ -319,8 +318,8 @@ class Exchange:
         self._add_rare_fields(row, first, a)
         if wrong:
             row["wrong"] = wrong
-        if labels := {name: value for name, value in a.labels.items() if name != MODEL}:
-            row["labels"] = labels
+        if a.labels:
+            row["labels"] = a.labels
         if first.outcome == "ok" and self.answer is not None:
             self._add_signs(row, a)
         return row

@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.answer_labels import read_body_labels
 from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, TEXT_AFTER_FINISH, OutcomeEvent
 from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, excerpt
 from loadchaos.load.wire.sse import Event, JsonObject
@@ -106,7 +105,7 @@ class TypedEvents(AnswerReader):
 
     def keep_id(self, holder: Mapping[str, object]) -> None:
         """Keep the id and the labels of the answer, and count changes of its id."""
-        read_body_labels(holder, self.labels)
+        self._read_labels(holder)
         known = holder.get("id")
         if not isinstance(known, str):
             return

@@ -1,4 +1,4 @@
-"""Send one worker's share of the plan: users, phases and rounds.
+"""Send one worker's share of the plan: users, phases and rounds, as the commands of the run allow it.
 
 In an open phase the dispatcher builds each request before it is due and hands it to a free user; it follows due times
 and never waits for the server. In a closed phase users take the next step when they are free. One sweeper enforces
@@ -33,7 +33,6 @@ from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.clock_sync import MasterClock
-from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, Timer, flag, hub, resume, sleep, spawn
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
@@ -44,6 +43,9 @@ from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
 
 CONTROL_POLL_S = 0.05
+"""Period at which commands of the run are read."""
+FEW_NS = 500_000_000
+"""Interval of the requests of one worker after the command `few`."""
 PARENT_POLL_S = 0.5
 """Period at which a load process looks whether its parent still runs."""
 TOKEN_POLL_S = 0.002
@@ -70,6 +72,72 @@ def print_failure(failure: BaseException) -> None:
 def print_error(text: str) -> None:
     with contextlib.suppress(OSError):
         print(f"loadchaos: {text}", file=sys.stderr, flush=True)
+
+
+class Control:
+    """State of the load as the newest commands of the run set it (control.jsonl).
+
+    `stopping` ends the load. `paused`: no request may be sent now. `compact_rows`: disk space is low, so successful requests
+    get no rows of their own. `manual_users`: the users are edited in the web UI, so their number is no longer the plan's.
+    """
+
+    def __init__(self, tail: Tail) -> None:
+        self.stopping = flag()
+        self.end_reason = "done"
+        self.grace_s: float | None = None
+        self.manual_users = self.compact_rows = False
+        self._tail = tail
+        self._running = flag()
+        self._running.set()
+        self.paused = self._few = False
+        self._paused_since_ns = self._paused_ns = self._next_ns = 0
+
+    def read(self) -> None:
+        for row in self._tail.rows():
+            if row["row"] == "control":
+                self.apply(str(row.get("what")), row.get("grace_s"))
+
+    def apply(self, what: str, grace_s: float | None = None) -> None:
+        """Apply one command. An unknown one is ignored, as a newer run may send it."""
+        now = time.monotonic_ns()
+        if what in ("pause", "few"):
+            if not (self.paused or self._few):
+                self._paused_since_ns = now
+            self.paused, self._few, self._next_ns = what == "pause", what == "few", now
+            waking, self._running = self._running, flag()
+            waking.set()  # who waited under the order before waits under this one
+        elif what == "resume" and (self.paused or self._few):
+            self.paused = self._few = False
+            self._paused_ns += now - self._paused_since_ns
+            self._running.set()
+        elif what == "by_hand":
+            self.manual_users = True
+        elif what in ("compact", "full"):
+            self.compact_rows = what == "compact"
+        elif what == "stop" and not self.stopping.is_set():
+            self.end_reason, self.grace_s = "stopped", grace_s
+            self.stopping.set()
+            self._running.set()  # users that wait must see the end
+
+    def paused_ns(self) -> int:
+        held = self.paused or self._few
+        return self._paused_ns + (time.monotonic_ns() - self._paused_since_ns if held else 0)
+
+    def may_send(self) -> bool:
+        """True when a request may be sent now. After `few`, true once in `FEW_NS`."""
+        if not self._few:
+            return not self.paused
+        now_ns = time.monotonic_ns()
+        if now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + FEW_NS
+        return True
+
+    def wait(self) -> bool:
+        """Wait until a request may be sent; returns False when the load is to end."""
+        while not self.stopping.is_set() and not self.may_send():
+            self._running.wait(None if self.paused else max(0.0, (self._next_ns - time.monotonic_ns()) / 1e9))
+        return not self.stopping.is_set()
 
 
 class User:

@@ -35,8 +35,7 @@ from loadchaos.load import registry
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress
-from loadchaos.load.wire.headers import headers_from_plan
-from loadchaos.load.wire.request import Request
+from loadchaos.load.wire.request import Request, headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn

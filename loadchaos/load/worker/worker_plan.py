@@ -25,8 +25,14 @@ from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
 from loadchaos.load.wire.answer_reader import AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
-from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
-from loadchaos.load.wire.request import Request, WireTimeouts
+from loadchaos.load.wire.request import (
+    DEFAULT_HEADERS,
+    Request,
+    WireTimeouts,
+    content_length,
+    headers_from_plan,
+    request_head,
+)
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.worker import bundle
 from loadchaos.profile import request_trace

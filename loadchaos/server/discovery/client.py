@@ -91,7 +91,8 @@ def how_to_reach(error: str) -> str:
 
 @dataclass
 class DiscoveryClient:
-    """Sends single requests; a failed connection is a response with status 0. `admin_url`: root of /health and
+    """Sends single requests, with the headers of `discovery_client` (run/asker.py) and of core/bounded_http.py; a failed
+    connection is a response with status 0. `admin_url`: root of /health and
     /metrics. `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with
     status 0 or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done.
     `incomplete`: answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.

@@ -10,7 +10,6 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import Range
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.behaviours.abort import Options as AbortOptions
-from loadchaos.load.behaviours.plain import Options as PlainOptions
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.sockets import Collect, Connection, Feed, Origin, Slot
 from tests.load.wire.misbehaving import frame
@@ -81,7 +80,7 @@ def _stepped(server: Stepping) -> Collect:
 
 
 def test_plain_reads_to_the_end(server: Stepping) -> None:
-    reply, _ = act(PlainOptions(), server)
+    reply, _ = act(Behaviour(), server)
     assert (reply["outcome"], reply["chunks"]) == ("ok", 10)
 
 

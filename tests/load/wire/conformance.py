@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.load.behaviours import plain
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
@@ -55,7 +55,7 @@ def ask(
     what = wire_request(slot.target, stream=stream, rules=judged_by, limits=limits, reader=reader)
     try:
         with swept(Exchange(what, slot, Progress())) as call:
-            row = plain.Options().act(call)
+            row = Behaviour().act(call)
             return cast("Seen", {**row, "text": "" if call.answer is None else call.answer.text})
     finally:
         if not keep:

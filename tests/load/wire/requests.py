@@ -6,8 +6,7 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Outcome, Output, Step
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.headers import content_length, request_head
-from loadchaos.load.wire.request import Request, WireTimeouts
+from loadchaos.load.wire.request import Request, WireTimeouts, content_length, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 
 PATH = "/v1/chat/completions"

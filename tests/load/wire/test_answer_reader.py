@@ -228,6 +228,13 @@ def test_answer_whose_tokens_have_no_text_says_so() -> None:
     assert answer.anomalies("application/json") == {"no_text": True}
 
 
+def test_the_last_label_of_a_stream_counts_and_other_values_are_not_read() -> None:
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
+    for tier in ("auto", None, {"a": 1}, "flex", "", None):
+        answer.feed(1, b"data: " + orjson.dumps({"service_tier": tier, "choices": []}) + b"\n\n")
+    assert answer.labels == {"service_tier": "flex"}
+
+
 def deltas(*found: dict[str, Any]) -> AnswerReader:
     """A reader after one event a second with each of these deltas; the last one ends the answer."""
     answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)

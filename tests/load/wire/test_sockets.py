@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.behaviours import plain
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire import sockets
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.headers import request_head
-from loadchaos.load.wire.request import WireTimeouts
+from loadchaos.load.wire.request import WireTimeouts, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire import misbehaving
 from tests.load.wire.misbehaving import Misbehaving
@@ -29,7 +28,7 @@ def call(slot: Slot, limits: WireTimeouts | None = None) -> Exchange:
 
 def ask(slot: Slot) -> tuple[EndRow, Exchange]:
     one = call(slot)
-    return plain.Options().act(one), one
+    return Behaviour().act(one), one
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
     slot = Slot(Origin(server.url_of("dropping")))
     limits = WireTimeouts(retry_idle_ns=0)  # any idle time is longer
-    replies = [plain.Options().act(call(slot, limits)) for _ in range(29)]
+    replies = [Behaviour().act(call(slot, limits)) for _ in range(29)]
     assert {r["outcome"] for r in replies} == {"ok"}
     assert [r["detail"].get("resent") for r in replies].count(1) == 2
     assert len(server.requests) == 31
@@ -164,8 +163,8 @@ def test_exchange_is_not_sent_again_after_a_byte_or_a_second_drop(server: Misbeh
         server.requests.clear()
         server.modes["second"] = _good_then(server, broken)
         slot = Slot(Origin(server.url_of("second")))
-        assert plain.Options().act(call(slot, limits))["outcome"] == "ok"
-        assert plain.Options().act(call(slot, limits))["outcome"] == "reset"
+        assert Behaviour().act(call(slot, limits))["outcome"] == "ok"
+        assert Behaviour().act(call(slot, limits))["outcome"] == "reset"
         assert len(server.requests) == (2 if broken is not misbehaving.close else 3)
         slot.close()
 
@@ -189,7 +188,7 @@ def test_exchange_is_not_sent_again_when_the_connection_closes_late(
     server.modes["late"] = _good_then(server, late)
     slot = Slot(Origin(server.url_of("late")))
     limits = WireTimeouts(retry_idle_ns=0)
-    assert [plain.Options().act(call(slot, limits))["outcome"] for _ in range(2)] == ["ok", "reset"]
+    assert [Behaviour().act(call(slot, limits))["outcome"] for _ in range(2)] == ["ok", "reset"]
     assert len(server.requests) == 2
     slot.close()
 
@@ -213,7 +212,7 @@ def test_slot_drops_a_connection_idle_for_too_long(server: Misbehaving, monkeypa
 def test_exchange_end_wakes_a_waiting_reader(server: Misbehaving) -> None:
     one = call(Slot(Origin(server.url_of("never"))))
     replies: list[EndRow] = []
-    waiter = threading.Thread(target=lambda: replies.append(plain.Options().act(one)))
+    waiter = threading.Thread(target=lambda: replies.append(Behaviour().act(one)))
     waiter.start()
     until(lambda: one.sent_ns is not None)
     one.end("hung_up", "stopped")
@@ -260,7 +259,7 @@ def test_exchange_connect_is_bounded_by_the_timeouts(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(sockets.Connection, "open", connect)
     begun = time.monotonic_ns()
-    reply = plain.Options().act(call(Slot(Origin("http://127.0.0.1:1")), WireTimeouts(first_byte_ns=2_000_000_000)))
+    reply = Behaviour().act(call(Slot(Origin("http://127.0.0.1:1")), WireTimeouts(first_byte_ns=2_000_000_000)))
     assert reply["outcome"] == "connect_error"
     assert seen == [2.0]
     assert reply["at_ns"] >= begun

@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.load.behaviours import plain
+from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
@@ -63,7 +63,7 @@ def asking(
         call = Exchange(wire_request(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
         sweeper = _gevent.spawn(_sweep, call)
         try:
-            return plain.Options().act(call)
+            return Behaviour().act(call)
         finally:
             sweeper.kill()
 
@@ -90,9 +90,7 @@ def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Recei
         slot = Slot(Origin(server.url_of("good")), arrivals.collect)
 
         def ask() -> EndRow:
-            return plain.Options().act(
-                Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
-            )
+            return Behaviour().act(Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress()))
 
         assert [r["outcome"] for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
         assert (slot.opened, server.connections) == (1, 1)
@@ -137,9 +135,7 @@ def tls_slot(
         slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
         yield (
             slot,
-            lambda: plain.Options().act(
-                Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress())
-            ),
+            lambda: Behaviour().act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress())),
         )
         thread.join(10)
     slot.close()
@@ -191,7 +187,7 @@ def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -
         slot = Slot(Origin(server.url_of("good")), arrivals.collect)
         call = Mistaken(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
         with pytest.raises(ZeroDivisionError):
-            greenlets([lambda: plain.Options().act(call)])
+            greenlets([lambda: Behaviour().act(call)])
         slot.close()
         call.hang_up()
 

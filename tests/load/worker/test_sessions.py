@@ -23,7 +23,7 @@ from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker.control import Control
+from loadchaos.load.worker.dispatcher import Control
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
