@@ -432,7 +432,7 @@ class AnswerReader:
             self._record_token(at_ns, answer=answer)
 
     def _read_labels(self, answer: Mapping[str, object]) -> None:
-        """Keep the labels at the top of an answer, or of a chunk of it; the last value counts. Of its model, the first one."""
+        """Keep the model and the labels at the top of an answer, or of a chunk of it. The last label counts."""
         if self.model is None and (model := answer.get("model")):
             self.model = label_value(model)
         for label in BODY_LABELS:
