@@ -249,7 +249,7 @@ class LiveFigures(RowFold):
     def on_run(self, row: RunRow) -> None:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
-            self.run, self._duration_s = RunEnvironment.from_json(row), row.get("duration_s")
+            self.run, self._duration_s = from_json(RunEnvironment, row), row.get("duration_s")
             self.terms = from_json(Terms, row.get("terms"))
         elif what == "load_begin":
             self.load_begin_ns = at

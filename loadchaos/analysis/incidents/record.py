@@ -14,7 +14,6 @@ from loadchaos.analysis.verdict.model import (
     VerdictTarget,
     WrongAnswerExample,
 )
-from loadchaos.core import typed_json
 from loadchaos.core.model import Attribution, Facts, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET
 
@@ -110,7 +109,7 @@ class ReadingRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnvironment:
-    """Server, load and loadchaos of a run, as far as its rows tell them."""
+    """Server, load and loadchaos of a run, as far as its rows tell them; read from the rows together, or the first."""
 
     target: VerdictTarget | None = None
     profile: str | None = None
@@ -122,11 +121,6 @@ class RunEnvironment:
     flags: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, data: object) -> RunEnvironment:
-        """Read the rows of a run together, or its first row."""
-        return typed_json.from_json(cls, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +174,3 @@ class IncidentRecord:
     environment: Mapping[str, Any]
 
     before_load: ClassVar[bool] = False
-
-    @classmethod
-    def from_json(cls, data: object) -> IncidentRecord:
-        return typed_json.from_json(cls, data)

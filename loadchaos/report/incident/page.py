@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from loadchaos.analysis.incidents.record import IncidentRecord, NearAttack, ReadingRecord, RunEnvironment
 from loadchaos.analysis.verdict.model import WrongAnswerExample
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 
@@ -50,7 +51,7 @@ class IncidentView:
 def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, object]] = ()) -> str:
     """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
-    environment = RunEnvironment.from_json(incident.environment)
+    environment = from_json(RunEnvironment, incident.environment)
     parts = [
         f"# {_plain(incident.title or name)}",
         _prose(incident, environment),
