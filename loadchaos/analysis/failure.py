@@ -17,7 +17,6 @@ from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import GENERIC_IDS, Attribution, Severity
-from loadchaos.core.typed_json import of_fields
 
 if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
@@ -141,16 +140,26 @@ class Failure:
         by_traffic: dict[str, dict[str, int]] = {}
         for (traffic, outcome), n in sorted(self.requests.items()):
             by_traffic.setdefault(traffic, {})[outcome] = n
-        return of_fields(
-            FailureResult,
-            self,
+        return FailureResult(
+            id=self.id,
+            severity=self.severity,
             title=self.shown_title,
+            count=self.count,
+            evidence=self.evidence,
+            attribution=self.attribution,
             known=with_standing(known, dialect, version),
             remedy=remedy,
             incident=self.incident.folder if self.incident is not None else None,
+            alt=self.alt,
+            frames=self.frames,
+            process=self.process,
+            layer=self.layer,
             frame=self.frame if self.frames else None,
+            images=self.images,
+            before_load=self.before_load,
             wrong_answers=tuple(w.example() for w in self.wrong) if self.is_wrong_answer else None,
             requests=by_traffic,
+            candidates=self.candidates,
             incidents=tuple(d.folder for d in self.deaths) if first else None,
             lost_requests=sum(d.lost.total() for d in self.deaths) if first else None,
             in_flight_at_death=len(first.in_flight) if first else None,

@@ -338,7 +338,10 @@ class Judge(RowFold):
             worth=self._worth(decision, figures, terms),
             generator=self._health.generator(self._stats, terms),
             exposures=dict(self._mechanisms.exposures),
-            incidents=tuple(typed_json.of_fields(IncidentReference, incident) for incident in self.incidents),
+            incidents=tuple(
+                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.kind, replica=i.replica)
+                for i in self.incidents
+            ),
             attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},
             by_hand=tuple(self._health.by_hand),
             notes=tuple(notes),
@@ -437,9 +440,15 @@ class Judge(RowFold):
 
     def _state_changes(self) -> list[StateChange]:
         return [
-            typed_json.from_json(
-                StateChange,
-                {**r, "state": r["to"], "at": self._health.utc(r["at_ns"]), "at_s": self._at_s(r["at_ns"])},
+            StateChange(
+                replica=r.get("replica"),
+                engine=r.get("engine"),
+                state=r["to"],
+                before=r.get("from"),
+                at=self._health.utc(r["at_ns"]),
+                at_s=self._at_s(r["at_ns"]),
+                signs=tuple(r.get("signs") or ()),
+                noticed_after_s=r.get("noticed_after_s"),
             )
             for r in self._states
         ]

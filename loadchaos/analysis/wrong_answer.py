@@ -12,7 +12,6 @@ from typing import Any
 
 from loadchaos.analysis.failure import Failure, evidence, of_signature
 from loadchaos.analysis.verdict.model import TextDifference, WrongAnswerExample
-from loadchaos.core.typed_json import of_fields
 
 OUTCOME = "wrong_output"
 """Outcome of a failure that counts as a wrong answer."""
@@ -68,15 +67,17 @@ class WrongAnswer:
 
     def example(self) -> WrongAnswerExample:
         at = self.first_difference
-        return of_fields(
-            WrongAnswerExample,
-            self,
+        return WrongAnswerExample(
+            subject=self.subject,
+            found_by=self.found_by,
+            traffic=self.traffic,
             summary=self.summary[:EXCERPT_CHARS],
             prompt=excerpt(self.prompt),
             expected=excerpt(self.expected, at),
             got=excerpt(self.got, at),
             first_difference=at,
             difference=self._difference(at),
+            facts=dict(self.facts),
         )
 
 

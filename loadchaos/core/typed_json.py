@@ -46,16 +46,6 @@ def key(name: str) -> Mapping[str, str]:
     return {"key": name}
 
 
-def of_fields(cls: type[T], *sources: object, **own: Any) -> T:
-    """Make a dataclass of `own` and of the attributes of `sources` that have the names of its other fields. The first
-    source that has one counts.
-    """
-    for f in fields(cast("Any", cls)):
-        if f.name not in own and (source := next((s for s in sources if hasattr(s, f.name)), None)) is not None:
-            own[f.name] = getattr(source, f.name)
-    return cls(**own)
-
-
 # -- write ---------------------------------------------------------------------------------------------------------
 
 

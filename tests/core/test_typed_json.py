@@ -10,18 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.core.typed_json import (
-    IF_KNOWN,
-    IF_SET,
-    Keywords,
-    from_json,
-    if_missing,
-    key,
-    of_fields,
-    only_with,
-    schema,
-    to_json,
-)
+from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords, from_json, if_missing, key, only_with, schema, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +128,3 @@ def test_schema_has_descriptions_and_required_keys() -> None:
     assert found["properties"]["share"] == {"type": ["number", "null"]}
     assert found["required"] == ["kind", "code", "share", "parts", "first"]
     assert found["$defs"]["Part"]["required"] == ["n"]
-
-
-def test_fields_are_those_of_the_first_source_that_has_them_but_for_given_ones() -> None:
-    assert of_fields(Part, Named(name="a"), Part(n=1, text="b"), Part(n=2)) == Part(n=1, text="b")
-    assert of_fields(Part, Part(n=1, text="b"), text="c") == Part(n=1, text="c")
-    assert of_fields(Part, Named(name="a"), n=3) == Part(n=3)

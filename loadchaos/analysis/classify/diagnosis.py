@@ -20,7 +20,6 @@ from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.model import Severity, severity_rank
-from loadchaos.core.typed_json import of_fields
 from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.dialects import DIALECTS
 
@@ -107,16 +106,25 @@ class LogFailure:
     def of(cls, failure: Failure, landmarks: Landmarks) -> LogFailure:
         """Make one of a failure, whose known issues are compared with the version in the log."""
         dialect, version, _ = landmarks.version or (None, None, 0)
-        return of_fields(
-            cls,
-            failure,
+        return cls(
+            id=failure.id,
+            severity=failure.severity,
+            title=failure.title,
+            role=failure.role,
             evidence=DiagnosisLine(line=failure.evidence.line or 0, text=failure.evidence.text or ""),
+            process=failure.process,
             at=format_clock(failure.clock_s) if failure.clock_s is not None else None,
+            frames=failure.frames,
             known=with_standing(failure.known, dialect, version),
+            remedy=failure.remedy,
+            alt=failure.alt,
             candidates=tuple(
                 WrittenLine(line=c.line or 0, process=c.process, text=c.text or "") for c in failure.candidates
             ),
             frame=failure.frame or None,
+            repeats=failure.repeats,
+            also=failure.also,
+            why=failure.why,
         )
 
 

@@ -10,7 +10,6 @@ from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
-from loadchaos.core.typed_json import of_fields
 
 _ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
 PASSING_ON = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")
@@ -290,16 +289,21 @@ def _failure(
     exception: Match | None = None,
 ) -> Failure:
     title = f"{match.title}: {exception.title}" if exception is not None else match.title
-    return of_fields(
-        Failure,
-        match,
+    return Failure(
+        id=match.id,
         severity=severity or match.severity,
         title=title,
         role="echo" if match.role == "echo" else "cause",
         evidence=(exception or match).evidence,
+        process=match.process,
         at_ns=match.at_ns or 0,
         frames=match.frames or frames or (exception.frames if exception else ()),
+        known=match.known,
+        remedy=match.remedy,
+        alt=match.alt,
         layer=match.signature.layer,
+        why=match.why,
+        facts=match.facts,
         repeats=match.repeats if repeats is None else repeats,
         also=also,
         clock_s=match.when_s,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from loadchaos.analysis.classify.signature_file import Signature, Signatures
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.typed_json import of_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,9 @@ class SignatureSummary:
 
     @classmethod
     def of(cls, s: Signature, signatures: Signatures) -> SignatureSummary:
-        return of_fields(
-            cls,
-            s,
+        others = ("speaker", "patterns", "variants", "known")
+        return cls(
+            **{f.name: getattr(s, f.name) for f in fields(cls) if f.name not in others},
             speaker=s.file.removesuffix(".toml"),
             patterns=tuple(p.pattern for p in s.patterns),
             variants=tuple(VariantSummary(title=v.title, frames=v.frames) for v in s.variants),

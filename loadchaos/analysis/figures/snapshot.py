@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.verdict.model import Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import Attribution, Severity
-from loadchaos.core.typed_json import of_fields
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,14 @@ class LiveIncident:
     known: tuple[KnownIssue, ...] = ()
 
     def failure(self, severity: Severity) -> FailureResult:
-        return of_fields(
-            FailureResult,
-            self,
+        return FailureResult(
+            id=self.id,
             severity=severity,
+            title=self.title,
             count=1,
             evidence=Evidence(source=None, line=None, text=None),
+            attribution=self.attribution,
+            known=self.known,
             remedy="",
             incident=self.folder,
             first_seen=None,

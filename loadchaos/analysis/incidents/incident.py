@@ -25,7 +25,6 @@ from loadchaos.analysis.verdict.model import CandidateLine, Kind, KnownIssue
 from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
-from loadchaos.core.typed_json import of_fields
 from loadchaos.core.units import NS_PER_S
 
 _WINDOW_NS = 60 * NS_PER_S
@@ -223,21 +222,31 @@ class Incident:
         def at_s(ns: int | None) -> float | None:
             return None if ns is None else round((ns - base) / NS_PER_S, 3)
 
-        return of_fields(
-            IncidentRecord,
-            self,
-            named,
+        return IncidentRecord(
             schema=1,
+            n=self.n,
+            id=named.id,
+            folder=self.folder,
+            kind=self.kind,
+            replica=self.replica,
+            severity=named.severity,
             title=self.title or named.shown_title,
+            attribution=self.attribution,
+            layer=named.layer,
             opened_at_s=at_s(self.opened_ns),
             noticed_at_s=at_s(self.noticed_ns),
             back_at_s=at_s(self.back_ns),
             closed_at_s=at_s(self.closed_ns),
+            opened_ns=self.opened_ns,
+            closed_ns=self.closed_ns,
             recovered_after_s=self.recovered_after_s(),
             state=self.worst,
             signs=tuple(self.signs),
             known=tuple(known),
             remedy=remedy,
+            evidence=named.evidence,
+            frames=named.frames,
+            process=named.process,
             candidates=named.candidates,
             exit=dict(self.exit) if self.exit else None,
             causes=tuple(_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_SHOWN]),
@@ -265,7 +274,14 @@ class Incident:
 
 
 def _shown(failure: Failure, at_s: float | None) -> ShownFailure:
-    return of_fields(ShownFailure, failure, title=failure.shown_title, at_s=at_s)
+    return ShownFailure(
+        id=failure.id,
+        title=failure.shown_title,
+        at_s=at_s,
+        evidence=failure.evidence,
+        process=failure.process,
+        frames=failure.frames,
+    )
 
 
 _KINDS: Mapping[State, Kind] = {

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from loadchaos.campaigns.campaign import Campaign
@@ -28,7 +28,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import ServerName
 from loadchaos.core.stats import upper_bound_at_zero
-from loadchaos.core.typed_json import from_json, of_fields, to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.units import spent_time
 from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
@@ -167,8 +167,16 @@ class HuntSession:
         """Record the result of a workload, keep what is new, remove its run. True if it proved or found something."""
         corpus = self.corpus
         run, known = Path(result.run), set(corpus.findings)
-        at_s = round(self._campaign.at_s, 3)
-        row = of_fields(WorkloadRow, result, choice, n=choice.number, at_s=at_s, run="")
+        told = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "run"}
+        row = WorkloadRow(
+            **told,
+            n=choice.number,
+            workload=choice.workload,
+            seed=choice.seed,
+            change=choice.change,
+            parent=choice.parent,
+            at_s=round(self._campaign.at_s, 3),
+        )
         kept = corpus.fold(row)
         row = replace(row, news=tuple(sorted(corpus.news_of_last)))
         self._journal.append(row)

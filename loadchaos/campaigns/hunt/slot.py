@@ -37,7 +37,7 @@ from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
 from loadchaos.core.model import Facts, Row
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
-from loadchaos.core.typed_json import from_json, of_fields, to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
@@ -227,13 +227,18 @@ def _refusal(row: Row) -> str:
 def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> HuntFailure:
     """`refused`: it is only the refusal of a request, as the client or the log of the server has it."""
     line = failure.evidence.text or ""
-    return of_fields(
-        HuntFailure,
-        failure,
+    return HuntFailure(
+        id=failure.id,
         frame=guilty_frame(failure),
+        title=failure.title,
+        severity=failure.severity,
+        attribution=failure.attribution,
         line=line,
+        count=failure.count,
         after_requests=requests,
+        accepted=failure.accepted,
         before_load=failure.before_load or not requests,
+        incident=failure.incident,
         refused=failure.severity == "request" and any(text in line for text in refusals),
     )
 

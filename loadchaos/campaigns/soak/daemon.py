@@ -19,7 +19,6 @@ from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
 from loadchaos.campaigns.soak.state import Running, SoakRun, What, Why, format_time, iso, load, parse_time, save
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.typed_json import of_fields
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
@@ -218,9 +217,16 @@ class Soak:
         now = self._clock.now()
         # The verdict knows when the run ended, even if no soak was running then.
         ended = min(now, parse_time(found.ended)) if found is not None and found.ended else now
-        verdict, folder = (found.verdict, found.name) if found else (None, None)
-        run = of_fields(
-            SoakRun, running, what=what, ended=iso(ended), exit_code=code, verdict=verdict, folder=folder, text=text
+        run = SoakRun(
+            running.planned,
+            running.why,
+            what,
+            running.started,
+            iso(ended),
+            code,
+            found.verdict if found else None,
+            found.name if found else None,
+            text=text,
         )
         self.state.add(run)
         self.state.running = None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.typed_json import of_fields
 from loadchaos.report.formatting import clean, columns, cut, duration, number, parse_time
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
@@ -40,10 +39,12 @@ def _run(folder: RunFolder) -> RunEntry:
         return RunEntry(str(folder.path))
     started, ended = parse_time(verdict.started), parse_time(verdict.ended)
     target = verdict.target
-    return of_fields(
-        RunEntry,
-        verdict,
+    return RunEntry(
         folder=str(folder.path),
+        profile=verdict.profile,
+        started=verdict.started,
+        verdict=verdict.verdict,
+        exit_code=verdict.exit_code,
         lasted_s=(ended - started).total_seconds() if started and ended else None,
         requests=verdict.sent,
         failures=[f.id for f in verdict.failures],
