@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from loadchaos.chaos.toxics import Toxic
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
-
-class TrafficProxy(Protocol):
-    """A proxy between our clients and the server that carries toxics. Methods raise OSError where they fail."""
-
-    async def add(self, toxic: Toxic) -> tuple[int, int]:
-        """Lay a toxic. Returns how many open connections it hits, of how many."""
-
-    async def remove(self, toxic: Toxic) -> None: ...
+if TYPE_CHECKING:
+    from loadchaos.chaos.network import LocalProxy
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class AttackedReplica:
     name: str
     admin_url: str
     pid: Callable[[], int | None] = lambda: None
-    proxy: TrafficProxy | None = None
+    proxy: LocalProxy | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and 
 
 
 class LocalProxy:
-    """Our own proxy (proxy.py) as a child process, a TrafficProxy. A run opens it before the load and closes it at the
+    """Our own proxy (proxy.py) as a child process. A run opens it before the load and closes it at the
     end. Clients connect to `address` instead of the server's, and still name the server in Host and in TLS.
     """
 
@@ -79,6 +79,7 @@ class LocalProxy:
         return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
+        """Lay a toxic. Returns how many open connections it hits, of how many. Raises OSError, as `remove` does."""
         answer = await self._obey({"what": "add", "toxic": asdict(toxic)})
         return answer.hit, answer.total
 

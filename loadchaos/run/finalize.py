@@ -25,6 +25,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
@@ -151,7 +152,7 @@ def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Se
 
 def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> Verdict:
     begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
-    command = replay_command(RunEnvironment.from_json(next(begins, None)))
+    command = replay_command(from_json(RunEnvironment, next(begins, None)))
     return replace(judge.verdict(bad_rows=bad_rows), replay=command)
 
 

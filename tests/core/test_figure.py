@@ -1,6 +1,7 @@
 import pytest
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import headline, load_text
 
@@ -31,6 +32,6 @@ def test_capacity_texts_have_all_digits() -> None:
         "narrow": True,
     }
     assert load_text("rate", 1e6) == "1,000,000 requests/s"
-    assert headline(CapacityResult.from_json({**data, "answer": found})).startswith(
+    assert headline(from_json(CapacityResult, {**data, "answer": found})).startswith(
         "capacity 12,000 requests/s (11,640 to 1,030,000): "
     )

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.core.typed_json import from_json
 
 BEGAN_S = 1_800_000_000
 STEP_S = 20
@@ -29,7 +30,7 @@ def step(n: int, load: float, status: str, goodput: float, **more: Any) -> dict[
 
 def search_result(**more: Any) -> CapacityResult:
     """That search."""
-    return CapacityResult.from_json(search_data(**more))
+    return from_json(CapacityResult, search_data(**more))
 
 
 def search_data(**more: Any) -> dict[str, Any]:

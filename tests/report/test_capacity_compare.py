@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.capacity_compare import caveats, judgement
 from tests.invoking import output_of
 
@@ -34,7 +35,7 @@ def search(
     ],
 )
 def test_capacities_differ_where_their_intervals_do_not_overlap(a: Any, b: Any, found: str) -> None:
-    assert judgement(CapacityResult.from_json(a), CapacityResult.from_json(b)) == found
+    assert judgement(from_json(CapacityResult, a), from_json(CapacityResult, b)) == found
 
 
 def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
@@ -74,5 +75,5 @@ def test_compare_says_that_the_traffic_differs() -> None:
     a, b = search(10, 11), search(12, 13)
     a["phase"], b["phase"] = ({"number": n, "of": 2, "traffic": [name]} for n, name in ((0, "edges"), (1, "text")))
     b["wanted"] = {"profile": "chat", "overrides": ["traffic.0.weight=2"]}
-    found = caveats(CapacityResult.from_json(a), CapacityResult.from_json(b))
+    found = caveats(from_json(CapacityResult, a), from_json(CapacityResult, b))
     assert found == ["--set differs: nothing and traffic.0.weight=2", "the traffic differs: edges and text"]

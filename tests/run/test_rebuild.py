@@ -10,6 +10,7 @@ from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.typed_json import from_json
 from loadchaos.load import request_builder
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.request import Request
@@ -124,7 +125,7 @@ def test_incident_page_names_the_file_of_each_body_and_how_to_send_it(tmp_path: 
         {"id": "a", "in_flight": True, "path": "/v1/chat/completions", "body": "bodies/ab.json", "why": None},
         {"id": "b", "in_flight": False, "path": None, "body": None, "why": "no room"},
     ]
-    home = write(folder, IncidentRecord.from_json({"n": 1, "id": "x", "severity": "engine_death"}), rows)
+    home = write(folder, from_json(IncidentRecord, {"n": 1, "id": "x", "severity": "engine_death"}), rows)
     page = (home / "incident.md").read_text()
     assert "stored: 1 of 2 requests (1 in flight)" in page
     assert "--data-binary @../bodies/ab.json $SERVER/v1/chat/completions" in page

@@ -261,10 +261,6 @@ class CapacityResult:
     steps: tuple[CapacityStep, ...]
     current: CurrentStep | None = field(default=None, metadata=IF_KNOWN)
 
-    @classmethod
-    def from_json(cls, data: object) -> CapacityResult:
-        return typed_json.from_json(cls, data)
-
     @property
     def by_load(self) -> list[CapacityStep]:
         return sorted(self.steps, key=lambda step: step.load)

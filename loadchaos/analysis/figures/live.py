@@ -26,6 +26,7 @@ from loadchaos.analysis.figures.snapshot import (
     TrafficLine,
 )
 from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
+from loadchaos.analysis.incidents.attribution import result_of
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.verdict.model import FailureResult
@@ -249,7 +250,7 @@ class LiveFigures(RowFold):
     def on_run(self, row: RunRow) -> None:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
-            self.run, self._duration_s = RunEnvironment.from_json(row), row.get("duration_s")
+            self.run, self._duration_s = from_json(RunEnvironment, row), row.get("duration_s")
             self.terms = from_json(Terms, row.get("terms"))
         elif what == "load_begin":
             self.load_begin_ns = at
@@ -271,10 +272,8 @@ class LiveFigures(RowFold):
             self.in_force[key] = AttackInForce(name, str(row.get("replica") or ""), int(row.get("at_ns") or 0))
         elif what in {"end", "undo"}:
             self.in_force.pop(key, None)
-        if what == "end":
-            self.attacks[name, "failed" if row.get("ok") is False else "ok"] += 1
-        elif what == "skipped":
-            self.attacks[name, "skipped"] += 1
+        if (result := result_of(row)) is not None:
+            self.attacks[name, result] += 1
 
     # -- findings ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Points are seconds at first and are merged in pairs as the run grows.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 
 from loadchaos.analysis.figures.answers import AnswerFigures
@@ -70,7 +70,6 @@ class Series(RowFold):
         self._buckets: defaultdict[int, Bucket] = defaultdict(Bucket)  # index from begin_ns, in widths
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
-        self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.configuration: ConfigurationRow | None = None
 
     def fold(self, row: Row) -> None:
@@ -128,10 +127,6 @@ class Series(RowFold):
         at = row["at_ns"]
         lane, key = "attack:" + str(row.get("attack")), f"{row.get('n')}/{row.get('replica')}"
         what = row.get("what")
-        if what == "skipped":
-            self.attacks[str(row.get("attack")), "skipped"] += 1
-        elif what == "end":
-            self.attacks[str(row.get("attack")), "failed" if row.get("ok") is False else "ok"] += 1
         if what == "begin":
             self._open[lane, key] = (at, str(row.get("attack")), str(row.get("text") or ""))
         elif what in {"end", "undo"}:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
@@ -103,6 +104,13 @@ class ProcessEnds:
         return not self.pids or pid in self.pids or pid == self.exit_pid
 
 
+def result_of(row: AttackRow) -> Literal["ok", "failed", "skipped"] | None:
+    """Result that an `attack` row tells. None for other events, and for an act that ended without an answer."""
+    if row.get("what") == "end" and row.get("ok") is not None:
+        return "ok" if row["ok"] else "failed"
+    return "skipped" if row.get("what") == "skipped" else None
+
+
 class AttackLog(RowFold):
     """Attacks of the run: the newest with their effects, and counts of all."""
 
@@ -115,6 +123,8 @@ class AttackLog(RowFold):
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))
         counts = self.counts.setdefault(name, dict(_NO_ATTACK))
+        if (result := result_of(row)) is not None:
+            counts[result] += 1
         effects = frozenset(str(e) for e in row.get("effects") or ())
         if what == "begin":
             counts["begun"] += 1
@@ -122,16 +132,12 @@ class AttackLog(RowFold):
                 self._lasting.setdefault(effect, row["at_ns"])
             kind, target = str(row.get("kind", "admin")), (row.get("pid"), row.get("signal"))
             self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], None, effects, *target))
-        elif what == "skipped":
-            counts["skipped"] += 1
         elif what == "undo":
             for attack in reversed(self._recent):
                 if (attack.name, attack.n, attack.replica) == (name, n, replica):
                     attack.undone = bool(row.get("ok"))
                     break
         elif what == "end":  # after the undo, if any: its effects are ours from begin to end
-            if row.get("ok") is not None:
-                counts["ok" if row["ok"] else "failed"] += 1
             for attack in reversed(self._recent):
                 if (attack.name, attack.n, attack.replica) == (name, n, replica):
                     attack.end_ns = row["at_ns"]

@@ -14,8 +14,7 @@ from loadchaos.analysis.verdict.model import (
     VerdictTarget,
     WrongAnswerExample,
 )
-from loadchaos.core import typed_json
-from loadchaos.core.model import Attribution, Severity, State
+from loadchaos.core.model import Attribution, Facts, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET
 
 
@@ -109,28 +108,8 @@ class ReadingRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerFacts:
-    """Facts of the server that reports show; None: unknown."""
-
-    dialect: str | None = None
-    version: str | None = None
-    model: str | None = None
-    max_model_len: int | None = None
-    input_limit: int | None = None
-    capacity_tokens: int | None = None
-    kv_blocks: int | None = None
-    kv_block_size: int | None = None
-    images: bool | None = None
-    image_tokens: Mapping[str, int] = field(default_factory=dict)
-    videos: bool | None = None
-    speculative_decoding: bool | None = None
-    development_endpoints: bool | None = None
-    metrics: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunEnvironment:
-    """Server, load and loadchaos of a run, as far as its rows tell them."""
+    """Server, load and loadchaos of a run, as far as its rows tell them; read from the rows together, or the first."""
 
     target: VerdictTarget | None = None
     profile: str | None = None
@@ -138,15 +117,10 @@ class RunEnvironment:
     version: str | None = None
     seed: int | None = None
     command: tuple[str, ...] = ()
-    facts: ServerFacts | None = None
+    facts: Facts | None = None
     flags: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, data: object) -> RunEnvironment:
-        """Read the rows of a run together, or its first row."""
-        return typed_json.from_json(cls, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +174,3 @@ class IncidentRecord:
     environment: Mapping[str, Any]
 
     before_load: ClassVar[bool] = False
-
-    @classmethod
-    def from_json(cls, data: object) -> IncidentRecord:
-        return typed_json.from_json(cls, data)

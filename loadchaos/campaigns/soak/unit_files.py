@@ -15,6 +15,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
+from cronsim.cronsim import Field
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
@@ -22,7 +23,6 @@ from loadchaos.core.errors import OptionError
 from loadchaos.profile.cron import Schedule
 
 _DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _YEARS = 5
 _SECRET = "loadchaos-keys"  # noqa: S105 - a name
 _USER = 10001
@@ -146,12 +146,12 @@ def on_calendar(schedule: Schedule) -> list[str]:
     """OnCalendar lines: two where cron means "this day of the month or that weekday"."""
     _plain(schedule, "systemd", "run `loadchaos soak` without --emit")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
-    clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
+    clock = f"{_numbers(Field.HOUR, hour)}:{_numbers(Field.MINUTE, minute)}:00"
     zone = schedule.timezone
-    names = {n: str(i + 1) for i, n in enumerate(_MONTHS)}
-    months = _field(_numbers(month, names), 1, 12)
-    days = _weekdays(weekday)
-    by_day = f"*-{months}-{_field(day, 1, 31)} {clock} {zone}"
+    months = _numbers(Field.MONTH, month)
+    weekdays = _weekdays(weekday)
+    days = "" if len(weekdays) == 7 else ",".join(_DAYS[d] for d in weekdays)
+    by_day = f"*-{months}-{_numbers(Field.DAY, day)} {clock} {zone}"
     by_weekday = f"{days} *-{months}-* {clock} {zone}"
     if weekday.startswith("*") and days == "":
         return [by_day]
@@ -163,28 +163,17 @@ def on_calendar(schedule: Schedule) -> list[str]:
     return [by_day, by_weekday]
 
 
-def _numbers(field: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"[A-Z]{3}", lambda m: names.get(m[0], m[0]), field)
+def _values(kind: Field, field: str) -> set[int]:
+    return {value for value in kind.parse(field.upper()) if isinstance(value, int)}  # `_plain` refuses the others
 
 
-def _values(field: str, low: int, high: int) -> list[int]:
-    found: set[int] = set()
-    for term in field.split(","):
-        span, _, step = term.partition("/")
-        first, _, last = span.partition("-")
-        begin, end = (low, high) if span == "*" else (int(first), int(last or first))
-        found.update(range(begin, (high if step and not last and span != "*" else end) + 1, int(step or 1)))
-    return sorted(found)
+def _numbers(kind: Field, field: str) -> str:
+    return "*" if field == "*" else ",".join(f"{value:02}" for value in sorted(_values(kind, field)))
 
 
-def _field(field: str, low: int, high: int) -> str:
-    return "*" if field == "*" else ",".join(f"{v:02}" for v in _values(field, low, high))
-
-
-def _weekdays(field: str) -> str:
-    names = {d.upper(): str(i) for i, d in enumerate(_DAYS)}
-    days = sorted({v % 7 for v in _values(_numbers(field, names), 0, 7)})
-    return "" if len(days) == 7 else ",".join(_DAYS[d] for d in days)
+def _weekdays(field: str) -> list[int]:
+    """Days of the week, 0 for Sunday."""
+    return sorted({day % 7 for day in _values(Field.DOW, field)})
 
 
 def _cron(job: Job) -> str:
@@ -213,9 +202,7 @@ def _k8s(job: Job) -> str:
     minute, hour, day, month, weekday = s.cron.split()
     # A CronJob has Sunday as 0 only; it repeats missed and skipped starts until their deadline.
     weekday = (
-        re.sub(r"\b7\b", "0", weekday)
-        if not re.search(r"-7\b", weekday)
-        else ",".join(str(v) for v in sorted({v % 7 for v in _values(weekday, 0, 7)}))
+        re.sub(r"\b7\b", "0", weekday) if not re.search(r"-7\b", weekday) else ",".join(map(str, _weekdays(weekday)))
     )
     wait_s = 86_400 if s.overlap == "queue" or s.catch_up == "once" else 120
     labels = {"app.kubernetes.io/name": "loadchaos", "app.kubernetes.io/instance": job.unit}

@@ -352,7 +352,7 @@ def _run_and_facts(folder: RunFolder) -> tuple[RunEnvironment, Facts]:
     run = RunEnvironment()
     for row in Tail(folder.events).rows():
         if row["row"] == "run" and row.get("what") == "begin":
-            run = RunEnvironment.from_json(row)
+            run = from_json(RunEnvironment, row)
         elif row["row"] == "facts" and row.get("facts"):
             return run, from_json(Facts, row["facts"])
     return run, from_json(Facts, {})

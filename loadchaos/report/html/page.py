@@ -58,7 +58,6 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         distributions=distributions(series.answers),
         lengths=[(t, n) for t, n in series.answers.lengths.items() if n.counted or n.images][:MOST],
         facts=[*server_facts(folder), *_configuration(series.configuration)],
-        attacks=series.attacks,
         ending=_ending(verdict),
         script=script,
         script_hash=script_hash,

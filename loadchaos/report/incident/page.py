@@ -10,14 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadchaos.analysis.incidents.record import (
-    IncidentRecord,
-    NearAttack,
-    ReadingRecord,
-    RunEnvironment,
-    ServerFacts,
-)
+from loadchaos.analysis.incidents.record import IncidentRecord, NearAttack, ReadingRecord, RunEnvironment
 from loadchaos.analysis.verdict.model import WrongAnswerExample
+from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 
@@ -55,7 +51,7 @@ class IncidentView:
 def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, object]] = ()) -> str:
     """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
-    environment = RunEnvironment.from_json(incident.environment)
+    environment = from_json(RunEnvironment, incident.environment)
     parts = [
         f"# {_plain(incident.title or name)}",
         _prose(incident, environment),
@@ -106,7 +102,7 @@ def _fence(lines: Sequence[str]) -> list[str]:
 
 
 def _server(environment: RunEnvironment) -> str:
-    facts = environment.facts or ServerFacts()
+    facts = environment.facts or Facts("", "", "")
     return " ".join(clean(part, 60) for part in (facts.dialect, facts.version) if part)
 
 
@@ -177,7 +173,7 @@ def _differing(wrong: WrongAnswerExample) -> str:
 
 
 def _environment(environment: RunEnvironment) -> list[str]:
-    facts, kind = environment.facts or ServerFacts(), environment.target.kind if environment.target else None
+    facts, kind = environment.facts or Facts("", "", ""), environment.target.kind if environment.target else None
     server = _server(environment) or "unknown server"
     blocks, size, tokens = facts.kv_blocks, facts.kv_block_size, facts.capacity_tokens
     cache = f"{number(blocks)} blocks of {number(size)} tokens" if blocks and size else ""

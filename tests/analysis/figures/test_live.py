@@ -77,7 +77,8 @@ def test_fold_attack_is_active_between_begin_and_end() -> None:
     assert [a.name for a in fold.snapshot().attacks_in_force] == ["pause"]
     fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "end", "ok": False, "at_ns": 2})
     assert fold.snapshot().attacks_in_force == ()
-    assert fold.snapshot().attacks == {("pause", "failed"): 1}
+    fold.fold({"row": "attack", "attack": "pause", "n": 2, "replica": "a", "what": "end", "ok": None, "at_ns": 3})
+    assert fold.snapshot().attacks == {("pause", "failed"): 1}, "an act without an answer did not work"
 
 
 def test_fold_rates_cover_the_last_ten_seconds(run_folder: RunFolder) -> None:

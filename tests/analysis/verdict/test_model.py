@@ -10,6 +10,7 @@ from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict import model
 from loadchaos.analysis.verdict.model import KnownIssue, Verdict
 from loadchaos.core import resources
+from loadchaos.core.typed_json import from_json
 from tests.analysis.conftest import SCHEMA, History
 
 NOTHING = Verdict.from_json(None)
@@ -61,4 +62,4 @@ NONSENSE = st.recursive(
 @given(st.dictionaries(KEYS, NONSENSE, max_size=12))
 def test_no_verdict_and_no_incident_is_refused(data: dict[str, Any]) -> None:
     assert Verdict.from_json(Verdict.from_json(data).to_json()) == Verdict.from_json(data)
-    assert isinstance(IncidentRecord.from_json(data), IncidentRecord)
+    assert isinstance(from_json(IncidentRecord, data), IncidentRecord)

@@ -22,7 +22,7 @@ from loadchaos.campaigns.capacity.search import SearchSettings
 from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.profile.profile import Profile
 from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal.capacity import render
@@ -148,7 +148,7 @@ def test_session_finds_the_capacity_and_writes_its_files(whole: tuple[Path, dict
     page = (folder / "report.html").read_text()
     assert f'<a href="{data["steps"][0]["run"]}/report.html">' in page
     assert not re.search(r"<script|src=|http-equiv=.refresh|url\(", page)
-    text = render(CapacityResult.from_json(data), folder)
+    text = render(from_json(CapacityResult, data), folder)
     low, high = data["answer"]["interval"]
     assert low < CAPACITY < high
     shown = f"PASS  capacity {data['answer']['low']:.4g} requests/s ({low:.3g} to {high:.3g}): this load meets the goal"
@@ -189,10 +189,10 @@ def test_session_goes_on_after_its_last_finished_step(
         asyncio.run(session(tmp_path, []).run())
     stored = json.loads((tmp_path / "capacity.json").read_text())
     assert (len(stored["steps"]), stored["ended"], stored["verdict"]) == (2, False, None)
-    assert "not finished" in capacity_page.render(CapacityResult.from_json(stored))
+    assert "not finished" in capacity_page.render(from_json(CapacityResult, stored))
     virtual_runs.clear()
     again = session(tmp_path, [])
-    again.restore(CapacityResult.from_json(stored))
+    again.restore(from_json(CapacityResult, stored))
     data = ran(again)
     same = ("load", "status", "goodput", "requests")
     assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in whole[1]["steps"]]
@@ -206,7 +206,7 @@ def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual
     assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
     assert data["failures"][0]["id"] == "engine_dead"
     assert data["answer"]["known"] is False
-    assert "the search ended early: engine_dead" in render(CapacityResult.from_json(data), tmp_path)
+    assert "the search ended early: engine_dead" in render(from_json(CapacityResult, data), tmp_path)
 
 
 def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
@@ -226,7 +226,7 @@ def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[
     virtual_runs[2] = interrupted
     data = ran(found)
     assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
-    assert "loadchaos capacity --resume" in render(CapacityResult.from_json(data), tmp_path)
+    assert "loadchaos capacity --resume" in render(from_json(CapacityResult, data), tmp_path)
 
 
 def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
@@ -234,7 +234,7 @@ def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int,
     lines: list[str] = []
     data = ran(session(tmp_path, lines, budget_s=30.0))
     assert (data["verdict"], data["exit_code"], data["steps"]) == ("unknown", 3, [])
-    assert "capacity unknown: no step ended" in render(CapacityResult.from_json(data), tmp_path)
+    assert "capacity unknown: no step ended" in render(from_json(CapacityResult, data), tmp_path)
     assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
 
 
@@ -265,12 +265,13 @@ def test_session_judges_the_capacity_that_is_asked_for(
     found = session(tmp_path, [], at_least=at_least)
     steps = [(20.4, "met"), (20.6, "not_met")]
     found.restore(
-        CapacityResult.from_json(
+        from_json(
+            CapacityResult,
             {
                 "seconds": 100.0,
                 "started": "2026-01-01T00:00:00+00:00",
                 "steps": [{"load": load, "status": status, "leans": status == "met"} for load, status in steps],
-            }
+            },
         )
     )
     assert ran(found)["exit_code"] == code

@@ -14,6 +14,7 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.run import _redacted_argv
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.export import notify
 from tests.http_server import Asked, answering
 
@@ -85,7 +86,7 @@ def test_notifier_sends_an_incident_again_under_a_new_id(hook: Hook, tmp_path: P
         messenger.feed(
             1,
             name,
-            partial(IncidentRecord.from_json, {"n": 1, "id": name, "folder": f"001-{name}", "title": "It died"}),
+            partial(from_json, IncidentRecord, {"n": 1, "id": name, "folder": f"001-{name}", "title": "It died"}),
         )
     messenger.close()
     assert [got["incident"]["id"] for got in hook.got] == ["engine_death_unexplained", "encoder_cache_miss"]
@@ -102,7 +103,7 @@ def test_notifier_limits_incidents_and_repeated_errors(
     hook.status, troubles = 500, list[str]()
     messenger = notify.IncidentNotifier([f"{hook.url}/x"], tmp_path, troubles.append)
     for n in range(100):
-        messenger.feed(n, "engine_death", partial(IncidentRecord.from_json, {"n": n, "id": "engine_death"}))
+        messenger.feed(n, "engine_death", partial(from_json, IncidentRecord, {"n": n, "id": "engine_death"}))
     messenger.close()
     assert len(hook.got) == notify.MOST_INCIDENTS
     assert len(troubles) == 1

@@ -6,13 +6,14 @@ import pytest
 
 from loadchaos.analysis.incidents.record import IncidentRecord, RunEnvironment
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.incident import folder
 from loadchaos.report.incident.log_excerpt import batch, decisive
 from loadchaos.report.incident.page import replay_command
 
 
 def write(run_folder: RunFolder, incident: dict[str, Any]) -> Path:
-    return folder.write(run_folder, IncidentRecord.from_json(incident))
+    return folder.write(run_folder, from_json(IncidentRecord, incident))
 
 
 @pytest.fixture
@@ -62,7 +63,9 @@ def death(hostile: str) -> dict[str, Any]:
 def test_folder_has_facts_page_and_log_excerpt(run_folder: RunFolder, death: dict[str, Any]) -> None:
     home = write(run_folder, death)
     assert home.name == "001-encoder_cache_miss"
-    assert IncidentRecord.from_json(json.loads((home / "incident.json").read_text())) == IncidentRecord.from_json(death)
+    assert from_json(IncidentRecord, json.loads((home / "incident.json").read_text())) == from_json(
+        IncidentRecord, death
+    )
     excerpt = (home / "server.log.excerpt").read_text()
     assert excerpt.startswith("# server.log, lines 1 to 120\n")
     assert "AssertionError: Encoder cache miss for 9f86d081884c7d65." in excerpt

@@ -2,7 +2,7 @@ from typing import Any
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.wrong_answer import WrongAnswer
-from loadchaos.core.typed_json import to_json
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.report.incident.page import IncidentView, page
 
 WRONG = WrongAnswer(
@@ -15,7 +15,7 @@ WRONG = WrongAnswer(
 def incident(**more: Any) -> IncidentRecord:
     evidence = {"source": "keyed", "line": None, "text": "question 7: right when asked again"}
     found = {"id": "wrong_answer", "kind": "failure", "opened_at_s": 1.0, "evidence": evidence, **more}
-    return IncidentRecord.from_json(found)
+    return from_json(IncidentRecord, found)
 
 
 def test_page_of_a_wrong_answer_marks_the_first_difference() -> None:

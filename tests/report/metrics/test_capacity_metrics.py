@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.export.export import search_openmetrics
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.metric_table import CAPACITY, CAPACITY_LOADS, SERIES_A_LOAD
@@ -20,7 +21,7 @@ Samples = dict[tuple[str, ...], float]
 def page(data: dict[str, Any]) -> Samples:
     """Samples by name and labels, without `run`."""
     found = {}
-    for family in capacity_families(CapacityResult.from_json(data), "capacity-1"):
+    for family in capacity_families(from_json(CapacityResult, data), "capacity-1"):
         for sample in family.samples:
             assert sample.labels["run"] == "capacity-1"
             name = sample.name.removeprefix("loadchaos_capacity_")
