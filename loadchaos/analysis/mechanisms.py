@@ -17,6 +17,8 @@ _LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2
 """A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
+NOT_JUDGED = "answers_not_judged"
+"""Id in `accept` that excuses every `NotJudged`."""
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
@@ -28,6 +30,16 @@ _COUNTERS = {
 
 class Check(CheckResult):
     """A check of the run itself, as in verdict.json."""
+
+
+class NotJudged(Check):
+    """The unknown check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved. An entry of
+    `accept` with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing
+    right.
+    """
+
+    def __init__(self, name: str, expected: str, why: str) -> None:
+        super().__init__(name, expected, why, "unknown")
 
 
 class Mechanisms(RowFold):

@@ -39,6 +39,7 @@ class RerankAnswer(Results):
         scores: list[Any] = [result.get("relevance_score") for result in results]
         for score in scores:
             self.check_number(score, "a score")
+        self.keep_values(sorted(set(scores)) if not self.contradictions else ())
         if not self.contradictions and any(after > before for before, after in itertools.pairwise(scores)):
             self.add_wrong("the results are not in the order of their scores", scores)
         return results
@@ -51,8 +52,10 @@ class ScoreAnswer(Results):
 
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         results = list_of(data, "data")
-        for result in results:
-            self.check_number(result.get("score"), "a score")
+        scores: list[Any] = [result.get("score") for result in results]
+        for score in scores:
+            self.check_number(score, "a score")
+        self.keep_values(sorted(set(scores)) if not self.contradictions else ())
         return results
 
 

@@ -68,7 +68,7 @@ class WrongShapeError(Exception):
 class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
-    have (None: unknown).
+    have (None: unknown). `texts_differ`: the request has several texts, and all of them differ.
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)
@@ -76,6 +76,7 @@ class AnswerRules:
     contract: AnswerContract | None = None
     answers: int | None = None
     most_tokens: int | None = None
+    texts_differ: bool = False
 
 
 class AnswerReader:
@@ -257,6 +258,10 @@ class AnswerReader:
         if not content_type.startswith("text/event-stream" if self.is_stream else "application/json"):
             found["content_type"] = content_type[:80]
         return found
+
+    def digest(self) -> str:
+        """Hash of an answer without text; empty: it has none."""
+        return ""
 
     def _add_count_anomalies(self, found: JsonObject) -> None:
         tokens = self.completion_tokens

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, usage_of, whole_object
 
 _EXCERPT = 200
+_DIGITS = 6
 
 
 class Results(AnswerReader):
@@ -19,10 +21,18 @@ class Results(AnswerReader):
     `rules.answers` is the number of results that were asked for.
     """
 
-    __slots__ = ()
+    __slots__ = ("_values",)
     HAS_CHOICES = False
 
     FINISH = "a result"
+
+    def digest(self) -> str:
+        values = getattr(self, "_values", ())  # none were kept of an answer that was not read
+        return body_hash(repr(values).encode()) if values else ""
+
+    def keep_values(self, values: Iterable[object]) -> None:
+        """Keep numbers that differ from those of other texts: equal ones have an equal `digest`."""
+        self._values = tuple(round(v, _DIGITS) for v in values if isinstance(v, int | float) and math.isfinite(v))
 
     @abstractmethod
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:

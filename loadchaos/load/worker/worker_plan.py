@@ -150,7 +150,9 @@ class WorkerPlan:
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
         if request.exact is not None or request.most is not None:
             most_tokens = None  # their lengths are judged over all answers
-        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens)
+        request.rules = AnswerRules(
+            self._rules, check, request.contract, request.answers, most_tokens, request.texts_differ
+        )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request
@@ -196,9 +198,11 @@ class WorkerPlan:
         return live.SentBack(self._redactor.text(answer.text), calls)
 
     def redact(self, row: EndRow) -> None:
-        """Remove our keys from a row; a server's error may repeat them."""
+        """Remove our keys from a row; a server's error or answer may repeat them."""
         if row["error"] is not None:
             row["error"] = self._redactor.text(row["error"])
+        if (content := row.get("content")) is not None and "begin" in content:
+            content["begin"] = self._redactor.text(content["begin"])
         if row["evidence"]:
             row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
 

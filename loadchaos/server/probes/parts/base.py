@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 
-from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
@@ -31,6 +32,11 @@ class ProbePart:
         """Ask nothing more: the note says why."""
         self.off = True
         self.notes.append(note)
+        learned: LearnedRow = {
+            "row": "learned", "at_ns": time.monotonic_ns(), "kind": self.part, "used": False, "exact": False, "asked": 0,
+            "right": 0, "why": note,
+        }  # fmt: skip
+        self._asker.emit(learned)
 
     async def learn(self) -> None:
         """Ask the idle server."""
