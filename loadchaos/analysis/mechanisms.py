@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.model import EXPOSURES, ExposureGoal, Facts
+from loadchaos.core.model import EXPOSURES, Decision, ExposureGoal, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
 _STILL_DRAFTING_NS = int(5 * SCRAPE_EVERY_S * NS_PER_S)
@@ -32,14 +33,13 @@ class Check(CheckResult):
     """A check of the run itself, as in verdict.json."""
 
 
+@dataclass(frozen=True)
 class NotJudged(Check):
-    """The unknown check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved. An entry of
-    `accept` with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing
-    right.
+    """Check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved, unless an entry of `accept`
+    with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing right.
     """
 
-    def __init__(self, name: str, expected: str, why: str) -> None:
-        super().__init__(name, expected, why, "unknown")
+    verdict: Decision = "unknown"
 
 
 class Mechanisms(RowFold):

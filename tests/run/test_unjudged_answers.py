@@ -69,7 +69,7 @@ def test_questions_that_nothing_answers_right_are_unknown_unless_accepted(start:
 
 
 def test_schema_that_every_answer_leaves_by_its_length_is_unknown(start: Start) -> None:
-    traffic = [{**TEXT[0], "payload": {"structured": {"json_schema": "small"}}}]
+    traffic = [{**TEXT[0], "payload": {"structured": {"json_schema": "small"}}, "output": {"max": 64}}]
     verdict = ended(start, lambda _: ('{"name_0": "x', "length"), traffic=traffic).verdict()
     assert (verdict["exit_code"], verdict["failures"]) == (3, [])
     (wrong,) = [e for e in verdict["expectations"] if e["name"] == "wrong_answers"]

@@ -58,10 +58,11 @@ class Oracle(Detector):
 
     def on_question(self, row: QuestionRow) -> None:
         self.margin.on_question(row)
-        if row["part"] == self._part and row["when"] == "load" and not answered(row):
+        under_load = row.get("part") == self._part and row.get("when") == "load"
+        if under_load and not answered(row):
             self._unanswered, self._error = self._unanswered + 1, row["error"]
         if self._not_compared:
-            self._skipped += row["when"] == "load" and row["part"] == self._part
+            self._skipped += under_load
         elif self.takes(row):
             self.judge(row)
 

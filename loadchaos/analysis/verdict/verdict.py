@@ -62,10 +62,9 @@ def accepted_checks(checks: Sequence[Check], terms: Terms, today: date | None) -
         if isinstance(check, NotJudged):
             for entry in [e for e in terms.accept if e.id in (NOT_JUDGED, check.name)]:
                 why_not = _refusal(entry, 1, today)
-                told = why_not or f"accepted: {entry.because}"
-                check = type(check)(check.name, check.expected, f"{check.actual}; {told}")
+                actual = f"{check.actual}; {why_not or f'accepted: {entry.because}'}"
+                check = replace(check, actual=actual, verdict="unknown" if why_not else "pass")
                 if why_not is None:
-                    check = Check(check.name, check.expected, check.actual, "pass")
                     break
         found.append(check)
     return found
@@ -112,7 +111,7 @@ def figures_of(
     }
     lost = ("engine_deaths", "restarts", "replicas_lost") if found["outages"] else ()
     unproved = {**base.unproved, **dict.fromkeys(lost, "what happened in the outage is not known")}
-    if blind := [check for check in checks if isinstance(check, NotJudged)]:
+    if blind := [check for check in checks if isinstance(check, NotJudged) and check.verdict == "unknown"]:
         more = f"; and {len(blind) - 1} more checks" if len(blind) > 1 else ""
         unproved["wrong_answers"] = f"{blind[0].name}: {blind[0].actual}{more}"
     return replace(base, counts=found, unproved=unproved)

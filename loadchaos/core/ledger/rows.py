@@ -173,7 +173,10 @@ class AnswerContent(TypedDict, total=False):
     ]
     hash: Annotated[str, "hash of its words, or vectors, that no other prompt should get"]
     begin: Annotated[str, "begin of an odd text, or of one that came before"]
-    rule: Annotated[Literal["checked", "cut"], "whether it was held to the schema of its request"]
+    rule: Annotated[
+        Literal["checked", "cut", "no_room"],
+        "whether it was held to the schema of its request, or `no_room`: the profile gives too few tokens for one",
+    ]
     quoted: Annotated[bool, "whether it has the secret word that it was ordered to repeat"]
 
 
@@ -708,7 +711,7 @@ class QuestionRow(_Row):
 
 class LearnedRow(_Row):
     """Kind of question after it was asked on the idle server, or part that is not asked. Written by
-    server/probes/parts/.
+    server/probes/parts/base.py.
     """
 
     row: Literal["learned"]

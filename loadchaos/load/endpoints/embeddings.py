@@ -34,8 +34,7 @@ class EmbeddingsAnswer(Results):
             self.add_wrong("the vectors of one answer differ in length", sorted(lengths))
         elif len(vectors) > 1 and self.rules.texts_differ and all(vector == vectors[0] for vector in vectors):
             self.add_wrong(f"all {len(vectors)} vectors of one answer are equal, and its texts differ", vectors[0][:8])
-        if vectors:
-            self.keep_values(vectors[0][:_COMPARED])
+        self.set_digest(vectors[0][:_COMPARED] if vectors else ())
         return results
 
     def _vector(self, result: Mapping[str, object]) -> list[object]:

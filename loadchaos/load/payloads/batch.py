@@ -46,4 +46,3 @@ class Options(Payload):
         request.text_tokens = None if counted is None else counted * count
         request.fixed_length = True
         request.answers = count
-        request.texts_differ = len({first, *request.more_texts}) == count

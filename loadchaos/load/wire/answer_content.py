@@ -12,7 +12,7 @@ import orjson
 
 from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.rows import AnswerContent
-from loadchaos.load.wire.decision import FEWEST_WORDS, one_word, rule_is_cut
+from loadchaos.load.wire.decision import FEWEST_WORDS, is_cut, one_word
 
 if TYPE_CHECKING:
     from loadchaos.load.wire.answer_reader import AnswerReader
@@ -34,7 +34,11 @@ _SPECIAL = re.compile(
 )
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
 _VARIES = re.compile(r"[\W\d_]+")
+_RULE_BYTES_PER_TOKEN = 4
+"""A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
 _MOST_SEEN = 4_096
+_seen = set[str]()
+"""Hashes of answers; the text of one that comes again is shown."""
 
 
 def blank_kind(text: str) -> Literal["control_characters", "special_tokens"] | None:
@@ -59,36 +63,18 @@ def copies(text: str, body: bytes, *, written: bool) -> bool:
     return needle in body
 
 
-class EqualTexts:
-    """Tells whether a text was seen before, for the newest texts."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, None] = {}
-
-    def seen(self, name: str) -> bool:
-        if name in self._seen:
-            return True
-        if len(self._seen) >= _MOST_SEEN:
-            self._seen.clear()
-        self._seen[name] = None
-        return False
-
-
-_texts = EqualTexts()
-
-
 def content_of(request: Request, answer: AnswerReader, text: str) -> AnswerContent:
     """Facts of an ok answer for its row. Only a text that other prompts should not get has a hash."""
     found: AnswerContent = {}
     payloads = request.step.payload.keys()
-    contract = answer.rules.contract
-    if contract is not None:
-        found["rule"] = "cut" if rule_is_cut(answer) else "checked"
+    ruled = answer.rules.contract is not None and answer.rules.contract.size > 0
+    if ruled:
+        found["rule"] = _rule_state(request, answer)
     if request.quotes and request.secret_sent and request.nonce:
         found["quoted"] = request.nonce in text
     tokens = answer.completion_tokens or answer.chunks
     long_enough = tokens >= FEWEST_WORDS or answer.finish_reason not in ("length", None)  # a cut one may be one word
-    if contract is not None or answer.has_calls or not long_enough or payloads & _RULED:
+    if ruled or answer.has_calls or not long_enough or payloads & _RULED:
         return found
     if blank := blank_kind(text):
         found["odd"], found["begin"] = blank, text[:_EXCERPT_CHARS]
@@ -97,12 +83,25 @@ def content_of(request: Request, answer: AnswerReader, text: str) -> AnswerConte
     if not request.quotes and text and copies(text, request.body, written=written):
         found["odd"], found["begin"] = "copies_prompt", text[:_EXCERPT_CHARS]
         return found
-    name = answer.digest() if not answer.HAS_CHOICES else text_digest(text)
+    name = text_digest(text) if answer.HAS_CHOICES else answer.digest
     if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word(text):
         found["hash"] = name
-        if _texts.seen(name):
+        if name in _seen:
             found["begin"] = text[:_EXCERPT_CHARS]
+        elif len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen.add(name)
     return found
+
+
+def _rule_state(request: Request, answer: AnswerReader) -> Literal["checked", "cut", "no_room"]:
+    """Tell whether a choice was held to its contract, or else whether the profile's limit of tokens is to blame."""
+    if not all(is_cut(answer, reason) for _, _, reason in answer.contents()):
+        return "checked"
+    limit, contract = answer.rules.most_tokens, answer.rules.contract
+    exact = request.exact is not None or request.most is not None  # such an answer has no end of its own
+    small = limit is not None and contract is not None and limit * _RULE_BYTES_PER_TOKEN < contract.size
+    return "no_room" if exact or small else "cut"
 
 
 def text_digest(text: str) -> str:

@@ -98,7 +98,7 @@ class AnswerReader:
     __slots__ = (
         "_between_events", "_body", "_body_bytes", "_calls", "_content", "_events", "_number", "_pending", "_prefix",
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
-        "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
+        "digest", "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
         "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
         "last_token_ns", "logprob_entries", "names_call", "outcome_events", "rules", "second_done",
         "unread", "usage",
@@ -120,6 +120,7 @@ class AnswerReader:
         self.usage: JsonObject | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
+        self.digest = ""  # of an answer without text
         self.labels: dict[str, str] = {}
         self.done_seen = False
         self.fault: str | None = None
@@ -258,10 +259,6 @@ class AnswerReader:
         if not content_type.startswith("text/event-stream" if self.is_stream else "application/json"):
             found["content_type"] = content_type[:80]
         return found
-
-    def digest(self) -> str:
-        """Hash of an answer without text; empty: it has none."""
-        return ""
 
     def _add_count_anomalies(self, found: JsonObject) -> None:
         tokens = self.completion_tokens

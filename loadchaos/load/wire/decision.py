@@ -86,7 +86,7 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
-            violation = None if _is_cut(answer, reason) else contract.violation(text, calls)
+            violation = None if is_cut(answer, reason) else contract.violation(text, calls)
             if violation is not None:
                 found.append(
                     {
@@ -123,14 +123,9 @@ def _is_full(answer: AnswerReader) -> bool:
     return most is not None and isinstance(tokens, int) and tokens >= most and len(answer.finish) == 1
 
 
-def _is_cut(answer: AnswerReader, reason: str | None) -> bool:
+def is_cut(answer: AnswerReader, reason: str | None) -> bool:
     """True if a choice is not held to its contract, as it ended by its length."""
     return reason == "length" or _is_full(answer)
-
-
-def rule_is_cut(answer: AnswerReader) -> bool:
-    """True if no choice of an answer was held to its contract."""
-    return all(_is_cut(answer, reason) for _, _, reason in answer.contents())
 
 
 def part_of_event(event: OutcomeEvent) -> list[WrongPart]:

@@ -66,7 +66,6 @@ class Request:
         calls_over: the model may call no more tools.
         extra: more fields of the body.
         contract: rules that its answer must obey; None: there are none.
-        texts_differ: no two texts of a request of several are equal.
         answers: choices or results that it asks for; None: unknown.
         notes: what was reduced to fit the server, in words.
         exact: tokens that the answer must have; None: any number up to `max_tokens`.
@@ -97,7 +96,6 @@ class Request:
     script: str = "latin"
     wanted_tokens: int | None = None
     more_texts: list[str] = field(default_factory=list)
-    texts_differ: bool = False
     nonce: str = ""
     secret_sent: bool = False
     quotes: int = 0

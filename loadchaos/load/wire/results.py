@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from loadchaos.core.body_hash import body_hash
 from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, usage_of, whole_object
@@ -21,18 +22,15 @@ class Results(AnswerReader):
     `rules.answers` is the number of results that were asked for.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ()
     HAS_CHOICES = False
 
     FINISH = "a result"
 
-    def digest(self) -> str:
-        values = getattr(self, "_values", ())  # none were kept of an answer that was not read
-        return body_hash(repr(values).encode()) if values else ""
-
-    def keep_values(self, values: Iterable[object]) -> None:
-        """Keep numbers that differ from those of other texts: equal ones have an equal `digest`."""
-        self._values = tuple(round(v, _DIGITS) for v in values if isinstance(v, int | float) and math.isfinite(v))
+    def set_digest(self, values: Sequence[Any]) -> None:
+        """Set the `digest` of numbers that differ from those of other texts."""
+        if values and not self.contradictions:
+            self.digest = body_hash(repr([round(value, _DIGITS) for value in values]).encode())
 
     @abstractmethod
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:

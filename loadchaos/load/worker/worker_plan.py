@@ -150,9 +150,8 @@ class WorkerPlan:
         most_tokens = asked_tokens(request.body) if given else request.max_tokens
         if request.exact is not None or request.most is not None:
             most_tokens = None  # their lengths are judged over all answers
-        request.rules = AnswerRules(
-            self._rules, check, request.contract, request.answers, most_tokens, request.texts_differ
-        )
+        differ = len({request.text, *request.more_texts}) > len(request.more_texts)
+        request.rules = AnswerRules(self._rules, check, request.contract, request.answers, most_tokens, differ)
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         return request

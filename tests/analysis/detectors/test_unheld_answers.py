@@ -28,3 +28,11 @@ def test_answers_that_no_rule_judged_leave_wrong_answers_unknown(
     answered(history, 2, **judged)
     verdict = history.verdict(expect=["wrong_answers == 0"])
     assert (verdict["verdict"], verdict["expectations"][0]["actual"]) == ("pass", "0")
+
+
+def test_answers_without_room_for_their_schema_are_a_note(history: History) -> None:
+    history.begin().work(5)
+    answered(history, 20, rule="no_room")
+    verdict = history.end().verdict(expect=["wrong_answers == 0"])
+    assert verdict["verdict"] == "pass"
+    assert "traffic ruled: 20 answers ended at their limit of tokens" in " ".join(verdict["notes"])

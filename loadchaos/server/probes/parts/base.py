@@ -32,9 +32,13 @@ class ProbePart:
         """Ask nothing more: the note says why."""
         self.off = True
         self.notes.append(note)
+        self._write_learned(self.part, note)
+
+    def _write_learned(self, kind: str, why: str, *, exact: bool = False, asked: int = 0, right: int = 0) -> None:
+        """Write what was learned of a kind of question, or of a part; `why`: why it is not used."""
         learned: LearnedRow = {
-            "row": "learned", "at_ns": time.monotonic_ns(), "kind": self.part, "used": False, "exact": False, "asked": 0,
-            "right": 0, "why": note,
+            "row": "learned", "at_ns": time.monotonic_ns(), "kind": kind, "used": not why, "exact": exact, "asked": asked,
+            "right": right, "why": why,
         }  # fmt: skip
         self._asker.emit(learned)
 
