@@ -146,12 +146,10 @@ class AnswerSigns(Detector):
             if _above(found, n, known, learned):
                 return f"{found} of the last {n} answers, {known} of {learned} before"
         if traffic.idle >= _FEWEST_IDLE and sign != _RATIO:
-            found, n = share.reference + share.later, traffic.answers
-            recent, window = sum(share.window), len(share.window)
-            if not _above(found, n, share.idle, traffic.idle):
-                found, n = recent, window
-            if _above(found, n, share.idle, traffic.idle):
-                return f"{found} of {n} answers under load, {share.idle} of {traffic.idle} on the idle server"
+            recent = sum(share.window), len(share.window)
+            for found, n in ((share.reference + share.later, traffic.answers), recent):
+                if _above(found, n, share.idle, traffic.idle):
+                    return f"{found} of {n} answers under load, {share.idle} of {traffic.idle} on the idle server"
         return ""
 
     def _report(self, name: str, sign: str, share: _Share) -> None:

@@ -53,18 +53,16 @@ class AnswerTextDetector(Detector):
         self._answers[traffic] += 1
         if detail.get("no_text"):
             self._empty[traffic] += 1
-            if int(row.get("completion_tokens") or 0) >= _MIN_TOKENS:
-                self._add(_SILENT, traffic, row)
-            else:
-                self._first.setdefault((_SILENT, traffic), (str(row.get("id")), int(row["at_ns"]), ""))
+            self._add(_SILENT, row, "", counted=int(row.get("completion_tokens") or 0) >= _MIN_TOKENS)
         content = row.get("content") or {}
         if (odd := content.get("odd")) is not None:
-            self._add(odd, traffic, row, content.get("begin", ""))
+            self._add(odd, row, content.get("begin", ""))
         self._thin[traffic] += "thin_text" in detail
         self._extra[traffic] += "extra_chunks" in detail
 
-    def _add(self, kind: str, traffic: str, row: EndRow, text: str = "") -> None:
-        self._odd[kind][traffic] += 1
+    def _add(self, kind: str, row: EndRow, text: str, *, counted: bool = True) -> None:
+        traffic = str(row.get("traffic", ""))
+        self._odd[kind][traffic] += counted
         self._first.setdefault((kind, traffic), (str(row.get("id")), int(row["at_ns"]), text))
 
     def finish(self) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
@@ -30,34 +30,24 @@ class UnheldAnswers(Detector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked, self._judged, self._no_room = (
-            Counter[tuple[str, str]](),
-            Counter[tuple[str, str]](),
-            Counter[str](),
-        )
+        self._states: defaultdict[tuple[str, str], Counter[str | bool]] = defaultdict(Counter)  # by check and traffic
 
     def on_end(self, row: EndRow) -> None:
         traffic, content = str(row.get("traffic", "")), row.get("content") or {}
-        rule = content.get("rule")
-        self._no_room[traffic] += rule == "no_room"
-        states = {"schemas": {"checked": True, "cut": False}.get(rule or ""), "secret_words": content.get("quoted")}
-        for check, judged in states.items():
-            if judged is not None:
-                self._asked[check, traffic] += 1
-                self._judged[check, traffic] += judged
+        for check, state in (("schemas", content.get("rule")), ("secret_words", content.get("quoted"))):
+            if state is not None:
+                self._states[check, traffic][state] += 1
 
     def finish(self) -> list[Finding]:
-        found: list[Finding] = [
-            f"traffic {traffic}: {n:,} answers ended at their limit of tokens (output), which leaves no room for an answer "
-            "that obeys its schema. They were not held to it."
-            for traffic, n in sorted((+self._no_room).items())
-        ]
-        for check, (expected, what) in _CHECKS.items():
-            told = [
-                f"{traffic}: {self._judged[check, traffic]:,} of {n:,} answers {what}"
-                for (name, traffic), n in sorted(self._asked.items())
-                if name == check and n >= _FEWEST and self._judged[check, traffic] < _SHARE * n
-            ]
-            if told:
-                found.append(NotJudged(check, expected, "; ".join(told)))
-        return found
+        found, told = list[Finding](), defaultdict[str, list[str]](list)
+        for (check, traffic), states in sorted(self._states.items()):
+            judged = states["checked"] + states[True]
+            asked = judged + states["cut"] + states[False]
+            if asked >= _FEWEST and judged < _SHARE * asked:
+                told[check].append(f"{traffic}: {judged:,} of {asked:,} answers {_CHECKS[check][1]}")
+            if no_room := states["no_room"]:
+                found.append(
+                    f"traffic {traffic}: {no_room:,} answers ended at their limit of tokens (output), which leaves no room "
+                    "for an answer that obeys its schema. They were not held to it."
+                )
+        return [*found, *(NotJudged(check, _CHECKS[check][0], "; ".join(texts)) for check, texts in told.items())]
