@@ -295,10 +295,12 @@ class Judge(RowFold):
         self._finish()
         terms = self._terms or Terms(profile=str(self._health.begin.get("profile") or ""))
         started = self._health.utc(self._health.begin_ns)
-        failures = rules.accepted(self.failures(), terms, date.fromisoformat(started[:10]) if started else None)
+        today = date.fromisoformat(started[:10]) if started else None
+        failures = rules.accepted(self.failures(), terms, today)
         episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(f.counts for f in failures))
-        figures = rules.figures_of(failures, episodes, self._figures(episodes, terms))
+        checks = rules.accepted_checks(checks, terms, today)
+        figures = rules.figures_of(failures, episodes, self._figures(episodes, terms), checks)
         judged = rules.expectations(terms, figures)
         failures = error_budget.excused(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
@@ -466,6 +468,9 @@ class Judge(RowFold):
         checks += [self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()]
         checks.append(self._stall_check(self._told_stall(terms, episodes)))
         checks += [self._images.check(required="mm_cache" in terms.requires), *self._detectors.checks]
+        refused = self._facts is not None and self._facts.images is False  # such questions are not asked
+        asked = [part for part in terms.questions if not (part == "images" and refused)]
+        checks += self._detectors.not_judged(asked if self._stats.begun else ())
         if (cut := self.figures.sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
         if (made := self.figures.sessions.calls()) is not None:

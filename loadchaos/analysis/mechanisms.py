@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.model import EXPOSURES, ExposureGoal, Facts
+from loadchaos.core.model import EXPOSURES, Decision, ExposureGoal, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
 _STILL_DRAFTING_NS = int(5 * SCRAPE_EVERY_S * NS_PER_S)
@@ -17,6 +18,8 @@ _LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2
 """A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
+NOT_JUDGED = "answers_not_judged"
+"""Id in `accept` that excuses every `NotJudged`."""
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
@@ -28,6 +31,15 @@ _COUNTERS = {
 
 class Check(CheckResult):
     """A check of the run itself, as in verdict.json."""
+
+
+@dataclass(frozen=True)
+class NotJudged(Check):
+    """Check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved, unless an entry of `accept`
+    with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing right.
+    """
+
+    verdict: Decision = "unknown"
 
 
 class Mechanisms(RowFold):

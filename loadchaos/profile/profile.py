@@ -196,6 +196,7 @@ class Profile(ProfilePart):
                 for traffic in self.traffic
                 if traffic.prompts_differ and not any(p.repeats_prompts for p in self.load)
             ],
+            questions=[part for part, options in self.correctness if options is not None],
         )
 
     def _warm_up_rule(self) -> dict[str, list[int] | float]:

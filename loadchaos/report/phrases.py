@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loadchaos.analysis.incidents.record import IncidentRecord
+from loadchaos.analysis.mechanisms import NOT_JUDGED
 from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
@@ -148,6 +149,7 @@ class CheckText:
 
 
 _LOGPROBS = "use a server that gives logprobs"
+_RANDOM_WEIGHTS = f"for a model with random weights, accept {NOT_JUDGED} in the profile"
 _LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
     "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
@@ -206,8 +208,17 @@ CHECKS = {
     "fit": CheckText("requests within the server's limits", "report this fault of loadchaos, and add the run folder"),
     "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(
-        "questions with one right answer", "run longer, or use a server that gives logprobs", "as right as when idle"
+        "questions with one right answer",
+        f"run longer, or use a server that gives logprobs; {_RANDOM_WEIGHTS}",
+        "as right as when idle",
     ),
+    "schemas": CheckText(
+        "answers under a schema", "give the answers more tokens (output: {max: 512}), so that they end"
+    ),
+    "secret_words": CheckText(
+        "answers that repeat their secret word", "look at one answer with curl: use a model that can repeat words"
+    ),
+    "degeneration": CheckText("answers of more than one word", f"look at one answer with curl; {_RANDOM_WEIGHTS}"),
     "identical_requests": CheckText("identical requests at once", _LOGPROBS_DECIDE, "equal answers"),
     "cold_and_warm": CheckText("answers with a cold and a warm prefix cache", _LOGPROBS, "equal answers"),
     "alone_vs_load": CheckText(

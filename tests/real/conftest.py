@@ -27,6 +27,10 @@ from tests.waiting import until
 from tests.warm_command import outside_ci
 
 READY_S = 600.0
+RANDOM_WEIGHTS = [
+    {"id": name, "because": "random weights", "until": "2099-01-01"} for name in ("answers_not_judged", "answers_equal")
+]
+"""`accept` of the profiles: such a model answers no question right, and a fake engine gives each prompt the same text."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,10 @@ def loadchaos(tmp_path: Path) -> Run:
     def run(profile: str | Mapping[str, Any], *args: str) -> RunOutput:
         if not isinstance(profile, str):
             path = tmp_path / "profile.yaml"
-            path.write_text(json.dumps(profile))  # JSON is YAML
+            path.write_text(json.dumps({"accept": RANDOM_WEIGHTS, **profile}))  # JSON is YAML
             profile = str(path)
+        elif profile == "smoke":
+            args = (*args, "--set", f"accept={json.dumps(RANDOM_WEIGHTS)}")
         done = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", profile, "--no-live", "--exporter-port", "0", *args], cwd=tmp_path,
             capture_output=True, text=True, timeout=1200, check=False,

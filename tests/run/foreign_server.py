@@ -1,6 +1,7 @@
 """A chat server of another make, with faults chosen by a test."""
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests import http_server
 from tests.http_server import Asked, Handler
 
 _IMAGE_TOKENS = 256
+_WORDS = (" red", " green", " blue", " white", " black", " grey")
 _TRACEBACK = """\
 ERROR:    Exception in ASGI application
 Traceback (most recent call last):
@@ -105,20 +107,21 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
         def _complete(self, body: dict[str, Any], prompt: int) -> None:
             tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
             usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+            words = random.Random(json.dumps(body["messages"])).choices(_WORDS, k=tokens)
             base = {"id": "chatcmpl-1", "created": int(time.time()), "model": "foreign"}
             time.sleep(server.first_s)
             if not body.get("stream"):
-                message = {"role": "assistant", "content": " word" * tokens}
+                message = {"role": "assistant", "content": "".join(words)}
                 choice = {"index": 0, "message": message, "finish_reason": "length"}
                 whole = {**base, "object": "chat.completion", "choices": [choice], "usage": usage}
                 self.answer(200, whole, server.headers)
                 return
             self.begin_stream(server.headers)
             chunk = {**base, "object": "chat.completion.chunk"}
-            for n in range(tokens):
+            for n, word in enumerate(words):
                 time.sleep(server.token_s)
                 end = "length" if n == tokens - 1 else None
-                self.event({**chunk, "choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": end}]})
+                self.event({**chunk, "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": end}]})
             self.event({**chunk, "choices": [], "usage": usage})
             self.end_stream()
 

@@ -1,7 +1,9 @@
 """Chat server on raw sockets that answers what a test wants, with an OpenAI front."""
 
 import contextlib
+import itertools
 import json
+import random
 import socketserver
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +16,8 @@ Else it gives the bytes of the whole response, after which the connection is clo
 """
 
 MODEL = "raw"
+_WORDS = (" red", " green", " blue", " white", " black", " grey")
+_answers = itertools.count()
 
 
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
@@ -26,8 +30,9 @@ def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> di
 
 
 def answer(tokens: int, prompt: int | None = 8, finish: str = "stop") -> list[dict[str, Any]]:
-    """Events of an answer of so many tokens; `prompt` None: without usage."""
-    found = [chunk(" word") for _ in range(tokens)]
+    """Events of an answer of so many tokens, unlike all before; `prompt` None: without usage."""
+    rng = random.Random(next(_answers))
+    found = [chunk(rng.choice(_WORDS)) for _ in range(tokens)]
     found.append(chunk(finish=finish))
     if prompt is not None:
         total = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}

@@ -58,7 +58,7 @@ def test_baseline_asks_six_times_for_each_traffic_of_plain_clients() -> None:
 def test_baseline_records_the_signs_of_idle_answers() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 60, "total_tokens": 68}}
     rows: list[Any] = learned([*[chunk(" word!")] * 60, chunk(finish="length"), usage])
-    assert {tuple(r["signs"]) for r in rows} == {("repeated_token",)}
+    assert {tuple(r["signs"]) for r in rows} == {("repeated_token", "one_word")}
     assert {r["text_ratio"] < 0.2 for r in rows} == {True}
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.analysis.mechanisms import NotJudged
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BaselineRow, EndRow
 from loadchaos.core.stats import wilson
@@ -27,6 +28,9 @@ _Z_OF_REFERENCE, _Z = 3.1, 3.7
 _LOWER, _HIGHER = 0.6, 1.35
 """A text ratio below or above these multiples of all reference answers is unusual."""
 _RATIO = "text_ratio"
+_WORD = "one_word"
+_UNPROVED_SHARE = 0.2
+"""With so many answers of one word, idle as under load, a degenerate text is not told from a right one."""
 _STRUCTURE = "chunk_id_changes"
 """A sign of the protocol and not of the text: where the reference has none, one is enough."""
 IDS = {
@@ -34,6 +38,7 @@ IDS = {
     "repeated_token": "degenerate_text",
     "exclamation_run": "degenerate_text",
     "no_text": "degenerate_text",
+    _WORD: "degenerate_text",
     _RATIO: "degenerate_text",
     "logprob_count": "logprobs_missing",
     _STRUCTURE: "chunk_of_another_answer",
@@ -44,6 +49,7 @@ _WORDS = {
     "repeated_token": "repeat one token 24 times or more",
     "exclamation_run": "hold a run of exclamation marks",
     "no_text": "have no text, though their tokens are counted",
+    _WORD: "are one word or character again and again",
     _RATIO: "compress far better or worse than before",
     "logprob_count": "have more or fewer log probabilities than tokens",
     _STRUCTURE: "hold chunks with another id",
@@ -140,9 +146,10 @@ class AnswerSigns(Detector):
             if _above(found, n, known, learned):
                 return f"{found} of the last {n} answers, {known} of {learned} before"
         if traffic.idle >= _FEWEST_IDLE and sign != _RATIO:
-            found, n = share.reference + share.later, traffic.answers
-            if _above(found, n, share.idle, traffic.idle):
-                return f"{found} of {n} answers under load, {share.idle} of {traffic.idle} on the idle server"
+            recent = sum(share.window), len(share.window)
+            for found, n in ((share.reference + share.later, traffic.answers), recent):
+                if _above(found, n, share.idle, traffic.idle):
+                    return f"{found} of {n} answers under load, {share.idle} of {traffic.idle} on the idle server"
         return ""
 
     def _report(self, name: str, sign: str, share: _Share) -> None:
@@ -156,15 +163,20 @@ class AnswerSigns(Detector):
             self._pending.append(wrong_failure(wrong))
 
     def finish(self) -> list[Finding]:
-        notes = []
+        notes, unproved = [], []
         for name, traffic in sorted(self._traffics.items()):
             for sign, share in sorted(traffic.shares.items()):
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
+                if sign == _WORD and not share.abnormal and n >= max(_FEWEST, _UNPROVED_SHARE * whole):
+                    when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
+                    unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
+                    continue
                 if not share.abnormal and sign in IDS and n >= _FEWEST and n >= 0.05 * whole:
                     notes.append(
                         f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, idle as under load"
                     )
-        return list(notes)
+        told = [NotJudged("degeneration", "answers of several words", "; ".join(unproved))] if unproved else []
+        return [*told, *notes]
 
 
 def _above(found: int, n: int, known: int, learned: int) -> bool:

@@ -1,12 +1,14 @@
-"""Detect answers with less text than the tokens that the server counted."""
+"""Detect answers without text, with less text than their tokens, and with a text that is no answer to any prompt."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from loadchaos.analysis.detectors.base import Detector, Finding, from_figures
+from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import EndRow
 
 _FEWEST = 3
@@ -15,15 +17,22 @@ _UNKNOWN_SHARE = 0.05
 """A model may answer with special tokens only, and a parser may keep the start of a tool call that never ends."""
 _EXTRA_SHARE = 0.001
 _MIN_TOKENS = 2  # one token is the end of the sequence, which has no text
-REMEDY = (
-    "Look at one answer with curl. Check the detokenizer, the reasoning parser and what a gateway removes. "
-    "If it hides reasoning on purpose, accept this id in the profile."
-)
+_ALL_SHARE = 0.9
+"""So many answers without text are a failure, whatever the server counted."""
+_COPIES_SHARE = 0.5
+_SILENT = "no_text"
+_ODD = {
+    _SILENT: ("answers_without_text", "hold no text", _FAIL_SHARE),
+    "special_tokens": ("answers_of_special_tokens", "hold special tokens of the model and nothing else", _FAIL_SHARE),
+    "control_characters": ("answers_of_control_characters", "hold control characters or blanks only", _FAIL_SHARE),
+    "copies_prompt": ("answers_copy_prompt", "are a copy of their prompt", _COPIES_SHARE),
+}
+"""Odd texts: the failure of each, its words, and the share of a traffic from which it is one."""
 
 
 class AnswerTextDetector(Detector):
-    """Folds ok end rows by traffic. Many answers without text are a failure. Some of them, answers with less text than
-    tokens can make, and answers with more chunks than tokens leave unknown what was measured.
+    """Folds ok end rows by traffic. Many answers without text, or with an odd one, are a failure. Some of them, answers
+    with less text than tokens can make, and answers with more chunks than tokens leave unknown what was measured.
     """
 
     slow = False
@@ -31,7 +40,8 @@ class AnswerTextDetector(Detector):
     def __init__(self) -> None:
         super().__init__()
         self._answers: Counter[str] = Counter()
-        self._silent: Counter[str] = Counter()  # no text, and several tokens counted
+        self._odd: dict[str, Counter[str]] = {kind: Counter() for kind in _ODD}  # silent: several tokens counted
+        self._first: dict[tuple[str, str], tuple[str, int, str]] = {}  # (kind, traffic): request, time, text
         self._empty: Counter[str] = Counter()  # no text, whatever was counted
         self._thin: Counter[str] = Counter()
         self._extra: Counter[str] = Counter()
@@ -43,16 +53,30 @@ class AnswerTextDetector(Detector):
         self._answers[traffic] += 1
         if detail.get("no_text"):
             self._empty[traffic] += 1
-            self._silent[traffic] += int(row.get("completion_tokens") or 0) >= _MIN_TOKENS
+            self._add(_SILENT, row, "", counted=int(row.get("completion_tokens") or 0) >= _MIN_TOKENS)
+        content = row.get("content") or {}
+        if (odd := content.get("odd")) is not None:
+            self._add(odd, row, content.get("begin", ""))
         self._thin[traffic] += "thin_text" in detail
         self._extra[traffic] += "extra_chunks" in detail
 
+    def _add(self, kind: str, row: EndRow, text: str, *, counted: bool = True) -> None:
+        traffic = str(row.get("traffic", ""))
+        self._odd[kind][traffic] += counted
+        self._first.setdefault((kind, traffic), (str(row.get("id")), int(row["at_ns"]), text))
+
     def finish(self) -> list[Finding]:
-        failed = [t for t in self._answers if self._is_many(self._silent[t], t, _FAIL_SHARE)]
-        found: list[Finding] = [self._failure(traffic) for traffic in sorted(failed)]
-        lacking = self._silent + self._thin
+        found, failed = list[Finding](), set[str]()
+        for kind, (_, _, share) in _ODD.items():
+            odd = {t: n for t, n in sorted(self._odd[kind].items()) if self._is_many(n, t, share)}
+            if kind == _SILENT:
+                odd |= {t: n for t, n in sorted(self._empty.items()) if self._is_many(n, t, _ALL_SHARE)}
+            failed |= odd.keys()
+            if odd:
+                found.append(self._failure(kind, odd))
+        lacking = self._odd[_SILENT] + self._thin
         short = [t for t in self._answers if t not in failed and self._is_many(lacking[t], t, _UNKNOWN_SHARE)]
-        short += [t for t in self._answers if t not in failed + short and self._is_many(self._empty[t], t, 0.5)]
+        short += [t for t in self._answers if t not in (*failed, *short) and self._is_many(self._empty[t], t, 0.5)]
         if short:
             texts = "; ".join(self._lacking_text(traffic) for traffic in sorted(short))
             found.append(Check("answer_text", "text for the counted tokens", texts, "unknown"))
@@ -73,7 +97,14 @@ class AnswerTextDetector(Detector):
         parts += [f"{thin:,} with fewer bytes of text than tokens"] if thin else []
         return f"{traffic}: {' and '.join(parts)} of {self._answers[traffic]:,} answers"
 
-    def _failure(self, traffic: str) -> Failure:
-        n, all_ = self._silent[traffic], self._answers[traffic]
-        title = f"{n:,} of {all_:,} answers of traffic {traffic} hold no text, though the server counts their tokens"
-        return from_figures("answers_without_text", "request", title, REMEDY, 0, None)
+    def _failure(self, kind: str, odd: dict[str, int]) -> Failure:
+        """The failure of a kind, with the numbers of its answers by traffic."""
+        name, what, _ = _ODD[kind]
+        told = [f"{n:,} of {self._answers[t]:,} answers of traffic {t}" for t, n in odd.items()]
+        text = f"{' and '.join(told)} {what}"
+        if kind == _SILENT and all(self._odd[kind][t] >= _FAIL_SHARE * self._answers[t] for t in odd):
+            text += ", though the server counts their tokens"
+        traffic = next(iter(odd))
+        request, at_ns, begin = self._first[kind, traffic]
+        wrong = WrongAnswer(name, request, at_ns, "answer text", text, got=begin, traffic=traffic)
+        return replace(wrong_failure(wrong), title=text, in_log=sum(odd.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -13,8 +13,8 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.oracles import ORACLES
+from loadchaos.analysis.mechanisms import Check, NotJudged
+from loadchaos.analysis.oracles import ORACLES, Oracle
 from loadchaos.core.units import NS_PER_S
 
 
@@ -70,8 +70,14 @@ class DetectorSuite:
                 self.notes.append(found)
             elif not self._finished:
                 known = self._record(at(found, now_ns))  # one already reported under load counts once
-                known.in_log = max(known.in_log, 1)
+                known.in_log = max(known.in_log, found.in_log, 1)
         self._finished = True
+
+    def not_judged(self, parts: Sequence[str]) -> list[NotJudged]:
+        """Checks of the oracles whose questions the profile asks and that judged nothing; call it after `finish`."""
+        told = {check.name for check in self.checks}
+        oracles = (d for d in self.detectors if isinstance(d, Oracle) and d.asked_by in parts)
+        return [oracle.unjudged() for oracle in oracles if oracle.check not in told]
 
     def _poll_detectors(self, now_ns: int, *, slow: bool) -> None:
         for detector in self.detectors:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.detectors.canary import learn
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import NEAR_TIE, answered
 from loadchaos.core.ledger.rows import QuestionRow
@@ -36,6 +36,7 @@ class AloneVsLoadOracle(Oracle):
     )
     asked_by: ClassVar[str] = "alone_vs_load"
     check: ClassVar[str] = "alone_vs_load"
+    expected: ClassVar[str] = "answers as when idle"
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,5 +120,6 @@ class AloneVsLoadOracle(Oracle):
         )
         if open_ := self._withdrawn + len(self._unconfirmed):
             actual += f", {open_} not confirmed by the idle server after the load"
-        proved = self._compared and not open_
-        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if proved else "unknown")]
+        if not self._compared:
+            return [NotJudged(self.check, self.expected, actual)]
+        return [Check(self.check, self.expected, actual, "unknown" if open_ else "pass")]

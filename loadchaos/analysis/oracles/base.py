@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.counters import CounterMoves
 from loadchaos.analysis.oracles.margin import AnswerDifference, Margin, answered
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
@@ -47,17 +47,22 @@ class Oracle(Detector):
         super().__init__()
         self.margin, self._moves = Margin(), CounterMoves()
         self.answers = self.wrong = self.doubtful = self.ties = self._skipped = 0
-        self._not_compared = ""
+        self._not_compared = self._off_why = ""
+        self._unanswered, self._error = 0, ""
 
     def on_learned(self, row: LearnedRow) -> None:
         if self.compares and row["kind"] == EQUAL_ANSWERS:
             self._not_compared = row["why"]
+        elif row["kind"] == self.asked_by:
+            self._off_why = row["why"]
 
     def on_question(self, row: QuestionRow) -> None:
         self.margin.on_question(row)
+        under_load = row.get("part") == self._part and row.get("when") == "load"
+        if under_load and not answered(row):
+            self._unanswered, self._error = self._unanswered + 1, row["error"]
         if self._not_compared:
-            part = "reference" if self.asked_by == "alone_vs_load" else self.asked_by
-            self._skipped += row["when"] == "load" and row["part"] == part
+            self._skipped += under_load
         elif self.takes(row):
             self.judge(row)
 
@@ -68,7 +73,20 @@ class Oracle(Detector):
         if not self._skipped:
             return []
         skipped = f"{self._skipped} answers not compared"
-        return [Check(self.check, "equal answers", f"{skipped}: {self._not_compared}", verdict="unknown")]
+        return [NotJudged(self.check, "equal answers", f"{skipped}: {self._not_compared}")]
+
+    @property
+    def _part(self) -> str:
+        """Part of the rows of its questions."""
+        return "reference" if self.asked_by == "alone_vs_load" else self.asked_by
+
+    def unjudged(self) -> NotJudged:
+        """The check of an oracle that the profile asks for and that had nothing to judge."""
+        why = self._not_compared or self._off_why or "no question was asked under load"
+        if self._unanswered and not self._off_why:
+            why = f"none of {self._unanswered} questions under load was answered"
+            why += f"; the last error is: {self._error[:_FACT_CHARS]}" if self._error else ""
+        return NotJudged(self.check, self.expected, f"nothing was judged: {why}")
 
     def takes(self, row: QuestionRow) -> bool:
         """True for an answer that `judge` needs: a whole one to a question of its part."""
@@ -115,8 +133,9 @@ class Oracle(Detector):
             return []
         actual = f"{self.compared()}, {self.differing()} differ, {self.ties} near ties{self.beside()}"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        blind = self.doubtful or self.is_blind()
-        return [Check(self.check, self.expected, actual, "unknown" if blind else "pass")]
+        if self.is_blind():
+            return [NotJudged(self.check, self.expected, actual)]
+        return [Check(self.check, self.expected, actual, "unknown" if self.doubtful else "pass")]
 
     def compared(self) -> str:
         """Describe what was compared."""

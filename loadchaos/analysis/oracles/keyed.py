@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from math import comb
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
-from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, EQUAL_ANSWERS, NEW_QUESTIONS, is_exact, is_right
+from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
 from loadchaos.core.stats import wilson
 
 _MOST_WORDS = 20_000
@@ -82,6 +82,7 @@ class KeyedOracle(Oracle):
     )
     asked_by: ClassVar[str] = "probes"
     check: ClassVar[str] = "questions"
+    expected: ClassVar[str] = "as right as when idle"
     compares: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class KeyedOracle(Oracle):
         self._stayed: set[int] = set()
 
     def on_learned(self, row: LearnedRow) -> None:
-        if row["kind"] == EQUAL_ANSWERS:
+        if row["kind"] not in get_args(ProbeKind):
             return
         if row.get("used"):
             self._exact[row["kind"]] = row["exact"]
@@ -218,7 +219,7 @@ class KeyedOracle(Oracle):
             return []
         found: list[Finding] = []
         parts = [self._accuracy(kind) for kind in self._exact]
-        actual = "; ".join(parts) or "no kind was answered right every time by the idle server"
+        actual = "; ".join(parts) or self._why_off()
         if self.doubtful:
             actual += f"; {self.doubtful} wrong answers without logprobs, numerics or corruption"
         if self._stayed:
@@ -232,10 +233,14 @@ class KeyedOracle(Oracle):
         unsettled = self._unsettled()
         if unsettled:
             actual += f"; {unsettled}"
-        if self._exact:
-            blind = not self._asked or self.doubtful or unsettled
-            found.append(Check("questions", "as right as when idle", actual, "unknown" if blind else "pass"))
-        return found
+        if not self._asked:
+            return [*found, NotJudged(self.check, self.expected, f"nothing was judged: {actual}")]
+        blind = self.doubtful or unsettled
+        return [*found, Check(self.check, self.expected, actual, "unknown" if blind else "pass")]
+
+    def _why_off(self) -> str:
+        kinds = list(self._off)
+        return f"the idle server answered no kind right every time ({', '.join(kinds)}): {self._off[kinds[0]]}"
 
     def _unsettled(self) -> str:
         left = Counter(

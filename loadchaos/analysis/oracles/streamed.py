@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import NotJudged
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import BROKEN, wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
@@ -53,7 +54,8 @@ class StreamedOracle(Oracle):
 
     def conclude(self) -> list[Finding]:
         if self._off:
-            return ["Streamed and whole answers differ on the idle server already; they were not compared."]
+            why = f"{self.answers} pairs were not compared: those of the idle server differ already"
+            return [NotJudged(self.check, self.expected, why)]
         return super().conclude()
 
     def compared(self) -> str:

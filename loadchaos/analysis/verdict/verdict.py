@@ -10,7 +10,7 @@ from datetime import date
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.mechanisms import NOT_JUDGED, Check, NotJudged
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core import exit_codes
@@ -55,6 +55,21 @@ def _refusal(entry: Acceptance, count: int, today: date | None) -> str | None:
     return None
 
 
+def accepted_checks(checks: Sequence[Check], terms: Terms, today: date | None) -> list[Check]:
+    """Let pass each `NotJudged` that an entry of `accept` excuses, with the entry's reason."""
+    found = []
+    for check in checks:
+        if isinstance(check, NotJudged):
+            for entry in [e for e in terms.accept if e.id in (NOT_JUDGED, check.name)]:
+                why_not = _refusal(entry, 1, today)
+                actual = f"{check.actual}; {why_not or f'accepted: {entry.because}'}"
+                check = replace(check, actual=actual, verdict="unknown" if why_not else "pass")
+                if why_not is None:
+                    break
+        found.append(check)
+    return found
+
+
 def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
     """Counts of failures by standing. `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`.
     Those of too much load and those before the load are counted apart, where there are any.
@@ -68,9 +83,14 @@ def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
 
 
 def figures_of(
-    failures: Sequence[FailureResult], episodes: Sequence[Incident], base: ExpectationInputs
+    failures: Sequence[FailureResult],
+    episodes: Sequence[Incident],
+    base: ExpectationInputs,
+    checks: Sequence[Check] = (),
 ) -> ExpectationInputs:
-    """Add the counts that expectations ask for. Accepted and expected failures are left out."""
+    """Add the counts that expectations ask for. Accepted and expected failures are left out. Where nothing was judged by
+    one of the checks, no wrong answers prove nothing.
+    """
     against = [f for f in failures if f.counts]
     left_out = {f.id for f in failures} - {f.id for f in against}
     met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
@@ -90,11 +110,11 @@ def figures_of(
         "lost_requests": sum(i.lost.total() for i in met),
     }
     lost = ("engine_deaths", "restarts", "replicas_lost") if found["outages"] else ()
-    return replace(
-        base,
-        counts=found,
-        unproved={**base.unproved, **dict.fromkeys(lost, "what happened in the outage is not known")},
-    )
+    unproved = {**base.unproved, **dict.fromkeys(lost, "what happened in the outage is not known")}
+    if blind := [check for check in checks if isinstance(check, NotJudged) and check.verdict == "unknown"]:
+        more = f"; and {len(blind) - 1} more checks" if len(blind) > 1 else ""
+        unproved["wrong_answers"] = f"{blind[0].name}: {blind[0].actual}{more}"
+    return replace(base, counts=found, unproved=unproved)
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:

@@ -36,7 +36,7 @@ def can_fold(begin: BeginRow, end: EndRow) -> bool:
     return (
         end["outcome"] == "ok"
         and end["expect"] == ["ok"]
-        and not (end.get("wrong") or end.get("signs"))
+        and not (end.get("wrong") or end.get("signs") or end.get("content", {}).get("odd"))
         and not (end["evidence"] or end["error"] or end["detail"] or end["length_mismatch"])
         and end["edge"] is None
         and end["exact_tokens"] is None

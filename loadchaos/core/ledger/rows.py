@@ -165,6 +165,21 @@ class WrongPart(TypedDict):
     other: NotRequired[Annotated[str, "id of the other request whose text it holds"]]
 
 
+class AnswerContent(TypedDict, total=False):
+    """Content of an ok answer, as far as its text alone tells it."""
+
+    odd: Annotated[
+        Literal["control_characters", "special_tokens", "copies_prompt"], "what the text is, and nothing else"
+    ]
+    hash: Annotated[str, "hash of its words, or vectors, that no other prompt should get"]
+    begin: Annotated[str, "begin of an odd text, or of one that came before"]
+    rule: Annotated[
+        Literal["checked", "cut", "no_room"],
+        "whether it was held to the schema of its request, or `no_room`: the profile gives too few tokens for one",
+    ]
+    quoted: Annotated[bool, "whether it has the secret word that it was ordered to repeat"]
+
+
 class EndRow(_RequestRow):
     """End of a request with its outcome; `at_ns` is when it ended.
 
@@ -223,6 +238,11 @@ class EndRow(_RequestRow):
     ]
     text_ratio: NotRequired[
         Annotated[float | None, "compressed size of the last 256 characters, relative to their size"]
+    ]
+    content: NotRequired[
+        Annotated[
+            AnswerContent, "of an ok answer: `odd`, `hash`, `begin`, `rule`, `quoted`, each only where it applies"
+        ]
     ]
     gaps_ns: NotRequired[
         Annotated[int | None, NS, "of a folded row: sum of its own gaps; `itl_hist` is that of several"]
@@ -690,10 +710,12 @@ class QuestionRow(_Row):
 
 
 class LearnedRow(_Row):
-    """Kind of question after it was asked on the idle server. Written by server/probes/parts/keyed.py."""
+    """Kind of question after it was asked on the idle server, or part that is not asked. Written by
+    server/probes/parts/base.py.
+    """
 
     row: Literal["learned"]
-    kind: Annotated[str, "kind of question"]
+    kind: Annotated[str, "kind of question, or part of `correctness` that is off"]
     used: Annotated[bool, "true when every answer was right"]
     exact: Annotated[bool, "true when every answer was the expected text and nothing else"]
     asked: Annotated[int, "questions"]

@@ -12,6 +12,9 @@ from loadchaos.load.wire.answer_reader import WrongShapeError, list_of
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.results import Results
 
+_COMPARED = 32
+"""Values of a vector that tell it from those of other texts."""
+
 
 def _body(request: Request, facts: Facts) -> bytes:
     texts: object = [request.text, *request.more_texts] if request.more_texts else request.text
@@ -25,9 +28,13 @@ class EmbeddingsAnswer(Results):
 
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         results = list_of(data, "data")
-        lengths = {len(self._vector(result)) for result in results}
+        vectors = [self._vector(result) for result in results]
+        lengths = {len(vector) for vector in vectors}
         if len(lengths) > 1:
             self.add_wrong("the vectors of one answer differ in length", sorted(lengths))
+        elif len(vectors) > 1 and self.rules.texts_differ and all(vector == vectors[0] for vector in vectors):
+            self.add_wrong(f"all {len(vectors)} vectors of one answer are equal, and its texts differ", vectors[0][:8])
+        self.set_digest(vectors[0][:_COMPARED] if vectors else ())
         return results
 
     def _vector(self, result: Mapping[str, object]) -> list[object]:

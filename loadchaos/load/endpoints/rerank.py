@@ -29,6 +29,14 @@ def _body(request: Request, facts: Facts, query_key: str, texts_key: str) -> byt
     return orjson.dumps({"model": request.model or facts.model, query_key: query, texts_key: texts})
 
 
+def _scores(answer: Results, results: Sequence[Mapping[str, object]], name: str) -> list[Any]:
+    scores: list[Any] = [result.get(name) for result in results]
+    for score in scores:
+        answer.check_number(score, "a score")
+    answer.set_digest(scores if answer.contradictions else sorted(set(scores)))
+    return scores
+
+
 class RerankAnswer(Results):
     """An answer of /v1/rerank: the best text comes first."""
 
@@ -36,9 +44,7 @@ class RerankAnswer(Results):
 
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         results = list_of(data, "results")
-        scores: list[Any] = [result.get("relevance_score") for result in results]
-        for score in scores:
-            self.check_number(score, "a score")
+        scores = _scores(self, results, "relevance_score")
         if not self.contradictions and any(after > before for before, after in itertools.pairwise(scores)):
             self.add_wrong("the results are not in the order of their scores", scores)
         return results
@@ -51,8 +57,7 @@ class ScoreAnswer(Results):
 
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         results = list_of(data, "data")
-        for result in results:
-            self.check_number(result.get("score"), "a score")
+        _scores(self, results, "score")
         return results
 
 

@@ -152,6 +152,7 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
             order = f"\n{QUOTE_ORDER}{request.nonce * request.quotes}"
             own_tokens -= needed
         else:
+            request.quotes = 0
             request.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
     request.text = opening + request.nonce + corpus.text_of(own_tokens, rng) + order
     request.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)

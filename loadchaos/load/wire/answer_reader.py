@@ -68,7 +68,8 @@ class WrongShapeError(Exception):
 class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
-    have, `model` the one that was asked for (None: unknown). `logprobs`: they were asked for.
+    have, `model` the one that was asked for (None: unknown). `logprobs`: they were asked for. `texts_differ`: the
+    request has several texts, and all of them differ.
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)
@@ -78,6 +79,7 @@ class AnswerRules:
     most_tokens: int | None = None
     model: str | None = None
     logprobs: bool = False
+    texts_differ: bool = False
 
 
 class AnswerReader:
@@ -99,7 +101,7 @@ class AnswerReader:
     __slots__ = (
         "_between_events", "_body", "_body_bytes", "_calls", "_content", "_events", "_number", "_pending", "_prefix",
         "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
-        "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
+        "digest", "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
         "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "labels", "largest_gap_ns",
         "last_token_ns", "logprob_entries", "model", "names_call", "outcome_events", "rules", "second_done",
         "unread", "usage",
@@ -121,6 +123,7 @@ class AnswerReader:
         self.usage: JsonObject | None = None
         self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
+        self.digest = ""  # of an answer without text
         self.labels: dict[str, str] = {}
         self.model: str | None = None
         self.done_seen = False

@@ -62,6 +62,7 @@ class SchemaRule:
             raise ValueError(f"no valid JSON schema: {e.json_path}: {e.message}") from e
         self._best_match = jsonschema.exceptions.best_match
         self._validator = kind(schema)
+        self.size = max(len(orjson.dumps(value, default=str)) for value in schema.get("enum") or (schema,))
 
     def violation(self, text: str) -> Violation | None:
         try:
@@ -111,6 +112,12 @@ class AnswerContract:
     choices: frozenset[str] = frozenset()
     tools: Mapping[str, SchemaRule] = field(default_factory=dict)
     must_call: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its largest rule; 0: it has none, and its answers are only read for their text and calls."""
+        rules = [rule.size for rule in (self.content, *self.tools.values()) if rule is not None]
+        return max([*rules, *map(len, self.choices), len(self.regex.pattern) if self.regex else 0])
 
     def violation(self, text: str, calls: Sequence[ToolCall]) -> Violation | None:
         if self.tools:

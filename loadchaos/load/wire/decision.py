@@ -30,6 +30,8 @@ _WINDOW = 256
 _BANGS = "!" * 24
 _RUN = 24
 _RELEASE = re.compile(r"(?:[@:].*|-(?:latest|\d{4}-?\d\d-?\d\d))$")
+FEWEST_WORDS = 7
+"""Repetitions of one word, or tokens, from which a short answer tells something."""
 KEPT_ERROR_BYTES = 64 * 1024
 """Bytes of an error response that are read."""
 
@@ -90,7 +92,7 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
-            violation = None if reason == "length" or _is_full(answer) else contract.violation(text, calls)
+            violation = None if is_cut(answer, reason) else contract.violation(text, calls)
             if violation is not None:
                 found.append(
                     {
@@ -143,6 +145,11 @@ def _is_full(answer: AnswerReader) -> bool:
     return most is not None and isinstance(tokens, int) and tokens >= most and len(answer.finish) == 1
 
 
+def is_cut(answer: AnswerReader, reason: str | None) -> bool:
+    """True if a choice is not held to its contract, as it ended by its length."""
+    return reason == "length" or _is_full(answer)
+
+
 def part_of_event(event: OutcomeEvent) -> list[WrongPart]:
     """Make the wrong part of an answer with another request's word."""
     begin, _, other = event.text.partition(": ")
@@ -183,11 +190,21 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
         found.append("repeated_token")
     if not text and not answer.has_calls and (tokens or 0) > 1:
         found.append("no_text")
+    if one_word(text):
+        found.append("one_word")
     if answer.logprob_entries is not None and tokens is not None and answer.logprob_entries != tokens:
         found.append("logprob_count")
     if answer.id_changes:
         found.append("chunk_id_changes")
     return found
+
+
+def one_word(text: str) -> bool:
+    """True if the whole text is one character or word, seven times or more."""
+    compact = "".join(text.split())
+    n = len(compact)
+    at = compact.find(compact[: n // 2], 1) if n >= FEWEST_WORDS else 0
+    return 0 < at <= n // FEWEST_WORDS and compact.startswith(compact[at:])
 
 
 def _longest_run(pieces: list[str]) -> int:

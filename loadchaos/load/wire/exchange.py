@@ -18,6 +18,7 @@ from loadchaos.core.latency import INTERRUPTED, LOWER_BOUNDS
 from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
+from loadchaos.load.wire.answer_content import content_of
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.load.wire.http1 import ResponseParser
@@ -347,6 +348,8 @@ class Exchange:
             row["signs"] = found
         if (ratio := text_ratio(text)) is not None:
             row["text_ratio"] = ratio
+        if content := content_of(self.request, answer, text):
+            row["content"] = content
 
     def _feed_until(self, until: Callable[[], bool]) -> Feed:
         return lambda at_ns, data: self._feed(at_ns, data) and not until()

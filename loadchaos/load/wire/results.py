@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, usage_of, whole_object
 
 _EXCERPT = 200
+_DIGITS = 6
 
 
 class Results(AnswerReader):
@@ -23,6 +26,11 @@ class Results(AnswerReader):
     HAS_CHOICES = False
 
     FINISH = "a result"
+
+    def set_digest(self, values: Sequence[Any]) -> None:
+        """Set the `digest` of numbers that differ from those of other texts."""
+        if values and not self.contradictions:
+            self.digest = body_hash(repr([round(value, _DIGITS) for value in values]).encode())
 
     @abstractmethod
     def read_results(self, data: Mapping[str, object]) -> Sequence[Mapping[str, object]]:

@@ -164,6 +164,7 @@ class WorkerPlan:
             most_tokens,
             model=request.model,
             logprobs=request.endpoint == DEFAULT and bool(request.extra.get("logprobs")),
+            texts_differ=len({request.text, *request.more_texts}) > len(request.more_texts),
         )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
@@ -210,9 +211,11 @@ class WorkerPlan:
         return live.SentBack(self._redactor.text(answer.text), calls)
 
     def redact(self, row: EndRow) -> None:
-        """Remove our keys from a row; a server's error may repeat them."""
+        """Remove our keys from a row; a server's error or answer may repeat them."""
         if row["error"] is not None:
             row["error"] = self._redactor.text(row["error"])
+        if (content := row.get("content")) is not None and "begin" in content:
+            content["begin"] = self._redactor.text(content["begin"])
         if row["evidence"]:
             row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
 

@@ -22,9 +22,10 @@ def test_answer_text_missing_from_a_fifth_of_the_answers_is_a_failure(history: H
     answers(history, 1, {"no_text": True})
     verdict = history.end().verdict()
     (failure,) = verdict["failures"]
-    assert (failure["id"], failure["severity"], failure["count"]) == ("answers_without_text", "request", 1)
+    assert (failure["id"], failure["severity"], failure["count"]) == ("answers_without_text", "request", 3)
     assert failure["title"].startswith("3 of 11 answers of traffic odd hold no text")
     assert verdict["verdict"] == "fail"
+    assert failure["wrong_answers"][0]["traffic"] == "odd"
     assert check(verdict, "answer_text") is None
 
 
@@ -48,12 +49,43 @@ def test_answer_text_shorter_than_its_tokens_is_unknown(history: History) -> Non
     assert found["actual"] == "odd: 40 with fewer bytes of text than tokens of 40 answers"
 
 
-def test_answer_text_of_nothing_but_end_tokens_is_unknown(history: History) -> None:
+@pytest.mark.parametrize(("empty", "failed"), [(6, False), (10, True)])
+def test_answer_text_of_end_tokens_is_unknown_and_a_failure_in_all_answers(
+    history: History, empty: int, failed: bool
+) -> None:
     history.begin().work(5)
-    answers(history, 10, {"no_text": True}, tokens=1)
+    answers(history, empty, {"no_text": True}, tokens=1)
+    answers(history, 10 - empty, {})
     verdict = history.end().verdict()
-    assert verdict["failures"] == []
-    assert history.unknowns(verdict) == {"answer_text"}
+    assert [(f["id"], f["count"]) for f in verdict["failures"]] == ([("answers_without_text", 10)] if failed else [])
+    assert history.unknowns(verdict) == (set() if failed else {"answer_text"})
+
+
+@pytest.mark.parametrize(
+    ("odd", "found", "few"),
+    [
+        ("special_tokens", "answers_of_special_tokens", 1),
+        ("control_characters", "answers_of_control_characters", 1),
+        ("copies_prompt", "answers_copy_prompt", 4),
+    ],
+)
+def test_answer_text_that_answers_no_prompt_is_a_wrong_answer(history: History, odd: str, found: str, few: int) -> None:
+    def odd_answers(n: int) -> None:
+        for _ in range(n):
+            content = {"odd": odd, "begin": "<pad><pad>"}
+            history.answer(history.send(1, traffic="odd"), "ok", content=content, completion_tokens=16)
+
+    history.begin().work(5)
+    odd_answers(few)
+    answers(history, 10 - few, {})
+    history.work(2)
+    assert history.verdict()["failures"] == [], "a few are the model's own"
+    odd_answers(10)
+    verdict = history.end().verdict()
+    (failure,) = verdict["failures"]
+    assert (failure["id"], failure["count"]) == (found, 10 + few)
+    assert failure["wrong_answers"][0]["got"] == "<pad><pad>"
+    assert "answers of traffic odd" in failure["title"]
 
 
 @pytest.mark.parametrize(("odd", "unknown"), [(1, False), (2, True), (100, True)])

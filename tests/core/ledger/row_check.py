@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from loadchaos.core.ledger import rows
 
@@ -41,6 +41,11 @@ def matches(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(matches(v, args[1]) for v in value.values())
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return isinstance(value, list) and all(matches(v, args[0]) for v in value)
+    if is_typeddict(hint):
+        keys = get_type_hints(hint)
+        return hint.__required_keys__ <= value.keys() <= keys.keys() and all(
+            matches(v, keys[k]) for k, v in value.items()
+        )
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return isinstance(value, hint)

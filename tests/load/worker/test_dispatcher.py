@@ -52,7 +52,7 @@ def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: Se
     assert len({r["id"] for r in begins}) == 40
     assert {r["step"] for r in begins} == set(range(40))
     assert all(set(r) >= BEGIN_KEYS for r in begins)
-    assert all(set(r) - {"asked_tokens"} == END_KEYS for r in ends)
+    assert all(set(r) - {"asked_tokens", "content", "signs"} == END_KEYS for r in ends)
     by_traffic = {(r["traffic"], r["outcome"]) for r in ends}
     assert by_traffic == {("text", "ok"), ("aborts", "aborted")}
     first_of_second = min(r["at_ns"] for r in begins if r["round"] == 1)

@@ -41,7 +41,7 @@ def test_adapters_that_cannot_be_compared_are_named_before_the_load(asker: Any) 
     for note, (names, answer) in cases.items():
         part, server = learned(asker, names, answer)
         assert part.notes == [note]
-        assert [row for row in server.rows if row["when"] == "load"] or "not compared:" in note
+        assert [row for row in server.rows if row.get("when") == "load"] or "not compared:" in note
 
 
 def test_adapters_are_the_models_whose_parent_is_the_base_model() -> None:
@@ -63,4 +63,6 @@ def test_part_that_is_off_is_not_asked_beside_the_load(asker: Any) -> None:
 
     asyncio.run(story())
     assert part.off
-    assert server.rows == []
+    assert server.questions == []
+    assert [(row["row"], row["kind"]) for row in server.rows] == [("learned", "adapters")]
+    assert server.rows[0]["why"].endswith("the server lists no LoRA adapters")

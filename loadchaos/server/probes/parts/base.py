@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 
-from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
@@ -31,6 +32,15 @@ class ProbePart:
         """Ask nothing more: the note says why."""
         self.off = True
         self.notes.append(note)
+        self._write_learned(self.part, note)
+
+    def _write_learned(self, kind: str, why: str, *, exact: bool = False, asked: int = 0, right: int = 0) -> None:
+        """Write what was learned of a kind of question, or of a part; `why`: why it is not used."""
+        learned: LearnedRow = {
+            "row": "learned", "at_ns": time.monotonic_ns(), "kind": kind, "used": not why, "exact": exact, "asked": asked,
+            "right": right, "why": why,
+        }  # fmt: skip
+        self._asker.emit(learned)
 
     async def learn(self) -> None:
         """Ask the idle server."""

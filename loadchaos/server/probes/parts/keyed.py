@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
 from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
@@ -54,11 +53,7 @@ class KeyedPart(ProbePart):
                 self._exact[kind] = exact
             else:
                 off.setdefault(why, []).append(kind)
-            learned: LearnedRow = {
-                "row": "learned", "at_ns": time.monotonic_ns(), "kind": kind, "used": not why, "exact": exact,
-                "asked": len(rows), "right": sum(right), "why": why,
-            }  # fmt: skip
-            self._asker.emit(learned)
+            self._write_learned(kind, why, exact=exact, asked=len(rows), right=sum(right))
         for why, kinds in off.items():
             s = "s" if len(kinds) > 1 else ""
             self.notes.append(f"questions of the kind{s} {', '.join(kinds)} are not asked: {why}")

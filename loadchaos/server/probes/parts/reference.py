@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import LearnedRow, QuestionPart
+from loadchaos.core.ledger.rows import QuestionPart
 from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
 from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
@@ -109,11 +109,7 @@ class ReferencePart(ProbePart):
             return
         why = f"the idle server gave different answers to equal prompts ({differ} of {len(known)})"
         self.notes.append(f"{why}: nothing is found by {', '.join(self._compared) or 'comparisons'}")
-        learned: LearnedRow = {
-            "row": "learned", "at_ns": time.monotonic_ns(), "kind": EQUAL_ANSWERS, "used": False, "exact": False,
-            "asked": len(known), "right": len(known) - differ, "why": why,
-        }  # fmt: skip
-        self._asker.emit(learned)
+        self._write_learned(EQUAL_ANSWERS, why, asked=len(known), right=len(known) - differ)
 
     async def act(self) -> None:
         """Ask as many as the share of the requests that were sent."""
