@@ -1,4 +1,3 @@
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Terms
 from loadchaos.report.metrics.exporter import families
+from tests.report.made_up_run import counted_by_hand
 from tests.rows import folded
 
 
@@ -19,21 +19,6 @@ def figures_of(folder: RunFolder) -> LiveFigures:
     fold = folded(LiveFigures(), Reader(folder).new(final=True))
     fold.finish()
     return fold
-
-
-def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
-    counts: Counter[tuple[str, str]] = Counter()
-    open_ids: dict[str, str] = {}
-    for row in Reader(folder).new(final=True):
-        if row["row"] == "begin":
-            open_ids[row["id"]] = row["traffic"]
-        elif row["row"] == "end":
-            open_ids.pop(row["id"])
-            counts[row["traffic"], row["outcome"]] += 1
-        elif row["row"] == "missed":
-            counts[row["traffic"], "missed"] += row["count"]
-    counts.update((traffic, "unfinished") for traffic in open_ids.values())
-    return counts
 
 
 def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:

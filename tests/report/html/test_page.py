@@ -14,7 +14,7 @@ from loadchaos.core.model import Row
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
-from tests.report.made_up_run import make_verdict
+from tests.report.made_up_run import BY_ENDPOINT, make_verdict
 from tests.rows import folded
 
 S = 1_000_000_000
@@ -236,15 +236,10 @@ def test_charts_count_from_the_first_request_as_the_verdict_does() -> None:
 def test_page_has_a_row_for_each_of_several_endpoints(run_folder: RunFolder, verdict: Verdict) -> None:
     series = series_of(run_folder)
     assert "By endpoint" not in html.render(verdict, series, run_folder.path)
-    latency = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
-    outcomes = {"chat": {"ok": 90, "timeout": 10}, "embeddings": {"ok": 50}}
-    by_endpoint = {
-        name: {"traffic": ["text"], "outcomes": counts, "latency": latency} for name, counts in outcomes.items()
-    }
-    text = html.render(make_verdict(by_endpoint=by_endpoint), series, run_folder.path)
+    text = html.render(make_verdict(by_endpoint=BY_ENDPOINT), series, run_folder.path)
     table = text[text.index("By endpoint") :].split("</table>")[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
     assert cells == [
-        ["chat", "text", "100", "90", "–", "–", "–", "–", "50.0 ms", "60.0 ms", "10 timeouts"],
-        ["embeddings", "text", "50", "50", "–", "–", "–", "–", "50.0 ms", "60.0 ms", ""],
+        ["chat", "a, b", "100", "90", "100 ms", "200 ms", "10.0 ms", "20.0 ms", "1.0 s", "2.0 s", "10 timeouts"],
+        ["embeddings", "c", "50", "50", "–", "–", "–", "–", "50.0 ms", "60.0 ms", ""],
     ]
