@@ -62,12 +62,6 @@ def test_larger_batch_budget_makes_encoder_defects_rarer(defect: str) -> None:
     assert large < small
 
 
-@pytest.mark.parametrize("defect", THREE)
-def test_encoder_defects_need_images(defect: str) -> None:
-    loop = closed_loop(Engine(with_defect(defect)), mixed_traffic(200, images=0.0), users=40)
-    assert loop.fault is None
-
-
 def image_item(name: str) -> MMItem:
     return MMItem(name, 1000, 4)
 

@@ -8,9 +8,8 @@ from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html.charts import Chart, picture
 from loadchaos.report.html.heatmaps import COLOURS, COLUMNS, ROWS, heatmaps
-from tests.rows import folded
+from tests.rows import MS, S, folded
 
-S, MS = 1_000_000_000, 1_000_000
 Cell = tuple[int, int]
 
 

@@ -15,9 +15,7 @@ from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
 from tests.report.made_up_run import BY_ENDPOINT, make_verdict
-from tests.rows import folded
-
-S = 1_000_000_000
+from tests.rows import S, folded
 
 
 def series_of(folder: RunFolder) -> Series:

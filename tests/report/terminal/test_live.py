@@ -10,9 +10,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
 from loadchaos.report.terminal.live import View, draw, progress_text
-from tests.rows import folded
-
-S = 1_000_000_000
+from tests.rows import S, folded
 
 
 def drawn(snapshot: Snapshot, width: int = 80) -> str:
