@@ -35,27 +35,6 @@ def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Path) -> None:
     assert three.snapshot().users == 90
 
 
-def test_fold_latency_counts_from_the_scheduled_time() -> None:
-    fold = LiveFigures()
-    row = {"row": "end", "id": "x", "traffic": "t", "at_ns": 9_000_000_000, "due_ns": 1_000_000_000,
-           "sent_ns": 5_000_000_000, "first_token_ns": 6_000_000_000, "last_byte_ns": 9_000_000_000}  # fmt: skip
-    fold.fold({**row, "outcome": "ok"})
-    fold.fold({**row, "outcome": "reset"})
-    latency = fold.snapshot().traffic[0].latency
-    assert latency["ttft"].n == latency["e2e"].n == 1
-    assert abs((latency["ttft"].p50 or 0) - 5) < 0.05
-    assert abs((latency["e2e"].p50 or 0) - 8) < 0.08
-
-
-def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
-    fold = LiveFigures()
-    fold.fold({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
-    assert fold.snapshot().in_flight == 1
-    fold.finish()
-    assert fold.snapshot().in_flight == 0
-    assert fold.snapshot().traffic[0].outcomes == (("unfinished", 1),)
-
-
 def test_fold_attack_is_active_between_begin_and_end() -> None:
     fold = LiveFigures()
     fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
@@ -69,10 +48,6 @@ def test_fold_rates_cover_the_last_ten_seconds(run_folder: RunFolder) -> None:
     snapshot = figures_of(run_folder).snapshot()
     assert snapshot.tokens_per_s == 0  # dead for ten seconds
     assert snapshot.load_s == 40
-
-
-def test_fold_drops_metrics_of_a_dead_server(run_folder: RunFolder) -> None:
-    assert figures_of(run_folder).snapshot().server == {}
 
 
 def test_fold_ignores_unknown_rows() -> None:
