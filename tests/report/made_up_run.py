@@ -13,8 +13,8 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.typed_json import from_json, to_json
+from tests.rows import S, metrics_row
 
-S = 1_000_000_000
 T0 = 5_000 * S
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m<img src=http://evil.example/x onerror=alert(2)>"
 
@@ -82,23 +82,16 @@ def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
 def metrics(seconds: int, death_s: int) -> list[dict[str, Any]]:
     """One metrics row per second until the server is dead."""
     rng = random.Random(3)
-    return [
-        {
-            "row": "metrics",
-            "at_ns": T0 + t * S,
-            "replica": "a",
-            "engine": "0",
-            "took_ns": 1,
-            "values": {
-                "requests_running": 40 + rng.randint(0, 20),
-                "requests_waiting": rng.randint(0, 9),
-                "kv_usage_ratio": min(1, t / seconds + rng.random() / 10),
-                "generation_tokens_total": 900 * t,
-                "preemptions_total": 0,
-            },
+    rows = []
+    for t in range(min(seconds, death_s)):
+        values = {
+            "requests_running": 40 + rng.randint(0, 20),
+            "requests_waiting": rng.randint(0, 9),
+            "kv_usage_ratio": min(1, t / seconds + rng.random() / 10),
         }
-        for t in range(min(seconds, death_s))
-    ]
+        row = metrics_row(T0 / S + t, values, replica="a", generation_tokens_total=900 * t, preemptions_total=0)
+        rows.append({**row, "took_ns": 1})
+    return rows
 
 
 def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: int = 1) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
 from tests.report.made_up_run import BY_ENDPOINT, make_verdict
-from tests.rows import S, folded
+from tests.rows import S, folded, metrics_row
 
 
 def series_of(folder: RunFolder) -> Series:
@@ -154,9 +154,7 @@ def test_series_of_a_day_has_few_points_and_all_counts() -> None:
 def test_chart_keeps_gaps() -> None:
     series = Series()
     for second in (0, 1, 2, 10, 11):
-        series.fold(
-            {"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": {"kv_usage_ratio": 0.5}}
-        )
+        series.fold(metrics_row(second, kv_usage_ratio=0.5))
     chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
     assert chart.lines[0].path.count("M") == 2
 
@@ -175,15 +173,7 @@ def test_script_data_equals_the_drawn_values() -> None:
     series = Series()
     series.fold({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
-        series.fold(
-            {
-                "row": "metrics",
-                "at_ns": second * S,
-                "replica": "a",
-                "engine": "0",
-                "values": {"kv_usage_ratio": second / 10},
-            }
-        )
+        series.fold(metrics_row(second, kv_usage_ratio=second / 10))
     series.fold({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
     text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text

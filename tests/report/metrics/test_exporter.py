@@ -1,7 +1,6 @@
 import socket
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +16,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
 from loadchaos.report.metrics.exporter import Exporter, LiveCollector
 from tests.report.made_up_run import counted_by_hand
-from tests.rows import folded
+from tests.rows import answered, folded
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -160,14 +159,7 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
     def feed(n: int) -> None:
         with exporter.lock:
             for i in range(500):
-                row: dict[str, Any] = {
-                    "row": "end",
-                    "id": f"{n}-{i}",
-                    "traffic": f"new{n}",
-                    "outcome": "ok",
-                    "at_ns": 1,
-                }
-                fold.fold(row)
+                folded(fold, answered(1, i, traffic=f"new{n}"))
 
     for n in range(5):
         feed(n)
