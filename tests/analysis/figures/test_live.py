@@ -12,7 +12,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Terms
 from loadchaos.report.metrics.exporter import families
 from tests.report.made_up_run import counted_by_hand
-from tests.rows import folded
+from tests.rows import MS, S, answered, folded
 
 
 def figures_of(folder: RunFolder) -> LiveFigures:
@@ -81,27 +81,17 @@ def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
 
 
 def test_fold_counts_goodput_as_the_verdict_does() -> None:
-    second = 1_000_000_000
     terms: dict[str, Any] = {"slo": {"ttft": 0.5, "tpot": 0.1}, "warm_up": {"phases": [0]}}
     fold, judge = LiveFigures(), Judge(Terms("p", **terms))
     rows: list[dict[str, Any]] = [{"row": "run", "what": "begin", "at_ns": 1, "terms": terms}]
     for n, (ttft_s, outcome) in enumerate([(0.2, "ok"), (0.9, "ok"), (0.2, "reset"), (0.2, "aborted"), (0.4, "ok")]):
-        due = (10 + n) * second
-        last = due + round((ttft_s + 0.5) * second)
-        base = {"id": f"r{n}", "traffic": "t", "phase": 1, "due_ns": due, "expect": ["ok"]}
-        rows.append({"row": "begin", **base, "step": n, "at_ns": due})
-        rows.append(
-            {
-                "row": "end", **base, "sent_ns": due, "at_ns": last, "last_byte_ns": last, "outcome": outcome,
-                "first_token_ns": due + round(ttft_s * second), "completion_tokens": 11, "detail": {},
-                "itl_hist": {bucket(50_000_000): 10},
-            }
-        )  # fmt: skip
-    rows.append({"row": "missed", "at_ns": 16 * second, "traffic": "t", "phase": 1, "why": "no_slot", "count": 2})
-    rows.append({"row": "missed", "at_ns": 17 * second, "traffic": "t", "phase": 0, "why": "no_slot", "count": 9})
-    for row in rows:
-        fold.fold(row)
-        judge.fold(row)
+        due_ns, took_ns = (10 + n) * S, round((ttft_s + 0.5) * S)
+        end = {"first_token_ns": due_ns + round(ttft_s * S), "completion_tokens": 11, "itl_hist": {bucket(50 * MS): 10}}
+        rows += answered(due_ns, n, took_ns=took_ns, traffic="t", phase=1, outcome=outcome, **end)
+    rows.append({"row": "missed", "at_ns": 16 * S, "traffic": "t", "phase": 1, "why": "no_slot", "count": 2})
+    rows.append({"row": "missed", "at_ns": 17 * S, "traffic": "t", "phase": 0, "why": "no_slot", "count": 9})
+    folded(fold, rows)
+    folded(judge, rows)
     found = judge.verdict().to_json()["goodput"]
     assert fold.figures.goodput.parts()["t"] == Part(found["good"], found["due"]) == Part(2, 6)
     page = {m.name: m for m in families(fold, "r")}
