@@ -16,7 +16,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
 from loadchaos.report.metrics.exporter import Exporter, LiveCollector
 from tests.report.made_up_run import counted_by_hand
-from tests.rows import answered, folded
+from tests.rows import folded
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -159,7 +159,7 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
     def feed(n: int) -> None:
         with exporter.lock:
             for i in range(500):
-                folded(fold, answered(1, i, traffic=f"new{n}"))
+                fold.fold({"row": "end", "id": f"{n}-{i}", "traffic": f"new{n}", "outcome": "ok", "at_ns": 1})
 
     for n in range(5):
         feed(n)
