@@ -61,17 +61,9 @@ def test_judge_counts_the_exit_of_a_launched_server(history: History) -> None:
     history.begin().work(5)
     history.rows = [r for r in history.rows if r["row"] != "state"]
     history.rows.append(
-        {
-            "row": "launch",
-            "at_ns": history.now,
-            "what": "exit",
-            "replica": "server",
-            "code": 0,
-            "signal": None,
-            "reason": "exited with code 0",
-            "asked": False,
-        }
-    )
+        {"row": "launch", "at_ns": history.now, "what": "exit", "replica": "server", "code": 0, "signal": None,
+         "reason": "exited with code 0", "asked": False}
+    )  # fmt: skip
     [failure] = history.end().verdict()["failures"]
     assert failure["severity"] == "engine_death"
     assert "exited with code 0" in failure["title"]
@@ -184,20 +176,20 @@ def test_judge_names_a_death_by_a_cause_long_before_its_timeout(history: History
     assert [f["id"] for f in deaths] == ["nccl_error"]
 
 
+LAST_TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
+)
+
+
 def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: History) -> None:
     ids = history.begin().work(5).send(4)
-    history.log(
-        'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
-    )
+    history.log(LAST_TRACEBACK)
     [failure] = history.die(ids, code=1).idle(3).end().verdict()["failures"]
     assert (failure["id"], failure["severity"]) == ("unknown_exception", "engine_death")
 
 
 def test_judge_ignores_the_last_traceback_of_a_living_server(history: History) -> None:
-    history.begin().work(30)
-    history.log(
-        'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
-    )
+    history.begin().work(30).log(LAST_TRACEBACK)
     assert history.end().verdict()["failures"] == []
 
 

@@ -166,6 +166,16 @@ def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: His
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
+PROCESS = {"replica": "server", "cpu_s": 1.0, "rss_bytes": 1}
+
+
+def sigkill_engine_core(history: History, pid: int, *, ok: bool) -> None:
+    effects = ["engine_core_proc_died"]
+    attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": effects, "status": None}
+    attack |= {"kind": "process", "pid": pid, "signal": 9, "text": ""}
+    history.add("attack", what="begin", ok=None, **attack).add("attack", what="end", ok=ok, **attack)
+
+
 @pytest.mark.parametrize(
     ("pid", "exit_signal", "ok", "whose"),
     [
@@ -178,20 +188,10 @@ def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: His
 def test_judge_attributes_only_the_killed_process_to_a_kill(
     history: History, pid: int, exit_signal: int | None, ok: bool, whose: str
 ) -> None:
-    process = {
-        "replica": "server",
-        "pid": 50,
-        "role": "engine_core",
-        "cpu_s": 1.0,
-        "rss_bytes": 1,
-        "name": "EngineCore",
-    }
-    attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": ["engine_core_proc_died"],
-              "kind": "process", "pid": pid, "signal": 9, "status": None, "text": ""}  # fmt: skip
+    process = {**PROCESS, "pid": 50, "role": "engine_core", "name": "EngineCore"}
     ids = history.begin().work(5).send(3)
     history.add("process", what="seen", state="S", **process)
-    history.add("attack", what="begin", ok=None, **attack)
-    history.add("attack", what="end", ok=ok, **attack)
+    sigkill_engine_core(history, pid, ok=ok)
     history.add("process", what="gone", state="Z", **process)
     history.log("ERROR Engine core proc EngineCore died unexpectedly, shutting down client.")
     [failure] = history.die(ids, signal=exit_signal).idle(2).end().verdict()["failures"]
@@ -199,16 +199,12 @@ def test_judge_attributes_only_the_killed_process_to_a_kill(
 
 
 def test_judge_attributes_a_kill_whose_end_is_reported_after_that_of_the_api_server(history: History) -> None:
-    process = {"replica": "server", "cpu_s": 1.0, "rss_bytes": 1}
-    core = {**process, "pid": 50, "role": "engine_core", "name": "EngineCore"}
-    api = {**process, "pid": 49, "role": "api_server", "name": "vllm serve"}
-    attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": ["engine_core_proc_died"],
-              "kind": "process", "pid": 50, "signal": 9, "status": None, "text": ""}  # fmt: skip
+    core = {**PROCESS, "pid": 50, "role": "engine_core", "name": "EngineCore"}
+    api = {**PROCESS, "pid": 49, "role": "api_server", "name": "vllm serve"}
     ids = history.begin().work(5).send(3)
     history.add("process", what="seen", state="S", **core)
     history.add("process", what="seen", state="S", **api)
-    history.add("attack", what="begin", ok=None, **attack)
-    history.add("attack", what="end", ok=True, **attack)
+    sigkill_engine_core(history, 50, ok=True)
     history.log("ERROR AsyncLLM output_handler failed.")
     history.add("process", what="gone", state="Z", **api)
     history.run(0.1)

@@ -21,6 +21,17 @@ def healthy(history: History) -> Any:
     return history.begin().attacked("reset_mm_cache", []).work(30, traffic="images").end()
 
 
+def with_row(history: History, at: int, row: str, **more: Any) -> Any:
+    """A healthy run with one more row at this index."""
+    h = healthy(history)
+    h.rows.insert(at, {"row": row, "at_ns": h.now, **more})
+    return h
+
+
+def with_gap(history: History, source: str, **more: Any) -> Any:
+    return with_row(history, -4, "gap", **{"replica": "server", "source": source, "seconds": 0.0, **more})
+
+
 def case_no_end(h: History) -> Any:
     return without(healthy(h), "run", "end")
 
@@ -36,11 +47,7 @@ def case_no_request(h: History) -> Any:
 
 
 def case_half_missed(h: History) -> Any:
-    h = healthy(h)
-    h.rows.insert(
-        -3, {"row": "missed", "at_ns": h.now, "traffic": "images", "phase": 0, "why": "no_slot", "count": 200}
-    )
-    return h
+    return with_row(h, -3, "missed", traffic="images", phase=0, why="no_slot", count=200)
 
 
 def case_shed(h: History) -> Any:
@@ -76,25 +83,15 @@ def case_watcher_stopped(h: History) -> Any:
 
 
 def case_log_lost(h: History) -> Any:
-    h = healthy(h)
-    gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
-    h.rows.insert(-4, {**gap, "why": "any text", "loss": "certain"})
-    return h
+    return with_gap(h, "log", why="any text", loss="certain")
 
 
 def case_log_lost_in_an_older_folder(h: History) -> Any:
-    h = healthy(h)
-    gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
-    h.rows.insert(-4, {**gap, "why": "3000 bytes of server output could not be written"})
-    return h
+    return with_gap(h, "log", why="3000 bytes of server output could not be written")
 
 
 def case_scrape_blind(h: History) -> Any:
-    h = healthy(h)
-    h.rows.insert(
-        -4, {"row": "gap", "at_ns": h.now, "replica": "server", "source": "scrape", "seconds": 20.0, "why": "x"}
-    )
-    return h
+    return with_gap(h, "scrape", seconds=20.0, why="x")
 
 
 def case_ledger(h: History) -> Any:
@@ -104,11 +101,7 @@ def case_ledger(h: History) -> Any:
 
 
 def case_preflight(h: History) -> Any:
-    h = healthy(h)
-    h.rows.insert(
-        5, {"row": "preflight", "at_ns": h.rows[5].get("at_ns", h.now), "name": "x", "ok": False, "text": "no"}
-    )
-    return h
+    return with_row(h, 5, "preflight", name="x", ok=False, text="no")
 
 
 @pytest.mark.parametrize(
@@ -244,10 +237,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
     history = make_history()
     history.begin().work(10).miss(5).idle(2).end()
     for kind in sorted({r["row"] for r in history.rows}):
-        judge = Judge(Terms("test"))
-        for row in history.rows:
-            if row["row"] != kind:
-                judge.fold(row)
+        judge = folded(Judge(Terms("test")), [row for row in history.rows if row["row"] != kind])
         assert judge.verdict().to_json()["verdict"] != "pass", f"without {kind}"
 
 

@@ -97,16 +97,14 @@ Between = Callable[..., tuple[RunningProxy, SeenExchanges]]
 
 
 @pytest.fixture
-def between() -> Iterator[Between]:
+def between(unused_port: int) -> Iterator[Between]:
     """Starts a proxy in front of a server with this handler; `observe` replaces the tap."""
     closing: list[Any] = []
 
     def start(handler: Handler | None, observe: Callable[[], Any] | None = None) -> tuple[RunningProxy, SeenExchanges]:
         sink = SeenExchanges()
-        if handler is None:
-            with socket.create_server(("127.0.0.1", 0)) as unused:
-                port = int(unused.getsockname()[1])
-        else:
+        port = unused_port
+        if handler is not None:
             server = ConnectionServer(handler)
             port = server.port
             closing.append(server)

@@ -147,7 +147,5 @@ def test_server_is_asked_after_a_cut_answer(handler: Handler, found: str | None)
     server.close()
 
 
-def test_server_that_does_not_listen_is_dead() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = int(unused.getsockname()[1])
-    assert uvloop.run(is_dead(Upstream("127.0.0.1", port))) == "the server refuses connections"
+def test_server_that_does_not_listen_is_dead(unused_port: int) -> None:
+    assert uvloop.run(is_dead(Upstream("127.0.0.1", unused_port))) == "the server refuses connections"

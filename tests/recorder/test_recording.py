@@ -283,6 +283,12 @@ class Command:
     def writer(self) -> psutil.Process:
         return psutil.Process(self.process.pid).children()[0]
 
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Any]:
@@ -296,13 +302,7 @@ def command(tmp_path: Path) -> Iterator[Any]:
 
     yield start
     for one in made:
-        if isinstance(one, Command):
-            one.process.kill()
-            one.process.wait()
-            assert one.process.stderr is not None
-            one.process.stderr.close()
-        else:
-            one.close()
+        one.close()
 
 
 def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Path) -> None:

@@ -74,22 +74,6 @@ def test_tap_counts_the_same_however_a_stream_is_cut(name: str, monkeypatch: pyt
     assert len(counts) == 1
 
 
-def test_tap_counts_whole_chunks_without_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    tap, seen = streaming(list(range(1000)), monkeypatch)
-    fed: list[bytes] = []
-    feed = tap._answers.feed
-
-    def fed_to_the_parser(data: bytes) -> None:
-        fed.append(data)
-        feed(data)
-
-    monkeypatch.setattr(tap._answers, "feed", fed_to_the_parser)
-    for _ in range(50):
-        tap.feed_answer(event("x"))
-    assert seen.begun[0].tokens == 50
-    assert len(fed) == 1
-
-
 def test_tap_raises_for_pieces_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     tap, _ = streaming(list(range(9)), monkeypatch)
     tap.feed_answer(event("one"))

@@ -1,6 +1,7 @@
 """A made-up finished run with a death, and its verdict."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from unittest import mock
 from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.typed_json import from_json, to_json
+from tests.rows import S, metrics_row
 
-S = 1_000_000_000
 T0 = 5_000 * S
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m<img src=http://evil.example/x onerror=alert(2)>"
 
@@ -80,23 +82,16 @@ def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
 def metrics(seconds: int, death_s: int) -> list[dict[str, Any]]:
     """One metrics row per second until the server is dead."""
     rng = random.Random(3)
-    return [
-        {
-            "row": "metrics",
-            "at_ns": T0 + t * S,
-            "replica": "a",
-            "engine": "0",
-            "took_ns": 1,
-            "values": {
-                "requests_running": 40 + rng.randint(0, 20),
-                "requests_waiting": rng.randint(0, 9),
-                "kv_usage_ratio": min(1, t / seconds + rng.random() / 10),
-                "generation_tokens_total": 900 * t,
-                "preemptions_total": 0,
-            },
+    rows = []
+    for t in range(min(seconds, death_s)):
+        values = {
+            "requests_running": 40 + rng.randint(0, 20),
+            "requests_waiting": rng.randint(0, 9),
+            "kv_usage_ratio": min(1, t / seconds + rng.random() / 10),
         }
-        for t in range(min(seconds, death_s))
-    ]
+        row = metrics_row(T0 / S + t, values, replica="a", generation_tokens_total=900 * t, preemptions_total=0)
+        rows.append({**row, "took_ns": 1})
+    return rows
 
 
 def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: int = 1) -> list[dict[str, Any]]:
@@ -174,12 +169,41 @@ def write_run(path: Path, **shape: int) -> RunFolder:
     return folder
 
 
+def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
+    """Requests of a run by traffic and outcome, counted without a fold."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in Reader(folder).new(final=True):
+        if row["row"] == "begin":
+            counts[row["traffic"], "unfinished"] += 1
+        elif row["row"] == "end":
+            counts[row["traffic"], row["outcome"]] += 1
+            counts[row["traffic"], "unfinished"] -= 1
+        elif row["row"] == "missed":
+            counts[row["traffic"], "missed"] += row["count"]
+    return +counts
+
+
 DEATH_LINE = "(EngineCore pid=7) AssertionError: Encoder cache miss for 9f86d081884c7d65."
 
 
 def make_verdict(**changes: Any) -> Verdict:
     """Verdict of that run, with other values of some keys of verdict.json."""
     return Verdict.from_json({**_VERDICT, **changes})
+
+
+BY_ENDPOINT: dict[str, Any] = {
+    "chat": {
+        "traffic": ["a", "b"],
+        "outcomes": {"ok": 90, "timeout": 10},
+        "latency": {
+            "ttft_s": {"p50": 0.1, "p99": 0.2},
+            "itl_s": {"p50": 0.01, "p99": 0.02},
+            "e2e_s": {"p50": 1.0, "p99": 2.0},
+        },
+    },
+    "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06}}},
+}
+"""Of verdict.json: a chat endpoint with two kinds of traffic, and one that makes no tokens."""
 
 
 def with_failure(verdict: Verdict, n: int, **changes: Any) -> Verdict:

@@ -4,9 +4,8 @@ from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.charts import picture
 from loadchaos.report.metrics.exporter import families
-from tests.rows import folded
+from tests.rows import S, folded
 
-S = 1_000_000_000
 GB = 2.0**30
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,10 @@ class Server(EmbeddedServer):
 
     def chat(self, content: Any = "hi", **fields: Any) -> tuple[int, str]:
         return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
+
+    def chat_beside(self, **fields: Any) -> Future[tuple[int, str]]:
+        """The same in a thread of its own."""
+        return ThreadPoolExecutor(1).submit(self.chat, **fields)
 
 
 Start = Callable[..., Server]

@@ -7,6 +7,7 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
+from tests.simulator.conftest import run_requests
 from tests.simulator.virtual_time import LoopResult, closed_loop, mixed_traffic
 
 THREE = ("encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled")
@@ -59,12 +60,6 @@ def test_larger_batch_budget_makes_encoder_defects_rarer(defect: str) -> None:
         for seed in range(4)
     )
     assert large < small
-
-
-@pytest.mark.parametrize("defect", THREE)
-def test_encoder_defects_need_images(defect: str) -> None:
-    loop = closed_loop(Engine(with_defect(defect)), mixed_traffic(200, images=0.0), users=40)
-    assert loop.fault is None
 
 
 def image_item(name: str) -> MMItem:
@@ -141,16 +136,7 @@ def test_skip_encoder_miss_logs_the_miss_and_continues() -> None:
 
 def run_one(config: EngineConfig, image_at: int) -> LoopResult:
     """Run one request alone, whose only image begins at a token of its prompt."""
-    engine = Engine(config)
-    loop = LoopResult()
-    engine.add(EngineRequest("a", image_at + 300, 4, mm_items=(MMItem("image", 256, image_at),)))
-    try:
-        while loop.steps < 50:
-            engine.step()
-            loop.steps += 1
-    except EngineFault as fault:
-        loop.fault = fault
-    return loop
+    return run_requests(config, EngineRequest("a", image_at + 300, 4, mm_items=(MMItem("image", 256, image_at),)))
 
 
 @pytest.mark.parametrize("image_at", [2048, 4096])

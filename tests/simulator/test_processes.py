@@ -2,7 +2,6 @@ import json
 import os
 import re
 import signal
-import threading
 import time
 from typing import Any
 
@@ -23,22 +22,14 @@ BODY = f'{{"error":{{"message":"{DEAD}","type":"InternalServerError","param":nul
 
 class InFlight:
     def __init__(self, server: Server) -> None:
-        self.answers: dict[str, tuple[int, str]] = {}
-        self._threads = [
-            threading.Thread(target=self._ask, args=(server, "stream", True)),
-            threading.Thread(target=self._ask, args=(server, "plain", False)),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._answers = {
+            name: server.chat_beside(max_tokens=5000, ignore_eos=True, stream=name == "stream")
+            for name in ("stream", "plain")
+        }
         until(lambda: 'num_requests_running{engine="0",model_name="sim"} 2.0' in server.get("/metrics")[1])
 
-    def _ask(self, server: Server, name: str, stream: bool) -> None:
-        self.answers[name] = server.chat(max_tokens=5000, ignore_eos=True, stream=stream)
-
     def ended(self) -> dict[str, tuple[int, str]]:
-        for thread in self._threads:
-            thread.join(5)
-        return self.answers
+        return {name: answer.result(5) for name, answer in self._answers.items()}
 
 
 def refused(server: Server) -> bool:
@@ -129,15 +120,12 @@ def test_frozen_engine_core_leaves_health_at_200(start: Start) -> None:
     server = start()
     core = server.core
     core.suspend()
-    answers: list[tuple[int, str]] = []
-    waiting = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=2)))
-    waiting.start()
+    waiting = server.chat_beside(max_tokens=2)
     assert server.get("/health") == (200, "")
-    waiting.join(0.3)
-    assert waiting.is_alive()
+    with pytest.raises(TimeoutError):
+        waiting.result(0.3)
     core.resume()
-    waiting.join(5)
-    assert answers[0][0] == 200
+    assert waiting.result(5)[0] == 200
 
 
 def test_engine_death_is_logged_with_traceback_and_prefixes(start: Start, png: Png) -> None:

@@ -299,23 +299,18 @@ def test_vllm_development_endpoints_answer_as_measured(server: Server) -> None:
 
 
 def test_vllm_paused_server_answers_health_only_until_resume(server: Server) -> None:
-    answers: list[tuple[int, str]] = []
-    long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
-    long.start()
+    long = server.chat_beside(max_tokens=3000, ignore_eos=True, stream=True)
     until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/pause?mode=abort", {}) == (200, '{"status":"paused"}')
-    long.join(5)
-    assert '"finish_reason":"abort"' in answers[0][1]
-    assert answers[0][1].endswith("data: [DONE]\n\n")
+    assert '"finish_reason":"abort"' in long.result(5)[1]
+    assert long.result()[1].endswith("data: [DONE]\n\n")
     assert server.get("/is_paused") == (200, '{"is_paused":true}')
-    late = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=1)))
-    late.start()
+    late = server.chat_beside(max_tokens=1)
     assert server.get("/health")[0] == 200
-    late.join(0.3)
-    assert late.is_alive(), "a paused server answers nothing"
+    with pytest.raises(TimeoutError):
+        late.result(0.3)
     assert server.post("/resume", {}) == (200, '{"status":"resumed"}')
-    late.join(5)
-    assert answers[1][0] == 200
+    assert late.result(5)[0] == 200
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait"])
@@ -334,24 +329,18 @@ def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Start, mode: str) 
 def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Start) -> None:
     server = start(era="0.33")
     assert server.post("/pause?mode=keep", {})[0] == 200
-    answers: list[tuple[int, str]] = []
-    late = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=1)))
-    late.start()
-    late.join(0.3)
-    assert late.is_alive()
+    late = server.chat_beside(max_tokens=1)
+    with pytest.raises(TimeoutError):
+        late.result(0.3)
     assert server.post("/resume", {})[0] == 200
-    late.join(5)
-    assert answers[0][0] == 200
+    assert late.result(5)[0] == 200
 
 
 def test_vllm_abort_requests_ends_running_requests(server: Server) -> None:
-    answers: list[tuple[int, str]] = []
-    long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
-    long.start()
+    long = server.chat_beside(max_tokens=3000, ignore_eos=True)
     until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/abort_requests", {"abort_all": True}) == (200, '{"status":"aborted","aborted":1}')
-    long.join(5)
-    assert json.loads(answers[0][1])["choices"][0]["finish_reason"] == "abort"
+    assert json.loads(long.result(5)[1])["choices"][0]["finish_reason"] == "abort"
 
 
 def test_vllm_development_endpoints_need_development_mode(start: Start) -> None:
@@ -362,9 +351,7 @@ def test_vllm_development_endpoints_need_development_mode(start: Start) -> None:
 
 def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
-    threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 400, "ignore_eos": True}) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    queued = [server.chat_beside(max_tokens=400, ignore_eos=True) for _ in range(2)]
     until(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
     status, body = server.chat(stream=True)
     assert status == 200
@@ -372,8 +359,8 @@ def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start) -> None:
     assert server.chat()[0] == 503
     assert metric(server, "admission_rejections_total") == 2
     server.post("/abort_requests", {"abort_all": True})
-    for thread in threads:
-        thread.join(5)
+    for answer in queued:
+        answer.result(5)
 
 
 @pytest.mark.parametrize(

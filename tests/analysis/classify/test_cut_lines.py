@@ -124,14 +124,6 @@ def test_benign_log_in_cut_lines_has_no_failure(tmp_path: Path, path: Path, form
     assert [found[:2] for found in in_a_run(cut, polled=False)] == whole
 
 
-@pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
-def test_joiner_leaves_ordinary_lines_alone(path: Path) -> None:
-    joiner = LineJoiner()
-    for n, line in enumerate(lines_of(path), 1):
-        assert joiner.feed(line, n) == [WholeLine(line, n)]
-    assert joiner.flush() == []
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_joined_lines_have_the_number_and_the_time_of_their_first_part(form: str) -> None:
     joiner, cut = LineJoiner(), FORMS[form](DEATH)

@@ -33,11 +33,6 @@ def test_signature_comes_before_a_place() -> None:
     assert not failure.id.startswith("error_in_")
 
 
-def test_exception_without_a_place_stays_unknown() -> None:
-    [failure] = classify_text(death("flux/odd.py"))
-    assert (failure.id, failure.title) == ("unknown_exception", "FluxError: N is odd in odd.py run")
-
-
 def test_error_line_has_the_place_of_the_file_that_logged_it() -> None:
     [failure] = classify_text(f"{SERVES}{API}[nixl_connector.py:815] the flux is odd\n{GOES_ON}")
     assert (failure.id, failure.severity) == ("error_in_kv_connector", "request")

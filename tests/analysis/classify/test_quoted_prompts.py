@@ -50,17 +50,16 @@ FORMS = {
     "lmdeploy response": "2026-06-14 11:20:31,483 - lmdeploy - INFO - logger.py:56 - session=3, response={0!r}",
     "lmdeploy 0.5": "2024-07-31 15:06:36,187 - lmdeploy - INFO - prompt={0!r}, gen_config=EngineGenerationConfig(n=1), adapter_name=None.",
 }
+ACCESS_LOG = 'INFO:     127.0.0.1:1 - "GET /?q={0!r} HTTP/1.1" 404 Not Found'
 BEFORE = "(APIServer pid=1) INFO:     Application startup complete.\n"
 AFTER = 'INFO:     10.0.0.7:41214 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n' * 3
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS.values(), ACCESS_LOG], ids=[*FORMS, "access log"])
 def test_quoted_prompt_is_no_failure(form: str) -> None:
     for text in HOSTILE:
-        for line in (
-            FORMS[form].format(text, json.dumps(text)),
-            "vllm-1  | " + FORMS[form].format(text, json.dumps(text)),
-        ):
+        quoted = form.format(text, json.dumps(text))
+        for line in (quoted, f"vllm-1  | {quoted}"):
             assert classify_text(f"{BEFORE}{line}\n{AFTER}") == [], line
             assert classify_text(f"{BEFORE}{line}\n") == [], line
             diagnosis = Diagnosis()

@@ -26,19 +26,6 @@ def test_rejoin_unwraps_a_log_copied_from_a_terminal(tmp_path: Path, width: int)
     assert line == sum(map(len, wrapped[:CAUSE])) + 1
 
 
-def test_rejoin_joins_partial_container_records(tmp_path: Path) -> None:
-    stamp, parts = "2026-04-02T11:15:40.123456789Z", []
-    for n, line in enumerate(DEATH):
-        parts += [f"{stamp} stderr P {line[:50]}"] if len(line) > 50 else []
-        parts += [f"{stamp} stdout F INFO: {n}", f"{stamp} stderr F {line[50:] if len(line) > 50 else line}"]
-    assert only_failure(tmp_path, parts)[:2] == only_failure(tmp_path, DEATH)[:2]
-
-
-def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> None:
-    records = [json.dumps({"MESSAGE": list(f"\x1b[0;36m{line}".encode()), "_PID": "1"}) for line in DEATH]
-    assert only_failure(tmp_path, records) == only_failure(tmp_path, DEATH)
-
-
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
 def test_rejoin_leaves_an_ordinary_log_alone(path: Path) -> None:
     lines = log_text(path).splitlines()

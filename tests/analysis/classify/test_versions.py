@@ -4,6 +4,7 @@ from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import order, standing, with_standing, within
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.typed_json import from_json
+from tests.analysis.conftest import History
 
 
 def test_versions_are_ordered_by_release() -> None:
@@ -61,13 +62,7 @@ def test_version_ranges_in_known_toml_are_readable() -> None:
             assert within(issue.affected, "0.1.0") is not None, name
 
 
-def test_verdict_has_the_standing_of_known_issues(history: object) -> None:
-    h = history
-    h.begin()  # type: ignore[attr-defined]  # the fixture's type lives in conftest
-    h.rows[-1:] = []  # type: ignore[attr-defined]
-    h.begin(kv_blocks=1)  # type: ignore[attr-defined]
-    ids = h.work(5).send(3)  # type: ignore[attr-defined]
-    h.serve(0.2).log(h.MISS).die(ids).idle(3).end()  # type: ignore[attr-defined]
-    [failure] = h.verdict()["failures"]  # type: ignore[attr-defined]
+def test_verdict_has_the_standing_of_known_issues(history: History) -> None:
+    [failure] = history.begin(kv_blocks=1).work(5).miss().idle(3).end().verdict()["failures"]
     [known] = [k for k in failure["known"] if k["issue"] == "vllm-project/vllm#38551"]
     assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0, which lacks the fix")

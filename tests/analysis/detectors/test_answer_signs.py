@@ -1,5 +1,4 @@
 import random
-from typing import Any
 
 import pytest
 
@@ -8,20 +7,12 @@ from tests.rows import S
 
 
 def fold(signs: list[list[str]], idle: list[list[str]] | None = None, ratios: list[float] | None = None) -> AnswerSigns:
-    detector = AnswerSigns()
+    detector, answer = AnswerSigns(), {"traffic": "t", "outcome": "ok"}
     for one in idle or []:
-        row = {"row": "baseline", "at_ns": 0, "traffic": "t", "outcome": "ok", "signs": one, "text_ratio": 0.6}
-        detector.fold(row)
+        detector.fold({**answer, "row": "baseline", "at_ns": 0, "signs": one, "text_ratio": 0.6})
     for n, one in enumerate(signs):
-        end: dict[str, Any] = {
-            "row": "end",
-            "id": f"r{n}",
-            "at_ns": n * S,
-            "traffic": "t",
-            "outcome": "ok",
-            "signs": one,
-        }
-        detector.fold({**end, "text_ratio": ratios[n] if ratios else 0.6})
+        end = {**answer, "row": "end", "id": f"r{n}", "at_ns": n * S}
+        detector.fold({**end, "signs": one, "text_ratio": ratios[n] if ratios else 0.6})
     return detector
 
 

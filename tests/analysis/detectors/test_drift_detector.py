@@ -7,7 +7,7 @@ import pytest
 
 from loadchaos.analysis.detectors.drift_detector import DriftDetector
 from loadchaos.analysis.failure import Failure
-from tests.rows import S
+from tests.rows import S, answered, metrics_row
 
 MB = 2**20
 
@@ -27,18 +27,8 @@ class Run:
             self.drift.fold({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
             for _ in range(4):
                 ttft = (ttft_s(n) if ttft_s else 0.2) * self.rng.lognormvariate(0, 0.3)
-                self.drift.fold(
-                    {
-                        "row": "end",
-                        "at_ns": at_ns,
-                        "outcome": "ok",
-                        "phase": phase,
-                        "sent_ns": at_ns - S,
-                        "first_token_ns": at_ns - S + int(ttft * S),
-                        "last_byte_ns": at_ns,
-                        "completion_tokens": 50,
-                    }
-                )
+                end: dict[str, Any] = {"first_token_ns": at_ns - S + int(ttft * S), "completion_tokens": 50}
+                self.drift.fold(answered(at_ns - S, n, phase=phase, **end)[1])
             if n % 30 == 0:
                 self.failures += self.drift.poll(at_ns)
         self.failures += self.drift.poll(self.second * S)
@@ -93,10 +83,8 @@ class ClosedLoop:
                 sent, start = waiting.pop(0), float(second)
                 running.append((sent, start + 0.4, start + service_s(second - 1000)))
             self.drift.fold({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": self.users})
-            values = {"requests_running": float(len(running)), "requests_waiting": float(len(waiting))}
             if self.metrics:
-                row = {"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values}
-                self.drift.fold(row)
+                self.drift.fold(metrics_row(second, requests_running=len(running), requests_waiting=len(waiting)))
             if second % 30 == 0:
                 self.failures += self.drift.poll(second * S)
         return self
@@ -118,9 +106,8 @@ def test_drift_of_a_full_server_that_slows_down_is_reported() -> None:
 def test_drift_is_not_a_queue_that_grows() -> None:
     drift = Run()
     for n in range(300):
-        values = {"requests_running": 8.0 - n // 50, "requests_waiting": float(n // 50)}
-        at_ns = (drift.second + 1) * S
-        drift.drift.fold({"row": "metrics", "at_ns": at_ns, "replica": "a", "engine": "0", "values": values})
+        full = metrics_row(drift.second + 1, requests_running=8.0 - n // 50, requests_waiting=float(n // 50))
+        drift.drift.fold(full)
         drift.load(1, ttft_s=lambda _, n=n: 0.2 + 0.2 * n / 300)
     assert drift.ids == []
 
@@ -131,19 +118,9 @@ def with_handles(seconds: int, fds: Any, threads: Any = None, in_flight: Any = N
         at_ns = (n + 1000) * S
         flying = in_flight(n) if in_flight else 8
         drift.fold({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
-        drift.fold(
-            {
-                "row": "process",
-                "replica": "server",
-                "pid": 9,
-                "role": "engine_core",
-                "what": "sample",
-                "rss_bytes": 900 * MB,
-                "at_ns": at_ns,
-                "fds": int(fds(n) + rng.randint(0, 12)),
-                "threads": int(threads(n)) if threads else 40,
-            }
-        )
+        process = {"row": "process", "replica": "server", "pid": 9, "role": "engine_core", "what": "sample"}
+        held = {"fds": int(fds(n) + rng.randint(0, 12)), "threads": int(threads(n)) if threads else 40}
+        drift.fold({**process, "at_ns": at_ns, "rss_bytes": 900 * MB, **held})
     return [f.id for f in drift.poll((seconds + 1000) * S)]
 
 
@@ -163,9 +140,8 @@ def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Failure]:
         for n in range(20 + idle_s):
             second += 1
             busy = n < 20
-            values = {"requests_running": 5.0 if busy else 0.0, "requests_waiting": 0.0}
-            values["kv_usage_ratio"] = 0.7 if busy else usage
-            drift.fold({"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values})
+            values = {"requests_running": 5.0 if busy else 0.0, "kv_usage_ratio": 0.7 if busy else usage}
+            drift.fold(metrics_row(second, values, requests_waiting=0.0))
     return drift.poll(second * S)
 
 

@@ -9,7 +9,7 @@ from loadchaos.analysis.detectors.growth_limits import GrowthTracker, growth
 from loadchaos.analysis.detectors.trend_tests import Point
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.core.expectation_names import parse
-from tests.rows import S
+from tests.rows import S, answered, metrics_row
 
 HOURS = 8
 
@@ -26,37 +26,19 @@ def history(seed: int, *, images: int = 0, **grow: Any) -> GrowthTracker:
         def value(name: str, mean: float, spread: float, hour: float = hour) -> float:
             return float(grow[name](hour) if name in grow else mean) * (1 + rng.gauss(0, spread))
 
-        rss = int(value("rss", 4e9, 0.002))
-        process = {
-            "pid": 7,
-            "role": "engine_core",
-            "what": "sample",
-            "rss_bytes": rss,
-            "threads": 60,
-            "fds": int(value("fds", 300, 0.05)),
-        }
-        drifts.fold({"row": "process", "at_ns": at_ns, **process})
+        process = {"row": "process", "at_ns": at_ns, "pid": 7, "role": "engine_core", "what": "sample", "threads": 60}
+        drifts.fold({**process, "rss_bytes": int(value("rss", 4e9, 0.002)), "fds": int(value("fds", 300, 0.05))})
         drifts.fold({"row": "end", "at_ns": at_ns, "outcome": "ok", "image_tokens": images})
         kv = value("kv", 0.01, 0.01)
-        drifts.fold(
-            {"row": "metrics", "at_ns": at_ns, "values": {"kv_usage_ratio": kv, "requests_running": minute % 2}}
-        )
+        drifts.fold(metrics_row(at_ns / S, kv_usage_ratio=kv, requests_running=minute % 2))
         used = value("gpu", 7e10, 0.001)
         drifts.fold({"row": "device", "at_ns": at_ns, "device": "gpu0", "values": {"gpu_memory_used_bytes": used}})
         for n in range(20):
             wrong = rng.random() < (grow["errors"](hour) if "errors" in grow else 0.01)
             sent = at_ns + n * S
             ttft = int(value("ttft", 0.2, 0.2) * S)
-            drifts.fold(
-                {
-                    "row": "end",
-                    "at_ns": sent + 2 * S,
-                    "sent_ns": sent,
-                    "first_token_ns": sent + ttft,
-                    "outcome": "http_error" if wrong else "ok",
-                    "expect": ["ok"],
-                }
-            )
+            outcome = "http_error" if wrong else "ok"
+            drifts.fold(answered(sent, n, took_ns=2 * S, first_token_ns=sent + ttft, outcome=outcome)[1])
     return drifts
 
 

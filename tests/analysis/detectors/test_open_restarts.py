@@ -1,17 +1,11 @@
-from typing import Any
-
 import pytest
 
 from loadchaos.analysis.detectors.open_restarts import OpenRestarts
-
-S = 1_000_000_000
+from tests.rows import S, folded, metrics_row
 
 
 def open_after(name: str, values: list[float]) -> bool:
-    restarts = OpenRestarts()
-    for n, value in enumerate(values):
-        row: Any = {"row": "metrics", "at_ns": (n + 1) * S, "replica": "server", "engine": "0", "values": {name: value}}
-        restarts.fold(row)
+    restarts = folded(OpenRestarts(), (metrics_row(n + 1, {name: value}) for n, value in enumerate(values)))
     return restarts.check(len(values) * S) is not None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector, prompt_truncation, truncated_answers
 from tests.analysis.conftest import History
-from tests.rows import S
+from tests.rows import S, metrics_row
 
 
 def metrics(
@@ -12,9 +12,7 @@ def metrics(
 ) -> list[str]:
     ids = []
     for second in seconds:
-        count = float(second if moving else 0)
-        row = {"row": "metrics", "at_ns": second * S, "replica": replica, "engine": "0"}
-        silent.fold({**row, "values": {"iterations_total": count, **values}})
+        silent.fold(metrics_row(second, values, replica=replica, iterations_total=float(second if moving else 0)))
         ids += [s.id for s in silent.poll(second * S)]
     return ids
 

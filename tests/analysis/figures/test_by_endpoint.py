@@ -4,7 +4,7 @@ import pytest
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
-from tests.rows import S
+from tests.rows import S, answered, folded
 
 ENDPOINTS = {"talk": "chat", "code": "chat", "vectors": "embeddings"}
 
@@ -18,14 +18,9 @@ def verdict(
         traffic = list(ENDPOINTS)[n % 3]
         lost = traffic == "vectors" and n % 5 == 0
         due_ns, seconds = (n + 1) * S, {"talk": 1, "code": 3, "vectors": 1}[traffic]
-        end_ns = due_ns + seconds * S
-        base = {"id": f"lc-a-{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": due_ns}
-        judge.fold({"row": "begin", **base, "at_ns": due_ns})
-        judge.fold(
-            {"row": "end", **base, "at_ns": end_ns, "sent_ns": due_ns, "outcome": "timeout" if lost else "ok",
-             "expect": ["ok"], "itl_hist": {}, "first_token_ns": None if traffic == "vectors" else end_ns,
-             "last_byte_ns": end_ns, "detail": {}}
-        )  # fmt: skip
+        end: dict[str, Any] = {"first_token_ns": None} if traffic == "vectors" else {}
+        outcome = "timeout" if lost else "ok"
+        folded(judge, answered(due_ns, n, took_ns=seconds * S, traffic=traffic, outcome=outcome, **end))
     return judge.verdict().to_json()
 
 

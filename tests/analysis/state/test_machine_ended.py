@@ -1,11 +1,9 @@
-from loadchaos.analysis.state.machine import StateMachine
 from tests.analysis.conftest import World
+from tests.analysis.state.test_machine import path, watch
 
 
 def states(world: World) -> list[str]:
-    machine = StateMachine("server", launched=True)
-    rows = [change for row in world.rows for change in machine.feed(row)]
-    return [r["to"] for r in rows if r["from"] != r["to"]]
+    return path(watch(world, launched=True))
 
 
 def test_state_of_a_starved_engine_is_not_idle(world: World) -> None:

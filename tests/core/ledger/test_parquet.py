@@ -16,6 +16,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail, Reader, Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.server.indexed_log import IndexedLog
+from tests.core.ledger.test_writer_reader import of
 
 ODD: list[dict[str, Any]] = [
     {"x": 'quo"te, \\ back\n', "row": "end", "outcome": "ok"},
@@ -23,12 +24,6 @@ ODD: list[dict[str, Any]] = [
     {"big": "y" * 200_000},
     {"x": "\x01"},
 ]
-
-
-def of(tail: Tail) -> list[dict[str, Any]]:
-    """Rows but the header. A reader gives one that was written without a kind an empty one, which is left out."""
-    rows = (row for row in tail.rows() if row["row"] != "header")
-    return [{key: value for key, value in row.items() if (key, value) != ("row", "")} for row in rows]
 
 
 def written(path: Path, rows: list[dict[str, Any]], parts: int) -> None:

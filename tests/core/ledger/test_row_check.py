@@ -59,12 +59,6 @@ def judged(run: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
 
-def test_row_check_accepts_every_row_of_a_run(finished: Path) -> None:
-    rows = [json.loads(line) for path in finished.glob("*.jsonl") for line in path.read_text().splitlines()]
-    assert len(rows) > 20
-    assert [row for row in rows if not fits_completely(row)] == []
-
-
 @pytest.mark.parametrize("row", ODD)
 def test_row_check_refuses_odd_rows(row: Any) -> None:
     assert not fits_its_kind(row)

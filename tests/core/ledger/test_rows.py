@@ -7,6 +7,7 @@ from typing import assert_type
 import pytest
 
 from loadchaos.core.ledger import rows, rows_page
+from loadchaos.core.ledger.row_check import fits_completely
 from loadchaos.load.worker.clock_sync import TIMES
 from tests.core.ledger.row_check import problems
 from tests.warm_command import run_command
@@ -100,5 +101,6 @@ def test_run_writes_only_declared_fields_of_declared_types(tmp_path: Path) -> No
         for line in path.read_text().splitlines():
             row = json.loads(line)
             assert problems(row) == [], f"{path.name}: {line}"
+            assert fits_completely(row), f"{path.name}: {line}"
             written.add(row["row"])
     assert written >= EXPECTED

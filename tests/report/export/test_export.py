@@ -4,7 +4,6 @@ import io
 import re
 import socket
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +18,8 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.export.export import openmetrics, write_csv, write_parquet
 from tests.invoking import output_of
-
-
-def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
-    counts: Counter[tuple[str, str]] = Counter()
-    for row in Reader(folder).new(final=True):
-        if row["row"] == "begin":
-            counts[row["traffic"], "unfinished"] += 1
-        elif row["row"] == "end":
-            counts[row["traffic"], row["outcome"]] += 1
-            counts[row["traffic"], "unfinished"] -= 1
-        elif row["row"] == "missed":
-            counts[row["traffic"], "missed"] += row["count"]
-    return +counts
+from tests.report.made_up_run import counted_by_hand
+from tests.waiting import until
 
 
 def text_of(folder: RunFolder, step_s: float = 1.0) -> str:
@@ -128,7 +116,14 @@ def test_victoriametrics_imports_every_sample(
     )
     try:
         with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
-            until(client, "/health", lambda text: text == "OK", process)
+
+            def asked(path: str) -> str:
+                assert process.poll() is None, "it has ended"
+                with contextlib.suppress(httpx.TransportError):
+                    return client.get(path).text
+                return ""
+
+            until(lambda: asked("/health") == "OK", "the start of VictoriaMetrics")
             answer = client.post(
                 "/api/v1/import/prometheus", content=text.getvalue().encode()
             )  # as docs/metrics.md says it
@@ -136,23 +131,13 @@ def test_victoriametrics_imports_every_sample(
             client.get("/internal/force_flush")  # what is new is found some seconds later otherwise
             query = f'/api/v1/export?match[]={{run="{run_folder.path.name}"}}'
 
-            def kept(lines: str) -> int:
-                return sum(len(orjson.loads(line)["values"]) for line in lines.splitlines())
+            def kept() -> int:
+                return sum(len(orjson.loads(line)["values"]) for line in asked(query).splitlines())
 
-            until(client, query, lambda lines: kept(lines) == n, process)
+            until(lambda: kept() == n, "every sample")
     finally:
         process.terminate()
         process.wait(30)
-
-
-def until(client: httpx.Client, path: str, good: Callable[[str], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline, answer = time.monotonic() + 60, ""
-    while not good(answer):
-        assert time.monotonic() < deadline, answer[:500]
-        assert process.poll() is None, "it has ended"
-        with contextlib.suppress(httpx.TransportError):
-            answer = client.get(path).text
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

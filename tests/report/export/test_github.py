@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.report.export import github
-from tests.report.made_up_run import make_verdict, with_failure
+from tests.report.made_up_run import BY_ENDPOINT, make_verdict, with_failure
 
 
 def test_annotations_are_one_line_each_worst_first(verdict: Verdict) -> None:
@@ -57,14 +57,9 @@ def test_summary_is_appended_with_failures_rules_and_latency(
 
 def test_summary_has_a_row_for_each_endpoint_of_several(verdict: Verdict, tmp_path: Path) -> None:
     assert "| endpoint |" not in github.summary(verdict, tmp_path)
-    latency = {"ttft_s": {"p50": 0.1, "p99": 0.2}, "e2e_s": {"p50": 1.0, "p99": 2.0}}
-    by_endpoint = {
-        "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
-        "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06}}},
-    }
-    text = github.summary(make_verdict(by_endpoint=by_endpoint), tmp_path)
+    text = github.summary(make_verdict(by_endpoint=BY_ENDPOINT), tmp_path)
     assert "| endpoint | traffic | requests | ok | TTFT p50 | TTFT p99 | ITL p50 |" in text
-    assert "| chat | a, b | 100 | 90 | 100 ms | 200 ms | – | – | 1.0 s | 2.0 s | 10 timeouts |" in text
+    assert "| chat | a, b | 100 | 90 | 100 ms | 200 ms | 10.0 ms | 20.0 ms | 1.0 s | 2.0 s | 10 timeouts |" in text
     assert "| embeddings | c | 50 | 50 |" in text
 
 

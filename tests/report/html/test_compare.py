@@ -14,26 +14,15 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
 from tests.invoking import output_of
-
-MS = 1_000_000
+from tests.rows import MS, answered
 
 
 def answers(median_ms: float, n: int, seed: int) -> AnswerFigures:
     """Latencies around a median, with a realistic tail."""
     made, rng = AnswerFigures(), random.Random(seed)
     for _ in range(n):
-        ttft = round(median_ms * MS * rng.lognormvariate(0, 0.4))
-        made.fold(
-            {
-                "row": "end",
-                "traffic": "chat",
-                "outcome": "ok",
-                "at_ns": 3 * ttft,
-                "due_ns": 1,
-                "first_token_ns": ttft,
-                "last_byte_ns": 3 * ttft,
-            }
-        )
+        ttft_ns = round(median_ms * MS * rng.lognormvariate(0, 0.4))
+        made.fold(answered(1, 0, took_ns=2 * ttft_ns, traffic="chat")[1])
     return made
 
 

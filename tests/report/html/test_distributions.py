@@ -9,22 +9,11 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html import page
 from loadchaos.report.html.distributions import distributions
-
-MS = 1_000_000
+from tests.rows import MS, answered
 
 
 def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
-    first = 1 + round(ttft_ms * MS)
-    return {
-        "row": "end",
-        "traffic": traffic,
-        "outcome": "ok",
-        "at_ns": 2 * first,
-        "due_ns": 1,
-        "first_token_ns": first,
-        "last_byte_ns": 2 * first,
-        **more,
-    }
+    return answered(1, 0, took_ns=2 * round(ttft_ms * MS), traffic=traffic, **more)[1]
 
 
 def test_distributions_of_fast_and_slow_traffic_share_an_axis() -> None:
@@ -53,9 +42,9 @@ def test_distribution_of_one_answer_is_a_bar_in_the_middle() -> None:
 
 def test_totals_know_latencies_without_the_delay_of_our_own_client() -> None:
     whole = AnswerFigures()
-    whole.fold(answer("t", 70, sent_ns=2))
+    whole.fold({**answer("t", 70), "sent_ns": 2})
     assert whole.latency["t"].without_own_delay("ttft") is None
-    whole.fold(answer("t", 370, sent_ns=300 * MS))
+    whole.fold({**answer("t", 370), "sent_ns": 300 * MS})
     found = whole.latency["t"].without_own_delay("ttft")
     assert found is not None
     assert found.quantile(1.0) == whole.latency["t"].ttft.quantile(0.5)  # both took 70 ms

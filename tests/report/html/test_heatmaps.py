@@ -8,24 +8,14 @@ from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html.charts import Chart, picture
 from loadchaos.report.html.heatmaps import COLOURS, COLUMNS, ROWS, heatmaps
-from tests.rows import folded
+from tests.rows import MS, S, answered, folded
 
-S, MS = 1_000_000_000, 1_000_000
 Cell = tuple[int, int]
 
 
 def answer(second: float, ttft_ms: float, **more: Any) -> dict[str, Any]:
-    at = round(second * S)
-    return {
-        "row": "end",
-        "traffic": "t",
-        "outcome": "ok",
-        "at_ns": at,
-        "due_ns": at,
-        "last_byte_ns": at,
-        "first_token_ns": at + round(ttft_ms * MS),
-        **more,
-    }
+    at_ns = round(second * S)
+    return answered(at_ns, 0, took_ns=2 * round(ttft_ms * MS), at_ns=at_ns, last_byte_ns=at_ns, **more)[1]
 
 
 def series_of(*rows: dict[str, Any]) -> Series:

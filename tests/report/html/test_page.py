@@ -14,10 +14,8 @@ from loadchaos.core.model import Row
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
-from tests.report.made_up_run import make_verdict
-from tests.rows import folded
-
-S = 1_000_000_000
+from tests.report.made_up_run import BY_ENDPOINT, make_verdict
+from tests.rows import S, folded, metrics_row
 
 
 def series_of(folder: RunFolder) -> Series:
@@ -156,9 +154,7 @@ def test_series_of_a_day_has_few_points_and_all_counts() -> None:
 def test_chart_keeps_gaps() -> None:
     series = Series()
     for second in (0, 1, 2, 10, 11):
-        series.fold(
-            {"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": {"kv_usage_ratio": 0.5}}
-        )
+        series.fold(metrics_row(second, kv_usage_ratio=0.5))
     chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
     assert chart.lines[0].path.count("M") == 2
 
@@ -177,15 +173,7 @@ def test_script_data_equals_the_drawn_values() -> None:
     series = Series()
     series.fold({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
-        series.fold(
-            {
-                "row": "metrics",
-                "at_ns": second * S,
-                "replica": "a",
-                "engine": "0",
-                "values": {"kv_usage_ratio": second / 10},
-            }
-        )
+        series.fold(metrics_row(second, kv_usage_ratio=second / 10))
     series.fold({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
     text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text
@@ -236,15 +224,10 @@ def test_charts_count_from_the_first_request_as_the_verdict_does() -> None:
 def test_page_has_a_row_for_each_of_several_endpoints(run_folder: RunFolder, verdict: Verdict) -> None:
     series = series_of(run_folder)
     assert "By endpoint" not in html.render(verdict, series, run_folder.path)
-    latency = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
-    outcomes = {"chat": {"ok": 90, "timeout": 10}, "embeddings": {"ok": 50}}
-    by_endpoint = {
-        name: {"traffic": ["text"], "outcomes": counts, "latency": latency} for name, counts in outcomes.items()
-    }
-    text = html.render(make_verdict(by_endpoint=by_endpoint), series, run_folder.path)
+    text = html.render(make_verdict(by_endpoint=BY_ENDPOINT), series, run_folder.path)
     table = text[text.index("By endpoint") :].split("</table>")[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
     assert cells == [
-        ["chat", "text", "100", "90", "–", "–", "–", "–", "50.0 ms", "60.0 ms", "10 timeouts"],
-        ["embeddings", "text", "50", "50", "–", "–", "–", "–", "50.0 ms", "60.0 ms", ""],
+        ["chat", "a, b", "100", "90", "100 ms", "200 ms", "10.0 ms", "20.0 ms", "1.0 s", "2.0 s", "10 timeouts"],
+        ["embeddings", "c", "50", "50", "–", "–", "–", "–", "50.0 ms", "60.0 ms", ""],
     ]

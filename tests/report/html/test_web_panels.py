@@ -6,8 +6,7 @@ from typing import Any
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.html.web_panels import PanelPages
-
-S = 1_000_000_000
+from tests.rows import S, answered, folded
 
 
 def page(folder: Path, slo: dict[str, float], *more: dict[str, Any], endpoints: Mapping[str, str] | None = None) -> str:
@@ -17,17 +16,9 @@ def page(folder: Path, slo: dict[str, float], *more: dict[str, Any], endpoints: 
     fold.fold({"row": "run", "what": "load_begin", "at_ns": S})
     for n in range(20):
         traffic, due_ns = ("slow" if n % 4 == 0 else "quick"), (n + 1) * S
-        end_ns = due_ns + (3 * S if traffic == "slow" else S // 10)
-        base = {"id": f"lc-a-{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": due_ns}
-        fold.fold({"row": "begin", **base, "at_ns": due_ns})
-        fold.fold(
-            {
-                "row": "end", **base, "at_ns": end_ns, "sent_ns": due_ns, "outcome": "ok", "expect": ["ok"], "itl_hist": {},
-                "first_token_ns": end_ns, "last_byte_ns": end_ns, "detail": {},
-            }
-        )  # fmt: skip
-    for row in more:
-        fold.fold(row)
+        took_ns = 3 * S if traffic == "slow" else S // 10
+        folded(fold, answered(due_ns, n, took_ns=took_ns, traffic=traffic, first_token_ns=due_ns + took_ns))
+    folded(fold, more)
     pages.write(fold.snapshot(23 * S), now=True)
     return (folder / "cockpit" / "server.html").read_text()
 

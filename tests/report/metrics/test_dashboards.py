@@ -23,8 +23,9 @@ from loadchaos.run.ports import free_port
 from loadchaos.simulator.options import SimulatorSpec
 from tests.embedded_server import EmbeddedServer
 from tests.http_server import answering
-from tests.report.made_up_run import T0, S, all_rows, make_verdict
+from tests.report.made_up_run import T0, all_rows, make_verdict
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_result
+from tests.rows import S
 
 ROOT = Path(__file__).parents[3]
 EXPORTERS = {"dcgm": "4.2", "node": "1.8"}

@@ -10,9 +10,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
 from loadchaos.report.terminal.live import View, draw, progress_text
-from tests.rows import folded
-
-S = 1_000_000_000
+from tests.rows import S, answered, folded
 
 
 def drawn(snapshot: Snapshot, width: int = 80) -> str:
@@ -145,10 +143,7 @@ def test_progress_has_requests_done_and_time_left(
     fold.fold({"row": "run", "what": "load_begin", "at_ns": 95 * S})
     assert progress_text(fold.snapshot()) == ""
     for n in range(done):
-        fold.fold({"row": "begin", "id": str(n), "traffic": "t", "at_ns": begin, "due_ns": begin})
-        fold.fold(
-            {"row": "end", "id": str(n), "traffic": "t", "outcome": "ok", "at_ns": begin + at_s * S, "due_ns": begin}
-        )
+        folded(fold, answered(begin, n, took_ns=at_s * S))
     found = fold.snapshot()
     assert progress_text(found) == text
     assert text in drawn(found, 120)

@@ -6,7 +6,7 @@ import pytest
 from loadchaos.analysis.verdict.model import CheckResult, Verdict
 from loadchaos.report.formatting import clean
 from loadchaos.report.terminal import summary
-from tests.report.made_up_run import make_verdict, with_failure
+from tests.report.made_up_run import BY_ENDPOINT, make_verdict, with_failure
 
 
 def test_summary_begins_with_verdict_failure_and_exit_code(verdict: Verdict) -> None:
@@ -107,17 +107,7 @@ def test_clean_removes_escape_sequences_and_control_characters() -> None:
 
 
 def test_summary_has_a_line_for_each_endpoint() -> None:
-    latency = {
-        "ttft_s": {"p50": 0.1, "p99": 0.2},
-        "itl_s": {"p50": 0.01, "p99": 0.02},
-        "e2e_s": {"p50": 1.0, "p99": 2.0},
-    }
-    no_tokens = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
-    by_endpoint = {
-        "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
-        "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": no_tokens},
-    }
-    lines = summary.render(make_verdict(by_endpoint=by_endpoint), Path("r"), color=False, width=80).splitlines()
+    lines = summary.render(make_verdict(by_endpoint=BY_ENDPOINT), Path("r"), color=False, width=80).splitlines()
     at = next(n for n, line in enumerate(lines) if line.split()[:1] == ["endpoint"])
     assert [line.split() for line in lines[at : at + 3]] == [
         ["endpoint", "requests", "ok", "TTFT", "p50", "p99", "ITL", "p50", "p99", "E2E", "p50", "p99"],

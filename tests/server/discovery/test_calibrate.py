@@ -70,14 +70,6 @@ async def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a
     assert (facts.max_images, facts.sources["max_images"]) == (most, source)
 
 
-@pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
-def test_calibrate_vllm_counts_images_by_tokenize_without_render(embedded: str) -> None:
-    facts, asker = learn(embedded, CalibrationRequest(((448, 448), (512, 512)), images_per_request=2))
-    assert facts.image_tokens == {"448x448": 198, "512x512": 258}
-    assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
-    assert asker.generations == 2
-
-
 NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blocks=21"]
 
 

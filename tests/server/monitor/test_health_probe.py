@@ -17,13 +17,13 @@ from tests.waiting import beside
 @contextlib.asynccontextmanager
 async def probed(server: SmallServer, rows: EmittedRows) -> AsyncIterator[HealthProbe]:
     probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]))
+    await server.start()
     async with beside(probe.run()):
         yield probe
     await server.stop()
 
 
 async def test_health_probe_writes_both_kinds_of_rows(server: SmallServer, rows: EmittedRows) -> None:
-    await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=True) and rows.of("probe", what="tcp", ok=True))
         row = rows.of("probe", what="health")[0]
@@ -33,7 +33,6 @@ async def test_health_probe_writes_both_kinds_of_rows(server: SmallServer, rows:
 
 async def test_health_probe_records_the_redacted_body_of_a_503(server: SmallServer, rows: EmittedRows) -> None:
     server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
-    await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=False))
         row = rows.of("probe", what="health")[0]
@@ -42,7 +41,6 @@ async def test_health_probe_records_the_redacted_body_of_a_503(server: SmallServ
 
 
 async def test_health_probe_records_refused_and_the_return(server: SmallServer, rows: EmittedRows) -> None:
-    await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=True))
         await server.stop()
@@ -57,11 +55,8 @@ async def test_health_probe_records_refused_and_the_return(server: SmallServer, 
 async def test_health_probe_slows_down_for_a_server_that_is_down(
     server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert probing.DOWN_EVERY_S == 1.0
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
     monkeypatch.setattr(probing, "DOWN_EVERY_S", 0.3)
-
-    await server.start()
     async with probed(server, rows) as probe:
         await rows.until(lambda: rows.of("probe", what="health", ok=True))
         await server.stop()
@@ -79,8 +74,6 @@ async def test_health_probe_times_out_while_connects_succeed(
     server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "LIMIT_S", 0.2)
-
-    await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health", ok=True))
         server.hang = True
@@ -102,7 +95,6 @@ async def test_health_probe_names_incomplete_responses(
     server: SmallServer, rows: EmittedRows, raw: bytes, error: str
 ) -> None:
     server.raw = raw
-    await server.start()
     async with probed(server, rows):
         await rows.until(lambda: rows.of("probe", what="health"))
         row = rows.of("probe", what="health")[0]
@@ -112,7 +104,6 @@ async def test_health_probe_names_incomplete_responses(
 
 async def test_health_probe_without_a_health_page_asks_for_the_models(server: SmallServer, rows: EmittedRows) -> None:
     server.pages.clear()
-    await server.start()
     async with probed(server, rows) as probe:
         await rows.until(lambda: probe._endpoint.path.endswith("/v1/models"))
         assert rows.of("probe", what="health") == []

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,22 @@ def append(path: Path, text: str) -> None:
         f.write(text)
 
 
-def test_log_alarms_keep_the_order_of_the_log(tmp_path: Path, rows: EmittedRows) -> None:
-    log = tmp_path / "server.log"
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"
+
+
+@pytest.fixture
+def alarms(log: Path, rows: EmittedRows) -> Iterator[LogAlarms]:
+    """Alarms that have looked at the log once."""
     log.write_text("(APIServer pid=1) ERROR old: of another life\n")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
+    found = LogAlarms(log, "server", rows.append)
+    found.poll()
+    yield found
+    found.close()
+
+
+def test_log_alarms_keep_the_order_of_the_log(log: Path, alarms: LogAlarms, rows: EmittedRows) -> None:
     append(log, "INFO:     127.0.0.1 - GET /health\n(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\nINFO:     Shut")
     alarms.poll()
     append(log, "ting down\n")
@@ -30,16 +42,15 @@ def test_log_alarms_keep_the_order_of_the_log(tmp_path: Path, rows: EmittedRows)
         ("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom"),
         ("ending", "INFO:     Shutting down"),
     ]
-    alarms.close()
 
 
-def test_log_alarms_wait_for_a_missing_log(tmp_path: Path, rows: EmittedRows) -> None:
-    alarms = LogAlarms(tmp_path / "server.log", "server", rows.append)
+def test_log_alarms_wait_for_a_missing_log(log: Path, rows: EmittedRows) -> None:
+    alarms = LogAlarms(log, "server", rows.append)
     alarms.poll()
     assert rows == []
-    append(tmp_path / "server.log", "")
+    append(log, "")
     alarms.poll()
-    append(tmp_path / "server.log", "(APIServer pid=1) INFO [launcher.py:110] Shutting down FastAPI HTTP server.\n")
+    append(log, "(APIServer pid=1) INFO [launcher.py:110] Shutting down FastAPI HTTP server.\n")
     alarms.poll()
     assert [what for what, _ in alarms_of(rows)] == ["listening", "ending"]
     alarms.close()
@@ -52,7 +63,7 @@ QUOTED = "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadErr
 
 
 @pytest.mark.parametrize(
-    ("text", "alarms"),
+    ("text", "heard"),
     [
         (SHUTDOWN_0_32 + FAILED_OUTPUT + "INFO:     Shutting down\n", ["ending", "failing"]),
         (
@@ -64,15 +75,10 @@ QUOTED = "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadErr
     ],
     ids=["shutdown before its errors", "end of a burst", "death behind an error", "quoted prompt"],
 )
-def test_log_alarms_of_a_burst(tmp_path: Path, rows: EmittedRows, text: str, alarms: list[str]) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    heard = LogAlarms(log, "server", rows.append)
-    heard.poll()
+def test_log_alarms_of_a_burst(log: Path, alarms: LogAlarms, rows: EmittedRows, text: str, heard: list[str]) -> None:
     append(log, text)
-    heard.poll()
-    assert [what for what, _ in alarms_of(rows)] == ["listening", *alarms]
-    heard.close()
+    alarms.poll()
+    assert [what for what, _ in alarms_of(rows)] == ["listening", *heard]
 
 
 STAMP = "2026-04-02T11:15:40.123456789Z"
@@ -95,28 +101,20 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("at_once", [True, False])
 def test_log_alarms_find_engine_death_in_a_cut_line(
-    tmp_path: Path, rows: EmittedRows, form: str, at_once: bool
+    log: Path, alarms: LogAlarms, rows: EmittedRows, form: str, at_once: bool
 ) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
     for line in FORMS[form]:
         append(log, line + "\n")
         if not at_once:
             alarms.poll()
     alarms.poll()
     assert [what for what, _ in alarms_of(rows)] == ["listening", "dead"]
-    alarms.close()
 
 
-def test_log_alarms_leave_out_the_cut_end_of_a_line_that_quotes_a_prompt(tmp_path: Path, rows: EmittedRows) -> None:
-    log = tmp_path / "server.log"
-    append(log, "")
-    alarms = LogAlarms(log, "server", rows.append)
-    alarms.poll()
+def test_log_alarms_leave_out_the_cut_end_of_a_line_that_quotes_a_prompt(
+    log: Path, alarms: LogAlarms, rows: EmittedRows
+) -> None:
     for part in ("P DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'a", "P EngineDeadError", "F ', ids: None"):
         append(log, f"{STAMP} stderr {part}\n")
         alarms.poll()
     assert [what for what, _ in alarms_of(rows)] == ["listening"]
-    alarms.close()

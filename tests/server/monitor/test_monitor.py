@@ -31,8 +31,9 @@ async def watching(server: SmallServer, rows: EmittedRows, folder: Path, **more:
         MonitorOutput(rows.append, rows.append, folder, redactor),
         ServerAccess(headers),
     )
-    await watch.start()
+    await server.start()
     try:
+        await watch.start()
         yield watch
     finally:
         await watch.stop()
@@ -43,7 +44,6 @@ async def test_scraper_sends_headers_and_keeps_the_first_page_redacted(
     server: SmallServer, rows: EmittedRows, tmp_path: Path
 ) -> None:
     server.pages["/metrics"] = (200, PAGE)
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("page"))
         row = rows.of("metrics")[0]
@@ -62,7 +62,6 @@ async def test_scraper_keeps_the_pages_of_an_earlier_monitor(
 ) -> None:
     server.pages["/metrics"] = (200, PAGE)
     for n in (1, 2):
-        await server.start()
         async with watching(server, rows, tmp_path):
             await rows.until(partial(lambda n: len(rows.of("page")) == n, n))
     assert [row["file"] for row in rows.of("page")] == ["watch/metrics-1.txt", "watch/metrics-2.txt"]
@@ -70,7 +69,6 @@ async def test_scraper_keeps_the_pages_of_an_earlier_monitor(
 
 async def test_scraper_opens_and_closes_a_gap(server: SmallServer, rows: EmittedRows, tmp_path: Path) -> None:
     server.pages["/metrics"] = (500, b"")
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("gap", source="scrape"))
         assert rows.of("gap", source="scrape")[0]["why"] == "status 500"
@@ -86,7 +84,6 @@ async def test_scraper_drops_a_number_that_was_cut(
     head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 5000\r\n" if framed else b"") + b"\r\n"
 
     server.pages["/metrics"] = (200, b"vllm:generation_tokens_total 12345\n")
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("metrics") and rows.of("probe", what="health", ok=True))
         server.raw = head + b"vllm:num_requests_running 3\nvllm:generation_tokens_total 12"  # of 12346
@@ -102,7 +99,6 @@ async def test_scraper_leaves_a_server_that_is_down_alone(
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
 
     server.pages["/metrics"] = (200, PAGE)
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("metrics"))
         server.pages["/health"] = (503, b"")
@@ -136,7 +132,6 @@ async def test_event_loop_lag_is_a_gap(server: SmallServer, rows: EmittedRows, t
 async def test_event_loop_lag_records_a_changed_wall_clock(
     server: SmallServer, rows: EmittedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("probe", ok=True))
         real = time.time
@@ -163,7 +158,6 @@ async def test_monitor_restarts_a_part_that_failed(
 
     monkeypatch.setattr("loadchaos.server.monitor.scraper.Scraper.run", fail_once)
 
-    await server.start()
     async with watching(server, rows, tmp_path):
         await rows.until(lambda: rows.of("gap", source="scrape"))
         assert "a mistake of ours" in rows.of("gap", source="scrape")[0]["why"]

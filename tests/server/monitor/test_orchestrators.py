@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from loadchaos.server.monitor import orchestrators as asking
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, StatusCommand, status_command
 from tests.rows import EmittedRows
+from tests.waiting import beside
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -74,14 +74,8 @@ def command_of(spec: str) -> StatusCommand:
     return command
 
 
-@contextlib.asynccontextmanager
-async def asked(spec: str, rows: EmittedRows) -> AsyncIterator[None]:
-    task = asyncio.create_task(OrchestratorMonitor("a", spec, command_of(spec), rows.append).run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def asked(spec: str, rows: EmittedRows) -> contextlib.AbstractAsyncContextManager[None]:
+    return beside(OrchestratorMonitor("a", spec, command_of(spec), rows.append).run())
 
 
 def docker(running: bool, *, code: int = 0, oom: bool = False, began: str = "10:00", restarts: int = 0) -> str:
