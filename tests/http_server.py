@@ -24,6 +24,7 @@ class Handler(BaseHTTPRequestHandler):
     """A handler of HTTP/1.1 with answers of a known length, and streams of events in chunks."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def reply(self, asked: Asked) -> None:
         raise NotImplementedError

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from loadchaos.run.ports import free_port
-from loadchaos.simulator.command import command
-from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import embedded_command
 from tests.waiting import until
 from tests.warm_command import outside_ci
 
@@ -41,7 +40,7 @@ class Campaign:
 
     def prepare(self) -> None:
         """Write a profile, and requests that a server answers for minutes."""
-        launch = command(SimulatorSpec("vllm", "0.18", (), {"quiet": True}), self.port)
+        launch = embedded_command(port=self.port, quiet=True)
         (self.home / "small.yaml").write_text(PROFILE.format(launch=json.dumps(launch), port=self.port))
         body = {
             "messages": [{"role": "user", "content": "time"}],

@@ -30,6 +30,13 @@ async def attacking(server: AdminServer, rows: Rows, *specs: Any, **target: Any)
         await attacks.stop()
 
 
+async def acted(server: AdminServer, rows: Rows, *specs: Any, **target: Any) -> None:
+    """Run attacks until each has ended once."""
+    async with attacking(server, rows, *specs, **target) as attacks:
+        await attacks.start()
+        await rows.until(lambda: len(rows.of(what="end")) == len(specs))
+
+
 async def test_injector_repeats_an_attack_with_begin_and_end_rows(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.05}) as attacks:
@@ -57,9 +64,7 @@ async def test_admin_attack_records_a_failed_answer_unchanged(
     server: AdminServer, rows: Rows, answer: tuple[int, bytes], text: str
 ) -> None:
     server.answers["/reset_prefix_cache"] = answer
-    async with attacking(server, rows, {"admin": "reset_prefix_cache"}) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, {"admin": "reset_prefix_cache"})
     end = rows.of(what="end")[0]
     assert end["ok"] is False
     assert end["status"] == answer[0]
@@ -68,9 +73,7 @@ async def test_admin_attack_records_a_failed_answer_unchanged(
 
 async def test_admin_attack_on_a_closed_port_is_not_done(server: AdminServer, rows: Rows) -> None:
     closed = [AttackedReplica("a", "http://127.0.0.1:9")]
-    async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=closed) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, {"admin": "reset_mm_cache"}, replicas=closed)
     end = rows.of(what="end")[0]
     assert (end["ok"], end["status"]) == (False, None)
     assert "Connect" in end["text"]
@@ -79,20 +82,15 @@ async def test_admin_attack_on_a_closed_port_is_not_done(server: AdminServer, ro
 async def test_admin_attack_params_go_into_the_query_and_add_effects(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_prefix_cache"] = (200, b'{"success":true}')
     spec = {"admin": "reset_prefix_cache", "params": {"reset_running_requests": True}}
-    async with attacking(server, rows, spec) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, spec)
     assert server.asked[0][2] == {"reset_running_requests": "true"}
     assert "async_placeholder_underflow" in rows[0]["effects"]
 
 
 async def test_admin_attack_params_go_into_the_body_where_there_is_one(server: AdminServer, rows: Rows) -> None:
     server.answers["/abort_requests"] = (200, b'{"status":"aborted","aborted":2}')
-    async with attacking(
-        server, rows, {"admin": "abort_requests"}, {"admin": "abort_requests", "params": {"request_ids": ["x"]}}
-    ) as attacks:
-        await attacks.start()
-        await rows.until(lambda: len(rows.of(what="end")) == 2)
+    some = {"admin": "abort_requests", "params": {"request_ids": ["x"]}}
+    await acted(server, rows, {"admin": "abort_requests"}, some)
     assert {"abort_all": True} in [asked[3] for asked in server.asked]
     assert {"request_ids": ["x"]} in [asked[3] for asked in server.asked]
 
@@ -108,26 +106,20 @@ async def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_que
         planned(admin="scale_elastic_ep", params={"new_data_parallel_size": 2}),
         planned(admin="wake_up", params={"tags": ["weights", "kv_cache"]}),
     ]
-    async with attacking(server, rows, *specs) as attacks:
-        await attacks.start()
-        await rows.until(lambda: len(rows.of(what="end")) == 2)
+    await acted(server, rows, *specs)
     assert {"new_data_parallel_size": 2} in [asked[3] for asked in server.asked]
     assert server.queries["/wake_up"] == "tags=weights&tags=kv_cache"
 
 
 async def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: AdminServer, rows: Rows) -> None:
     server.answers["/v1/load_lora_adapter"] = (404, b'{"error":{"message":"No adapter found for /nonexistent"}}')
-    async with attacking(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}}) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}})
     assert rows.of(what="end")[0]["text"] == '{"error":{"message":"No adapter found for /nonexistent"}}'
 
 
 async def test_injector_undoes_an_act_that_holds_before_its_end_row(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/pause": (200, b'{"status":"paused"}'), "/resume": (200, b'{"status":"resumed"}')}
-    async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "for_s": 0.1}) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "for_s": 0.1})
     assert [r["what"] for r in rows] == ["begin", "undo", "end"]
     assert server.paths() == ["/pause", "/resume"]
     assert server.asked[0][2] == {"mode": "keep"}
@@ -196,9 +188,7 @@ async def test_injector_undoes_a_call_without_an_answer(server: AdminServer, row
 
 
 async def test_injector_does_not_undo_a_refused_act(server: AdminServer, rows: Rows) -> None:
-    async with attacking(server, rows, {"admin": "pause"}) as attacks:
-        await attacks.start()
-        await rows.until(lambda: rows.of(what="end"))
+    await acted(server, rows, {"admin": "pause"})
     assert server.paths() == ["/pause"]
 
 

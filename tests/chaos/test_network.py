@@ -6,16 +6,15 @@ import pytest
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.network import LocalProxy
-from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import AdminServer, injector
-from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
+from tests.chaos.toxic_proxy import echoed, proxied, toxic_of
 from tests.rows import EmittedRows as Rows
 
 
-def test_proxy_without_toxics_passes_everything_in_both_directions() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_proxy_without_toxics_passes_everything_in_both_directions() -> None:
+    async with proxied() as (_, connect):
         blob = bytes(range(256)) * 4096
         assert await echoed(await connect(), blob) == blob
         reader, writer = await connect()
@@ -23,11 +22,9 @@ def test_proxy_without_toxics_passes_everything_in_both_directions() -> None:
         writer.write_eof()
         assert await reader.read() == b"x", "the end of the stream passes, too"
 
-    run_proxied(check)
 
-
-def test_latency_delays_data_until_it_is_removed() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_latency_delays_data_until_it_is_removed() -> None:
+    async with proxied() as (proxy, connect):
         client = await connect()
         await echoed(client)
         await proxy.add(toxic_of("latency", latency="300"))
@@ -39,30 +36,24 @@ def test_latency_delays_data_until_it_is_removed() -> None:
         await echoed(client)
         assert time.monotonic() - begin < 0.3
 
-    run_proxied(check)
 
-
-def test_bandwidth_limits_the_rate() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_bandwidth_limits_the_rate() -> None:
+    async with proxied() as (proxy, connect):
         await proxy.add(toxic_of("bandwidth", rate="50"))
         begin = time.monotonic()
         await echoed(await connect(), b"x" * 20 * 1024)
         assert time.monotonic() - begin >= 0.3  # 20 KB at 50 KB/s
 
-    run_proxied(check)
 
-
-def test_slicer_cuts_data_and_loses_none() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_slicer_cuts_data_and_loses_none() -> None:
+    async with proxied() as (proxy, connect):
         await proxy.add(toxic_of("slicer", average_size="3", size_variation="2"))
         blob = bytes(range(256))
         assert await echoed(await connect(), blob) == blob
 
-    run_proxied(check)
 
-
-def test_slow_close_delays_the_end_of_the_stream() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_slow_close_delays_the_end_of_the_stream() -> None:
+    async with proxied() as (proxy, connect):
         await proxy.add(toxic_of("slow_close", delay="300"))
         reader, writer = await connect()
         writer.write_eof()
@@ -70,11 +61,9 @@ def test_slow_close_delays_the_end_of_the_stream() -> None:
         assert await asyncio.wait_for(reader.read(), 5) == b""
         assert time.monotonic() - begin >= 0.25
 
-    run_proxied(check)
 
-
-def test_timeout_passes_nothing_until_it_is_removed() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_timeout_passes_nothing_until_it_is_removed() -> None:
+    async with proxied() as (proxy, connect):
         client = await connect()
         await proxy.add(toxic_of("timeout"))
         client[1].write(b"hello")
@@ -83,42 +72,34 @@ def test_timeout_passes_nothing_until_it_is_removed() -> None:
         await proxy.remove("timeout")
         assert await asyncio.wait_for(client[0].readexactly(5), 5) == b"hello"
 
-    run_proxied(check)
 
-
-def test_timeout_with_a_limit_closes_the_connection() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_timeout_with_a_limit_closes_the_connection() -> None:
+    async with proxied() as (proxy, connect):
         reader, writer = await connect()
         await proxy.add(toxic_of("timeout", timeout="100"))
         writer.write(b"hello")
         assert await asyncio.wait_for(reader.read(), 5) == b""
 
-    run_proxied(check)
 
-
-def test_reset_peer_resets_the_connection() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_reset_peer_resets_the_connection() -> None:
+    async with proxied() as (proxy, connect):
         client = await connect()
         await echoed(client)
         await proxy.add(toxic_of("reset_peer"))
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client[0].read(), 5)
 
-    run_proxied(check)
 
-
-def test_limit_data_closes_the_connection_after_exactly_that_much() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_limit_data_closes_the_connection_after_exactly_that_much() -> None:
+    async with proxied() as (proxy, connect):
         await proxy.add(toxic_of("limit_data", bytes="7"))
         reader, writer = await connect()
         writer.write(b"0123456789")
         assert await asyncio.wait_for(reader.read(), 5) == b"0123456"
 
-    run_proxied(check)
 
-
-def test_down_refuses_and_resets_and_serves_on_the_same_port_afterwards() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_down_refuses_and_resets_and_serves_on_the_same_port_afterwards() -> None:
+    async with proxied() as (proxy, connect):
         client = await connect()
         await echoed(client)
         await proxy.add(toxic_of("down"))
@@ -129,19 +110,15 @@ def test_down_refuses_and_resets_and_serves_on_the_same_port_afterwards() -> Non
         await proxy.remove("down")
         assert await echoed(await connect()) == b"hello"
 
-    run_proxied(check)
 
-
-def test_share_hits_some_connections_and_always_the_same_ones() -> None:
-    async def check(proxy: Proxy, connect: Connect) -> None:
+async def test_share_hits_some_connections_and_always_the_same_ones() -> None:
+    async with proxied() as (proxy, connect):
         toxic = toxic_of("latency", share=0.4)
         clients = [client for _ in range(20) for client in [await connect()]]
         await asyncio.gather(*(echoed(client) for client in clients))
         hit = [link.hits(toxic) for link in proxy._links]
         assert 0 < sum(hit) < 20
         assert hit == [link.hits(toxic) for link in proxy._links]
-
-    run_proxied(check)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.host import HOST_LOADS
-from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.registry import ATTACKS
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.chaos.toxics import SLOW, TOXICS, Attribute, Chunking, ToxicType
@@ -15,7 +14,7 @@ from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.model import SERVER_ROLES
 from tests.chaos.conftest import injector
-from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
+from tests.chaos.toxic_proxy import echoed, proxied, toxic_of
 from tests.rows import EmittedRows as Rows
 
 
@@ -50,16 +49,13 @@ class Stutter(ToxicType):
         return Chunking(1, self.values["pause"] / 1000, chunking.rate)
 
 
-def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TOXICS, "stutter", Stutter)
-
-    async def check(proxy: Proxy, connect: Connect) -> None:
+    async with proxied() as (proxy, connect):
         await proxy.add(toxic_of("stutter", pause="50"))
         begin = time.monotonic()
         assert await echoed(await connect(), b"hello") == b"hello"
         assert time.monotonic() - begin >= 0.2  # four pauses of 50 ms before the last byte
-
-    run_proxied(check)
 
 
 class Flag(Attack):

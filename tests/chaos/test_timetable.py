@@ -20,29 +20,20 @@ def first(times: Timetable, n: int, seed: int = 1) -> list[float]:
     return list(itertools.islice(times.moments(random.Random(seed)), n))
 
 
-def test_timetable_every_begins_after_one_interval() -> None:
-    assert first(Timetable(every_s=2, jitter=0), 3) == [2, 4, 6]
+TIMES = {
+    "every begins after one interval": (Timetable(every_s=2, jitter=0), [2, 4, 6, 8]),
+    "after moves the first act": (Timetable(every_s=2, after_s=0.5, jitter=0), [0.5, 2.5, 4.5, 6.5]),
+    "a window contains all acts": (Timetable(every_s=10, during_s=(30, 55), jitter=0), [30, 40, 50]),
+    "a window alone begins with the act": (Timetable(during_s=(30, 55)), [30]),
+    "at is the only act": (Timetable(at_s=9), [9]),
+    "without times it acts once at the start": (Timetable(), [0]),
+    "times limits the acts": (Timetable(every_s=1, times=2, jitter=0), [1, 2]),
+}
 
 
-def test_timetable_after_moves_the_first_act() -> None:
-    assert first(Timetable(every_s=2, after_s=0.5, jitter=0), 3) == [0.5, 2.5, 4.5]
-
-
-def test_timetable_window_contains_all_acts() -> None:
-    assert list(Timetable(every_s=10, during_s=(30, 55), jitter=0).moments(random.Random(1))) == [30, 40, 50]
-    assert list(Timetable(during_s=(30, 55)).moments(random.Random(1))) == [30]
-
-
-def test_timetable_at_is_the_only_act() -> None:
-    assert first(Timetable(at_s=9), 5) == [9]
-
-
-def test_timetable_without_times_acts_once_at_the_start() -> None:
-    assert first(Timetable(), 5) == [0]
-
-
-def test_timetable_times_limits_the_acts() -> None:
-    assert len(first(Timetable(every_s=1, times=2), 5)) == 2
+@pytest.mark.parametrize(("times", "moments"), TIMES.values(), ids=TIMES)
+def test_timetable_moments_follow_from_its_times(times: Timetable, moments: list[float]) -> None:
+    assert first(times, 4) == moments
 
 
 def test_timetable_hold_is_half_the_interval_and_at_most_five_seconds() -> None:

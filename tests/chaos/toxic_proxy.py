@@ -20,7 +20,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.asynccontextmanager
-async def _proxied() -> AsyncIterator[tuple[Proxy, Connect]]:
+async def proxied() -> AsyncIterator[tuple[Proxy, Connect]]:
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
     proxy = Proxy("127.0.0.1", server.sockets[0].getsockname()[1])
     await proxy.open()
@@ -40,14 +40,6 @@ async def _proxied() -> AsyncIterator[tuple[Proxy, Connect]]:
             proxy._server.close()
         server.close()
         await asyncio.sleep(0.05)  # the links see their ends
-
-
-def run_proxied(check: Callable[[Proxy, Connect], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with _proxied() as (proxy, connect):
-            await check(proxy, connect)
-
-    asyncio.run(run())
 
 
 def toxic_of(kind: str, **params: object) -> Toxic:

@@ -187,7 +187,10 @@ def test_warnings_need_a_known_number_of_requests(write: Write) -> None:
 def test_shipped_profiles_are_explained_without_warnings(name: str, registry: Registry) -> None:
     profile = load(resources.profile(name), registry)
     assert profile.warnings() == []
-    assert explain(profile).startswith(name)
+    text = explain(profile)
+    assert text.startswith(f"{name}: ")
+    assert "The run passes if" in text
+    assert ("--authorize" in text) == bool(profile.dangers())
 
 
 def test_explain_counts_sessions_with_all_their_requests_and_time_to_think(write: Write) -> None:

@@ -22,6 +22,7 @@ def test_bench_limits_are_milliseconds_unless_they_have_a_unit() -> None:
         ("{s}2s", "{o} '{s}2s': NAME"),
         ("tftt{s}2s", "{o} tftt: one of ttft, tpot, e2e, .* was expected; did you mean ttft\\?"),
         ("latency{s}2s", "{o} latency: one of ttft, .* was expected$"),
+        ("itl_p98{s}2s", "{o} itl_p98: .*did you mean itl_p99\\?"),
         ("ttft{s}x", "{o} ttft: a duration such as 30s, 5m or 250ms was expected \\(got 'x'\\)"),
         ("ttft{s}-1s", "{o} ttft: a duration .* was expected \\(got '-1s'\\)"),
         ("ttft{s}0s", "{o} ttft: more than 0 was expected \\(got '0s'\\)"),

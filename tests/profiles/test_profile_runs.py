@@ -5,9 +5,8 @@ These are real runs of `loadchaos run` against the embedded server, shortened by
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +52,11 @@ def planted_run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], tuple[Path, tuple[int, dict[str, Any], str]]]:
     """Runs a profile with its planted bug once, for all tests: (folder, run)."""
-    done: dict[str, tuple[Path, tuple[int, dict[str, Any], str]]] = {}
 
+    @cache
     def planted(name: str) -> tuple[Path, tuple[int, dict[str, Any], str]]:
-        if name not in done:
-            folder = tmp_path_factory.mktemp(name)
-            done[name] = folder, run(folder, name, *FASTER.get(name, []))
-        return done[name]
+        folder = tmp_path_factory.mktemp(name)
+        return folder, run(folder, name, *FASTER.get(name, []))
 
     return planted
 
@@ -185,14 +182,6 @@ def test_agentic_passes_and_its_bodies_are_built_again_from_the_ledger(tmp_path:
     assert len(trace.sends) == sessions["requests"] == sum(verdict["outcomes"].values())
     later = [json.loads(trace.body_file(s).read_bytes()) for s in trace.sends if s.after and s.body]
     assert any(m["role"] == "tool" for body in later for m in body["messages"])
-
-
-def test_planted_bugs_are_those_of_the_shipped_profiles() -> None:
-    """Guard: a renamed defect would turn every pass above into nothing."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "loadchaos", "profiles"], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert {row[0] for row in PLANTED} | {"smoke"} <= {line.split()[0] for line in listed.splitlines()}
 
 
 HOSTILE = ("load.0.requests=66", "load.1.requests=8", FAST)

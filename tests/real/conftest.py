@@ -217,10 +217,14 @@ def under_load(home: Path, act: Callable[[], object]) -> Iterator[None]:
     thread.join()
 
 
+def at(server: Server) -> tuple[str, ...]:
+    """The options that lead to a server which runs already."""
+    return ("--target", server.url, "--server-log", str(server.log))
+
+
 def on(server: Server) -> tuple[str, ...]:
-    """The options that lead to a server which runs already, and may be harmed."""
-    address = server.url.removeprefix("http://")
-    return ("--target", server.url, "--server-log", str(server.log), "--authorize", address)
+    """The same, and it may be harmed."""
+    return (*at(server), "--authorize", server.url.removeprefix("http://"))
 
 
 def typed(command: Command) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +31,6 @@ FAULTS = {
 """Modes with the probability of an act in a step."""
 
 
-@pytest.fixture(scope="module")
-def answering(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterator[Callable[[str], Server]]:
-    """One server of each version, with the plugin, a small KV cache and n-gram drafts."""
-    with ExitStack() as servers:
-        started: dict[str, Server] = {}
-
-        def start(version: str) -> Server:
-            if version not in started:
-                folder = tmp_path_factory.mktemp(f"vllm-{version}")
-                made: Command = skipping(vllm_copy)(
-                    version, PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(folder / "trigger")
-                )
-                started[version] = servers.enter_context(running(made, folder / "vllm.log"))
-            return started[version]
-
-        yield start
-
-
 IMAGES: dict[str, Any] = {
     "name": "images",
     "traffic": [{"name": "images", "payload": {"images": {"count": 1, "size": "256x256"}, "text": {"tokens": "16..64"}},
@@ -64,6 +47,19 @@ def started(make: Callable[..., Command], version: str, folder: Path, plugin: Pa
     made: Command = skipping(make)(version, PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=trigger)
     with running(made, folder / "vllm.log") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterator[Callable[[str], Server]]:
+    """One server of each version, with the plugin, a small KV cache and n-gram drafts."""
+    with ExitStack() as servers:
+
+        @cache
+        def start(version: str) -> Server:
+            folder = tmp_path_factory.mktemp(f"vllm-{version}")
+            return servers.enter_context(started(vllm_copy, version, folder, plugin))
+
+        yield start
 
 
 def short(server: Server, attack: dict[str, Any] | None = None) -> list[str]:

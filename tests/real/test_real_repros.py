@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,70 +20,31 @@ _SMALL_IMAGES = ("--mm-processor-kwargs", '{"size":{"longest_edge":65536,"shorte
 _MTP = ("--generation-config", "vllm", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}')
 
 
-@skipping
-def chunk_end() -> servers.Command:
-    """vLLM 0.22.1 with MTP, and a prefill of 2048 tokens at a time."""
-    return servers.vllm("0.22.1", "--max-num-batched-tokens", "2048", *_MTP, env={}, model="tiny-qwen3_5-full")
-
-
-@skipping
-def preempting() -> servers.Command:
-    """vLLM 0.32.0 whose caches hold one image and one long request."""
-    return servers.vllm(
-        "0.32.0", "--max-num-seqs", "8", "--max-num-batched-tokens", "120", "--block-size", "32",
-        "--num-gpu-blocks-override", "11", *_SMALL_IMAGES, env={}, length=320,
-    )  # fmt: skip
-
-
-@skipping
-def small_processor_cache() -> servers.Command:
-    """vLLM 0.22.1 whose processor cache holds one or two images."""
-    return servers.vllm(
-        "0.22.1", "--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--generation-config", "vllm",
-        "--mm-processor-cache-gb", "0.002", *_SMALL_IMAGES, env={}, length=512,
-    )  # fmt: skip
-
-
-@skipping
-def small_cache_for_many_images() -> servers.Command:
-    """vLLM 0.22.1 whose processor cache holds less than the four images of one request."""
-    return servers.vllm(
-        "0.22.1", "--generation-config", "vllm", "--limit-mm-per-prompt", '{"image":4,"video":0}',
-        "--mm-processor-cache-gb", "0.004", "--mm-processor-kwargs",
-        '{"size":{"longest_edge":262144,"shortest_edge":4096}}', env={}, length=1024,
-    )  # fmt: skip
-
-
-@skipping
-def seeded() -> servers.Command:
-    """vLLM 0.32.0 with a prefill of 2048 tokens at a time."""
-    return servers.vllm("0.32.0", "--max-num-batched-tokens", "2048", env={})
-
-
-@skipping
-def drafting() -> servers.Command:
-    """vLLM 0.32.0 with n-gram drafts."""
-    drafts = '{"method":"ngram","num_speculative_tokens":3}'
-    return servers.vllm("0.32.0", "--generation-config", "vllm", "--speculative-config", drafts, env={})
-
-
-@skipping
-def with_tool_parser() -> servers.Command:
-    """vLLM 0.32.0 that reads tool calls with the hermes parser."""
-    parser = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    return servers.vllm("0.32.0", "--generation-config", "vllm", *parser, env={})
-
-
-@skipping
-def plain() -> servers.Command:
-    """vLLM 0.32.0 with a text model."""
-    return servers.vllm("0.32.0", "--generation-config", "vllm", env={})
-
-
-@skipping
-def transformers_serve() -> servers.Command:
-    """transformers serve 5.24.0 with continuous batching."""
-    return servers.transformers_524()
+vllm = skipping(servers.vllm)
+chunk_end = partial(vllm, "0.22.1", "--max-num-batched-tokens", "2048", *_MTP, env={}, model="tiny-qwen3_5-full")
+"""With MTP, and a prefill of 2048 tokens at a time."""
+preempting = partial(
+    vllm, "0.32.0", "--max-num-seqs", "8", "--max-num-batched-tokens", "120", "--block-size", "32",
+    "--num-gpu-blocks-override", "11", *_SMALL_IMAGES, env={}, length=320,
+)  # fmt: skip
+"""Its caches hold one image and one long request."""
+small_processor_cache = partial(
+    vllm, "0.22.1", "--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--generation-config", "vllm",
+    "--mm-processor-cache-gb", "0.002", *_SMALL_IMAGES, env={}, length=512,
+)  # fmt: skip
+"""Its processor cache holds one or two images."""
+small_cache_for_many_images = partial(
+    vllm, "0.22.1", "--generation-config", "vllm", "--limit-mm-per-prompt", '{"image":4,"video":0}',
+    "--mm-processor-cache-gb", "0.004", "--mm-processor-kwargs",
+    '{"size":{"longest_edge":262144,"shortest_edge":4096}}', env={}, length=1024,
+)  # fmt: skip
+"""Its processor cache holds less than the four images of one request."""
+seeded = partial(vllm, "0.32.0", "--max-num-batched-tokens", "2048", env={})
+plain = partial(vllm, "0.32.0", "--generation-config", "vllm", env={})
+drafting = partial(plain, "--speculative-config", '{"method":"ngram","num_speculative_tokens":3}')
+with_tool_parser = partial(plain, "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+transformers_serve = skipping(servers.transformers_524)
+"""With continuous batching."""
 
 
 def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -123,25 +85,32 @@ def test_image_beside_the_end_of_a_chunk_is_answered(tmp_path: Path) -> None:
             assert (done.returncode, "\n200 " in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-def test_repro_makes_the_engine_core_loop_in_its_image_cache(tmp_path: Path) -> None:
-    with running(small_processor_cache(), tmp_path / "server.log") as started:
-        done = script("vllm-0.22.1-image-cache-spin", started.url)
+@pytest.mark.parametrize(
+    ("name", "server", "says"),
+    [
+        ("vllm-0.22.1-image-cache-spin", small_processor_cache, "/health says 200: the server hangs"),
+        (
+            "vllm-0.22.1-images-over-cache",
+            small_cache_for_many_images,
+            "four new images: no answer in 30 s; /health says 200",
+        ),
+        (
+            "vllm-0.22.1-closed-after-refusal",
+            small_cache_for_many_images,
+            "20 of 20 good requests after a refusal were lost",
+        ),
+    ],
+    ids=[
+        "the-engine-core-loops-in-its-image-cache",
+        "the-api-server-loops-in-its-image-cache",
+        "each-request-after-a-refusal-is-lost",
+    ],
+)
+def test_repro_says_what_is_wrong(name: str, server: Any, says: str, tmp_path: Path) -> None:
+    with running(server(), tmp_path / "server.log") as started:
+        done = script(name, started.url)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "/health says 200: the server hangs" in done.stderr
-
-
-def test_repro_makes_the_api_server_loop_in_its_image_cache(tmp_path: Path) -> None:
-    with running(small_cache_for_many_images(), tmp_path / "server.log") as started:
-        done = script("vllm-0.22.1-images-over-cache", started.url)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "four new images: no answer in 30 s; /health says 200" in done.stdout
-
-
-def test_repro_loses_each_request_after_a_refusal(tmp_path: Path) -> None:
-    with running(small_cache_for_many_images(), tmp_path / "server.log") as started:
-        done = script("vllm-0.22.1-closed-after-refusal", started.url)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "20 of 20 good requests after a refusal were lost" in done.stderr
+    assert says in done.stdout + done.stderr
 
 
 def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> None:

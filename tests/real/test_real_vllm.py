@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Run, Server, launch, vllm_032
+from tests.real.conftest import Run, Server, at, launch, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 IMAGES = {
@@ -20,7 +20,7 @@ TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"m
 
 
 def test_smoke_passes(shared_vllm: Server, loadchaos: Run) -> None:
-    result = loadchaos("smoke", "--target", shared_vllm.url, "--server-log", str(shared_vllm.log), "-t", "60s")
+    result = loadchaos("smoke", *at(shared_vllm), "-t", "60s")
     assert result.verdict["verdict"] == "pass", result.output
 
 
@@ -43,13 +43,8 @@ def test_near_max_len_finds_the_longest_prompt_of_real_vllm(shared_vllm: Server,
         "name": "ladder",
         "payload": {"near_limit": {"band": "-100..-1", "step": 33, "plus": [0, 1, 64], "output": ["one"]}},
     }
-    result = loadchaos(
-        {"name": "edge", "traffic": [ladder], "load": [{"users": 2, "requests": 21}]},
-        "--target",
-        shared_vllm.url,
-        "--server-log",
-        str(shared_vllm.log),
-    )
+    profile = {"name": "edge", "traffic": [ladder], "load": [{"users": 2, "requests": 21}]}
+    result = loadchaos(profile, *at(shared_vllm))
     assert result.verdict["verdict"] == "pass", result.output
     assert "longest answered: -1" in result.check("near_limit"), "4095 of 4096"
     assert "shortest refused: +0" in result.check("near_limit")
@@ -75,10 +70,7 @@ def test_real_vllm_stopped_engine_core_hangs_and_recovers(loadchaos: Run, shared
             "attacks": [{"process": "sigstop", "role": "engine_core", "at": "5s", "for": "15s"}],
             "expect": ["failures == 0", "hangs == 0"],
         },
-        "--target",
-        shared_vllm.url,
-        "--server-log",
-        str(shared_vllm.log),
+        *at(shared_vllm),
     )
     assert result.failures["alive_but_hung"]["attribution"] == "expected"
     assert result.verdict["verdict"] == "pass", result.output

@@ -10,7 +10,7 @@ import pytest
 
 from loadchaos.server.dialects import DIALECTS
 from tests.real import servers
-from tests.real.conftest import Run, launch, running, skipping
+from tests.real.conftest import Run, launch, listeners, running, skipping
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 vllm_033 = skipping(servers.vllm_033)
@@ -21,10 +21,8 @@ LONG: dict[str, Any] = {
 
 def engine_core(url: str) -> psutil.Process:
     """The engine core of the server at this address."""
-    port = int(url.rpartition(":")[2])
-    held = psutil.net_connections("tcp")
-    (listener,) = {c.pid for c in held if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port}
-    return next(p for p in psutil.Process(listener).children() if "EngineCore" in p.name())
+    (server,) = listeners(url)
+    return next(p for p in server.children() if "EngineCore" in p.name())
 
 
 def test_real_vllm_0_33_says_with_a_new_text_that_its_engine_is_dead(tmp_path: Path) -> None:

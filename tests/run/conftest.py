@@ -42,6 +42,19 @@ def embedded_target(*defects: str, **flags: Any) -> Row:
     return {"embedded": {"dialect": "vllm", "era": "0.18", "defects": list(defects), "flags": flags}}
 
 
+LIMITED = """
+import os, resource, sys
+limit = int(sys.argv[2])
+resource.setrlimit(getattr(resource, sys.argv[1]), (limit, limit))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def limited(what: str, most: int) -> tuple[str, ...]:
+    """The begin of a command that may not use more of this: `RLIMIT_FSIZE` is what a full disk looks like."""
+    return (sys.executable, "-c", LIMITED, what, str(most))
+
+
 CHILD_MODULES = {"follower": "loadchaos.run.follower", "supervisor": "loadchaos.server.process.supervisor"}
 FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
 """A load that somebody has to end."""
@@ -191,20 +204,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         run.all_gone(20)
 
 
-Serve = Callable[[Answer], RawServer]
+Serve = Callable[[Answer], str]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    servers: list[RawServer] = []
-
-    def serve_one(reply: Answer) -> RawServer:
-        servers.append(RawServer(reply))
-        return servers[-1]
-
-    yield serve_one
-    for server in servers:
-        server.close()
+    """Starts chat servers; gives their URLs."""
+    with contextlib.ExitStack() as stack:
+        yield lambda reply: stack.enter_context(contextlib.closing(RawServer(reply))).url
 
 
 StartSim = Callable[..., EmbeddedServer]

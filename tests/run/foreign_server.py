@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,22 +35,35 @@ class ForeignServer:
         images: `counted`, `ignored`, `fails` (500), `refused` (400), `cut` (no answer) or `uncounted_in_streams`.
         chat: it has the chat endpoint.
         fails_on: text in a request that is answered with 500.
+        instead: status and page in place of the n-th stream, which was asked for so many seconds after the first.
+        token: text of the i-th token of the n-th stream; JSON is an event that ends the stream. None: words by the prompt.
         token_s: time of one token.
         headers: headers of every answer.
         asked: requests by path; a body with an image counts as `image`.
+        streams_s: when each stream was asked for, from the first one.
     """
 
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     images: str = "counted"
     chat: bool = True
     fails_on: str = ""
+    instead: Callable[[int, float], tuple[int, object] | None] = lambda _n, _s: None
+    token: Callable[[int, float, int], str | dict[str, Any]] | None = None
     token_s: float = 0.002
     first_s: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
     log: Path | None = None
     asked: Counter[str] = field(default_factory=Counter)
+    streams_s: list[float] = field(default_factory=list)
+    begun_s: float = 0.0
     longest: int = 0
     url: str = ""
+
+    def note_stream(self) -> tuple[int, float]:
+        """Number of a stream, and when it was asked for."""
+        self.begun_s = self.begun_s or time.monotonic()
+        self.streams_s.append(time.monotonic() - self.begun_s)
+        return len(self.streams_s), self.streams_s[-1]
 
     def prompt_tokens(self, messages: list[dict[str, Any]], *, stream: bool) -> int:
         """Count blanks as tokens, and each image as a constant."""
@@ -116,12 +129,21 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
                 whole = {**base, "object": "chat.completion", "choices": [choice], "usage": usage}
                 self.answer(200, whole, server.headers)
                 return
+            number, at_s = server.note_stream()
+            if (page := server.instead(number, at_s)) is not None:
+                self.answer(*page)
+                return
             self.begin_stream(server.headers)
             chunk = {**base, "object": "chat.completion.chunk"}
-            for n, word in enumerate(words):
+            for i, word in enumerate(words):
                 time.sleep(server.token_s)
-                end = "length" if n == tokens - 1 else None
-                self.event({**chunk, "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": end}]})
+                text = word if server.token is None else server.token(number, at_s, i)
+                if not isinstance(text, str):
+                    self.event(text)
+                    self.end_stream()
+                    return
+                end = "length" if i == tokens - 1 else None
+                self.event({**chunk, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": end}]})
             self.event({**chunk, "choices": [], "usage": usage})
             self.end_stream()
 

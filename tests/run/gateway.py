@@ -1,6 +1,10 @@
-"""A gateway of the tests: forwards each connection, and answers 502 where nobody listens behind it."""
+"""A gateway of the tests: forwards each connection, and answers 502 where nobody listens behind it.
+
+gateway.py UPSTREAM_PORT [PORT [CERTIFICATE]]: on a free port for 0, with TLS where a certificate is given.
+"""
 
 import asyncio
+import ssl
 import sys
 
 BAD_GATEWAY = (
@@ -19,12 +23,16 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def serve(upstream_port: int) -> None:
-    """Forward connections of a free port to another one, for ever."""
+async def serve(upstream_port: str, port: str = "0", certificate: str | None = None) -> None:
+    """Forward connections of one port to another one, for ever."""
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            behind, there = await asyncio.open_connection("127.0.0.1", upstream_port)
+            behind, there = await asyncio.open_connection("127.0.0.1", int(upstream_port))
         except OSError:
             await reader.read(65536)
             writer.write(BAD_GATEWAY)
@@ -32,10 +40,11 @@ async def serve(upstream_port: int) -> None:
             return
         await asyncio.gather(copy(reader, there), copy(behind, writer))
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    server = await asyncio.start_server(accept, "127.0.0.1", int(port), ssl=context)
+    found = server.sockets[0].getsockname()[1]
+    print(f"https://localhost:{found}" if certificate else f"http://127.0.0.1:{found}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(*sys.argv[1:]))

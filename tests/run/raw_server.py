@@ -1,21 +1,15 @@
-"""Chat server on raw sockets that answers what a test wants, with an OpenAI front."""
+"""Chat server that answers what a test wants, with an OpenAI front."""
 
-import contextlib
 import itertools
-import json
 import random
-import socketserver
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-Answer = Callable[[int, dict[str, Any]], tuple[int, list[dict[str, Any]]] | Iterable[bytes]]
-"""Gives (status, events) for the number of a chat request and its body; an event is the JSON of one chunk.
+from tests.http_server import Asked, Handler, serving
 
-Else it gives the bytes of the whole response, after which the connection is closed.
-"""
-
-MODEL = "raw"
+Answer = Callable[[int, dict[str, Any]], tuple[int, list[dict[str, Any]]]]
+"""Gives (status, events) for the number of a chat request and its body; an event is the JSON of one chunk."""
 _WORDS = (" red", " green", " blue", " white", " black", " grey")
 _answers = itertools.count()
 
@@ -40,74 +34,39 @@ def answer(tokens: int, prompt: int | None = 8, finish: str = "stop") -> list[di
     return found
 
 
-class RawServer(socketserver.ThreadingTCPServer):
-    """Serves /health, /v1/models and chat; one connection for each request."""
-
-    allow_reuse_address, daemon_threads = True, True
+class RawServer:
+    """Serves /health, /v1/models and chat until it is closed."""
 
     def __init__(self, reply: Answer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.reply, self.asked, self._lock = reply, 0, threading.Lock()
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        numbers = itertools.count(1)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        class Chat(Handler):
+            def reply(self, asked: Asked) -> None:
+                if asked.path == "/health":
+                    self.answer(200, {})
+                elif asked.path == "/v1/models":
+                    self.answer(200, {"object": "list", "data": [{"id": "raw", "object": "model"}]})
+                elif asked.path == "/v1/chat/completions":
+                    self.chat(asked.json())
+                else:
+                    self.answer(404, {"error": {"message": "no such page", "type": "not_found"}})
 
-    def number(self) -> int:
-        with self._lock:
-            self.asked += 1
-            return self.asked
+            def chat(self, body: dict[str, Any]) -> None:
+                status, events = reply(next(numbers), body)
+                if status != 200:
+                    self.answer(status, events[0])
+                elif body.get("stream"):
+                    self.begin_stream()
+                    for event in events:
+                        self.event(event)
+                    self.end_stream()
+                else:
+                    text = "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"])
+                    message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+                    usage = [e["usage"] for e in events if "usage" in e]
+                    whole = {"object": "chat.completion", "choices": [message]}
+                    self.answer(200, {**whole, "usage": usage[0]} if usage else whole)
 
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-class _Handler(socketserver.StreamRequestHandler):
-    server: RawServer
-
-    def handle(self) -> None:
-        line = self.rfile.readline().decode("latin-1").split()
-        length = 0
-        while (header := self.rfile.readline().decode("latin-1").strip()) != "":
-            name, _, value = header.partition(":")
-            if name.lower() == "content-length":
-                length = int(value)
-        body = self.rfile.read(length)
-        if len(line) < 2:
-            return
-        if line[1] == "/health":
-            self._send(200, b"{}")
-        elif line[1] == "/v1/models":
-            self._send(200, json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]}).encode())
-        elif line[:2] == ["POST", "/v1/chat/completions"]:
-            self._chat(json.loads(body))
-        else:
-            self._send(404, b'{"error": {"message": "no such page", "type": "not_found"}}')
-
-    def _chat(self, asked: dict[str, Any]) -> None:
-        found = self.server.reply(self.server.number(), asked)
-        if not isinstance(found, tuple):
-            with contextlib.suppress(OSError):  # the client went first
-                for piece in found:
-                    self.wfile.write(piece)
-            return
-        status, events = found
-        if status != 200:
-            self._send(status, json.dumps(events[0]).encode())
-        elif asked.get("stream"):
-            lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            self._send(200, lines.encode(), "text/event-stream")
-        else:
-            text = "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"])
-            message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            usage = next((e["usage"] for e in events if "usage" in e), None)
-            whole = {"object": "chat.completion", "choices": [message], **({"usage": usage} if usage else {})}
-            self._send(200, json.dumps(whole).encode())
-
-    def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
-        head = (
-            f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        self.wfile.write(head.encode() + body)
+        running = ExitStack()
+        self.url = running.enter_context(serving(Chat))
+        self.close = running.close

@@ -14,7 +14,7 @@ def test_abort_when_ends_a_run_of_errors(start: Start, serve: Serve) -> None:
 
     run = start(
         "--target",
-        serve(reply).url,
+        serve(reply),
         load=[{"users": 4, "for": "2m"}],
         target={"dialect": "openai"},
         abort_when="error_rate > 50% for 2s",

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from tests.run.conftest import Row, Run, Serve, Start
-from tests.run.raw_server import RawServer, answer, chunk
+from tests.run.raw_server import answer, chunk
 
 TEXT = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
 USAGE = {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 2, "total_tokens": 10}}
@@ -12,8 +12,8 @@ LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
 ALIVE = ["engine_deaths == 0", "hangs == 0"]
 
 
-def ended(start: Start, server: RawServer, *args: str, **parts: Any) -> Run:
-    run = start("--target", server.url, *args, **{"load": LOAD, "target": {"dialect": "openai"}, **parts})
+def ended(start: Start, url: str, *args: str, **parts: Any) -> Run:
+    run = start("--target", url, *args, **{"load": LOAD, "target": {"dialect": "openai"}, **parts})
     run.ends(90)
     return run
 

@@ -1,6 +1,6 @@
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Iterator
+import socket
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,9 +24,21 @@ from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
 from tests.load.wire import conformance
 from tests.load.wire.conformance import DEAD, SHED, TABLE, VALIDATION
-from tests.load.wire.misbehaving import Misbehaving
-from tests.run.conftest import Serve
-from tests.run.raw_server import chunk
+from tests.load.wire.misbehaving import (
+    DONE,
+    GOOD,
+    JSON_HEAD,
+    STOP,
+    Misbehaving,
+    close,
+    delta,
+    frame,
+    plain,
+    stream,
+    then,
+    whole,
+)
+from tests.raw_sockets import Handler, chunk
 from tests.waiting import beside
 
 DIALECT = Dialect("misbehaving", "misbehaving server", validation=VALIDATION, shed=SHED, engine_dead=DEAD)
@@ -52,6 +64,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Misbehaving]:
     with Misbehaving() as it:
+        it.modes |= MORE_MODES
         yield it
 
 
@@ -78,87 +91,51 @@ def test_outcome_of_a_question_is_that_of_a_request_of_the_load(
     assert (answer.error == "") == (expected == "ok")
 
 
-def head(status: int = 200, kind: str = "application/json", *more: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", f"Content-Type: {kind}", "Connection: close", *more]
-    return "\r\n".join([*lines, "", ""]).encode()
+def then_close(data: bytes) -> Handler:
+    return then(data, close)
 
 
-def page(body: Any, status: int = 200, kind: str = "application/json") -> list[bytes]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return [head(status, kind, f"Content-Length: {len(data)}") + data]
-
-
-def events(*found: Any, length: int = 0, done: bool = True) -> list[bytes]:
-    """A stream until the close of the connection, or with a length that may be too large."""
-    frames = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in found)
-    frames += b"data: [DONE]\n\n" * done
-    return [head(200, "text/event-stream", *([f"Content-Length: {length}"] * bool(length))) + frames]
-
-
-def whole(content: Any = "Hello", finish: Any = "stop", **more: Any) -> dict[str, Any]:
-    message = {"role": "assistant", "content": content, **more.pop("message", {})}
-    return {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}
-
-
-def after_done(answer_id: Any) -> list[bytes]:
-    return [b"data: " + json.dumps({**chunk("more"), "id": answer_id}).encode() + b"\n\n"]
-
-
-def endless_stream() -> Iterator[bytes]:
-    yield head(200, "text/event-stream")
-    piece = b"".join(b"data: " + json.dumps(chunk(f"{'word' * 4000} {n}")).encode() + b"\n\n" for n in range(4))
+def endless_stream(peer: socket.socket) -> None:
+    piece = chunk(b"".join(frame(delta(content=f"{'word' * 4000} {n}")) for n in range(4)))
+    peer.sendall(stream(end=b""))
     while True:
-        yield piece
+        peer.sendall(piece)
 
 
-def huge_body() -> Iterator[bytes]:
-    yield head(200, "application/json", f"Content-Length: {100 << 20}") + b'{"a":"'
+def huge_body(peer: socket.socket) -> None:
+    peer.sendall(JSON_HEAD + b'Content-Length: %d\r\n\r\n{"a":"' % (100 << 20))
     for _ in range(100):
-        yield b"x" * (1 << 20)
+        peer.sendall(b"x" * (1 << 20))
 
 
-ERROR = {"error": {"message": "backend exploded", "type": "InternalServerError", "code": 500}}
-Reply = Callable[[], Iterable[bytes]]
-ANSWERS: dict[str, Reply] = {
-    "right": lambda: page(whole(usage={"prompt_tokens": 3, "completion_tokens": 1})),
-    "right_stream": lambda: events(chunk("Hello"), chunk(finish="stop")),
-    "plain_503": lambda: page(b"Service Unavailable", 503, "text/plain"),
-    "refusal": lambda: page({"error": {"message": "no such option", "code": 400}}, 400),
-    "error_200": lambda: page(ERROR),
-    "html": lambda: page(b"<html><body>welcome</body></html>", kind="text/html"),
-    "nothing": lambda: page(b""),
-    "cut_stream": lambda: events(chunk("Hel"), length=4000, done=False),
-    "stream_without_end": lambda: events(chunk("Hel"), done=False),
-    "error_event": lambda: events(chunk("Hel"), ERROR),
-    "finish_error": lambda: page(whole("internal error happened", "error")),
-    "finish_error_stream": lambda: events(chunk("Hel"), chunk(finish="error")),
-    "empty_choices": lambda: page({"id": "c", "choices": []}),
-    "reasoning": lambda: page(whole(None, message={"reasoning": "hm"})),
-    "reasoning_content": lambda: page(whole(None, message={"reasoning_content": "hm"})),
-    "reasoning_stream": lambda: events(
-        {"choices": [{"index": 0, "delta": {"content": None, "reasoning": "hm"}}]}, chunk(finish="length")
-    ),
-    "done_without_finish": lambda: events(chunk("Hel")),
+LOGPROBS = {"content": [1, {"token": {}}]}
+MORE_MODES: dict[str, bytes | Handler] = {
+    "empty_choices": plain({"id": "c", "choices": []}),
     "endless_stream": endless_stream,
     "huge_body": huge_body,
-    "choices_is_an_object": lambda: page({"choices": {}}),
-    "id_is_an_object": lambda: page({**whole(), "id": {}}),
-    "id_is_an_object_in_a_stream": lambda: events(
-        *({**chunk("Hel"), "id": {}} for _ in range(3)), chunk(finish="stop")
+    "id_is_an_object": plain({**whole(usage=None), "id": {}}),
+    "id_is_an_object_in_a_stream": stream(*[frame({**delta(content="Hel"), "id": {}})] * 3, STOP, DONE),
+    "usage_is_a_list": plain(whole(usage=[3, 1])),
+    "content_is_a_number": plain(whole(7, usage=None)),
+    "finish_is_an_object": plain({"choices": [{"message": {"content": "Hello"}, "finish_reason": {"type": "stop"}}]}),
+    "logprobs_are_numbers": plain({"choices": [{"message": {"content": "Hello"}, "logprobs": LOGPROBS}]}),
+    "one_token": plain(whole(usage={"prompt_tokens": 3, "completion_tokens": 1})),
+    "total_is_not_the_sum_of_one_token": plain(
+        whole(usage={"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 9})
     ),
-    "usage_is_a_list": lambda: page(whole(usage=[3, 1])),
-    "content_is_a_number": lambda: page(whole(7)),
-    "finish_is_an_object": lambda: page(whole(finish={"type": "stop"})),
-    "logprobs_are_numbers": lambda: page(
-        {"choices": [{**whole()["choices"][0], "logprobs": {"content": [1, {"token": {}}]}}]}
-    ),
-    "total_is_not_the_sum": lambda: page(whole(usage={"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 9})),
-    "closed": list,
-    "closed_in_the_head": lambda: [b"HTTP/1.1 200 OK\r\nContent-"],
-    "closed_in_the_body": lambda: [head(200, "application/json", "Content-Length: 900") + b'{"choices":'],
-    "not_http": lambda: [b"SSH-2.0-OpenSSH_9.2\r\n\r\n"],
-    "text_of_another_after_done": lambda: [*events(chunk("Hel"), chunk(finish="stop")), *after_done({})],
+    "one_reasoning": plain(whole(None, usage=None, reasoning="hm")),
+    "closed_in_the_head": then_close(b"HTTP/1.1 200 OK\r\nContent-"),
+    "not_http_then_closed": then_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+    "text_of_an_object_after_done": stream(*GOOD, frame({**delta(content="more"), "id": {}})),
 }
+"""Answers beside those of the table, which no request of the load is judged by."""
+SAME_FOR_ALL = [
+    *MORE_MODES,
+    *("whole_usage_missing", "whole_finish_error", "whole_nothing", "whole_wrong_types"),
+    *("whole_shorter_than_promised", "status_500_text", "status_400_unknown", "error_object_200", "html"),
+    *("closed_before_headers", "usage_late", "finish_error", "reasoning_only", "no_finish_done", "no_finish_no_done"),
+    *("closed_mid_frame", "error_after_finish"),
+]
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 PROFILE = {"name": "x", "traffic": [TEXT], "load": [{"users": 1, "for": "2m"}]}
 
@@ -197,21 +174,23 @@ def asked_by_all(url: str) -> dict[str, tuple[Any, Any, Any]]:
     return asyncio.run(send())
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", SAME_FOR_ALL)
+def test_all_that_ask_make_the_same_of_the_same_bytes(
+    server: Misbehaving, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(answer_baseline, "_EACH", 1)
     monkeypatch.setattr(asker, "MOST_ANSWER_BYTES", 4 << 20)
-    server = serve(lambda number, asked: ANSWERS[name]())
-    limits = WireTimeouts(total_ns=1_000_000_000 if name == "endless_stream" else 60_000_000_000)
+    url = server.url_of(mode)
+    limits = WireTimeouts(total_ns=1_000_000_000 if mode == "endless_stream" else 60_000_000_000)
     load = {
-        stream: conformance.ask(server.url, stream=stream, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits)[
+        streams: conformance.ask(url, stream=streams, judged_by=AnswerRules(UNKNOWN.outcome_rules), limits=limits)[
             "outcome"
         ]
-        for stream in (False, True)
+        for streams in (False, True)
     }
-    answers = {stream: ask(server.url, UNKNOWN, stream=stream) for stream in (False, True)}
-    found = asked_by_all(server.url)
-    assert {stream: answer.outcome for stream, answer in answers.items()} == load
+    answers = {streams: ask(url, UNKNOWN, stream=streams) for streams in (False, True)}
+    found = asked_by_all(url)
+    assert {streams: answer.outcome for streams, answer in answers.items()} == load
     assert (found["discovery"][0], found["baseline"][0]) == (load[False], load[True])
     for who in ("canary", "last_question", "question", "streamed", "discovery"):
         if who == "last_question" and answers[False].outcome == "timeout":
@@ -226,15 +205,16 @@ def test_answer_that_is_cut_off_has_no_status(server: Misbehaving, mode: str) ->
     assert ask(server.url_of(mode), DIALECT, stream=False, silence_s=0.5).status == 0
 
 
-def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs(serve: Serve) -> None:
+def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs(server: Misbehaving) -> None:
     entries = [
         {"token": "a", "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]},
         {"token": "b", "logprob": -3.0, "top_logprobs": [{"logprob": -1.0}]},
         {"token": "c", "logprob": -1.0},
     ]
-    body = whole("Hello", message={"reasoning_content": "hm"})
-    body["choices"][0]["logprobs"] = {"content": entries}
-    answer = ask(serve(lambda number, asked: page(body)).url, UNKNOWN, stream=False)
+    message = {"content": "Hello", "reasoning_content": "hm"}
+    choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": entries}}
+    server.modes["reasoning_and_logprobs"] = plain({"choices": [choice]})
+    answer = ask(server.url_of("reasoning_and_logprobs"), UNKNOWN, stream=False)
     assert (answer.outcome, answer.text, answer.finish) == ("ok", "Hello", "stop")
     assert (answer.tokens, answer.gaps) == (["a", "b", "c"], [1.5, -2.0, 0.0])
 
@@ -244,17 +224,15 @@ def test_question_that_leaves_after_some_tokens_is_aborted(server: Misbehaving) 
     assert (answer.outcome, answer.status) == ("aborted", 0)
 
 
-async def test_question_that_is_not_waited_for_still_writes_its_row() -> None:
+async def test_question_that_is_not_waited_for_still_writes_its_row(server: Misbehaving) -> None:
     rows: list[Any] = []
-
-    with Misbehaving() as silent:
-        url = silent.url_of("never")
-        async with bounded_http.client() as http:
-            canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
-            probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
-            question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))
-            async with beside(canary._send("exact", "load")), beside(question):
-                await asyncio.sleep(0.2)
+    url = server.url_of("never")
+    async with bounded_http.client() as http:
+        canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
+        probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
+        question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))
+        async with beside(canary._send("exact", "load")), beside(question):
+            await asyncio.sleep(0.2)
     ended = [row for row in rows if row.get("what") != "ask"]
     assert sorted((row["row"], row["status"], row["error"]) for row in ended) == [
         ("canary", 0, "not waited for"),

@@ -14,9 +14,7 @@ from tests.warm_command import run_command
 @pytest.fixture
 def front(certificate: Path, script: Callable[..., str]) -> Callable[[str], str]:
     """Puts TLS in front of a server: its plain URL in, an https URL out."""
-    return lambda url: (
-        f"https://localhost:{script('tls_front.py', certificate, *url.removeprefix('http://').split(':'))}"
-    )
+    return lambda url: script("gateway.py", url.rpartition(":")[2], 0, certificate)
 
 
 def test_tls_refuses_unknown_certificate_and_names_the_options(

@@ -2,7 +2,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Start, StartSim, StartWorker
+from tests.run.conftest import Start, StartSim, StartWorker, limited
 
-FEW_FILES = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 CLOCK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -126,15 +120,8 @@ def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Start, sim:
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
     load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
-    run = start(
-        "--target",
-        it.url,
-        "--authorize",
-        it.address,
-        prefix=(sys.executable, "-c", FEW_FILES, "60"),
-        load=load,
-        traffic=slow,
-    )
+    few_files = limited("RLIMIT_NOFILE", 60)
+    run = start("--target", it.url, "--authorize", it.address, prefix=few_files, load=load, traffic=slow)
     assert run.ends(120) in (1, 3)
     verdict = run.verdict()
     assert verdict["verdict"] == "unknown", verdict["failures"]

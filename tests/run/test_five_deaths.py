@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.rows import S
-from tests.run.conftest import Run, Start, StartSim
+from tests.run.conftest import Run, Start, StartSim, embedded_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}]
@@ -82,10 +82,9 @@ def has_five_incidents(run: Run, times: list[int]) -> None:
 
 
 def test_on_death_restart_reports_each_death_separately(start: Start) -> None:
-    flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
-    embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
+    target = embedded_target("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
     run = start(
-        target={"on_death": {"restart": {"at_most": 9}}, "embedded": embedded},
+        target={"on_death": {"restart": {"at_most": 9}}, **target},
         traffic=TEXT,
         load=LOAD,
         expect=["engine_deaths == 0"],

@@ -2,21 +2,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from loadchaos.core.ledger.reader import Tail
-from tests.run.conftest import Row, Start, StartWorker
-
-LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Files that may not grow beyond a size: what a full disk looks like without being root."""
+from tests.run.conftest import Row, Start, StartWorker, embedded_target, limited
 
 
 @pytest.fixture
@@ -44,7 +36,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Start, for_long: Row) -> None:
-    run = start(**for_long, prefix=(sys.executable, "-c", LIMITED, "20000"))
+    run = start(**for_long, prefix=limited("RLIMIT_FSIZE", 20000))
     assert run.ends(100) == 3
     assert "could not be written" in run.output
     assert "PASS" not in run.output
@@ -65,15 +57,12 @@ def test_full_disk_ends_the_run_as_unknown(
 
 @pytest.mark.slow
 def test_full_disk_does_not_hide_a_failure(start: Start, for_long: Row, tiny_disk: Callable[[int], Path]) -> None:
-    flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
-    embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
+    target = embedded_target("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
     traffic = [
         {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
         {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
     ]
-    run = start(
-        **for_long, target={"on_death": "restart", "embedded": embedded}, traffic=traffic, out=str(tiny_disk(350))
-    )
+    run = start(**for_long, target={"on_death": "restart", **target}, traffic=traffic, out=str(tiny_disk(350)))
     assert run.ends(100) == 1
     assert "index_oob_indexkernel" in run.output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,25 +14,6 @@ from tests.embedded_server import EmbeddedServer
 from tests.run.conftest import Start, StartSim, embedded_target
 
 RESETS = [{"admin": "reset_mm_cache", "every": "200ms"}]
-TUNNEL = """
-import socket, sys, threading
-def copy(a, b):
-    try:
-        while data := a.recv(65536):
-            b.sendall(data)
-    except OSError:
-        pass
-    finally:
-        for s in (a, b):
-            try: s.shutdown(socket.SHUT_RDWR)
-            except OSError: pass
-listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-while True:
-    client = listener.accept()[0]
-    server = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
-    threading.Thread(target=copy, args=(client, server), daemon=True).start()
-    threading.Thread(target=copy, args=(server, client), daemon=True).start()
-"""
 
 
 @pytest.fixture
@@ -45,18 +27,15 @@ def resets(victim: EmbeddedServer) -> int:
 
 
 def tunnel(folder: Path, port: int, victim: EmbeddedServer, name: str = "tunnel.py") -> list[str]:
-    (folder / name).write_text(TUNNEL)
-    return [sys.executable, str(folder / name), str(port), str(victim.port)]
+    shutil.copy(Path(__file__).with_name("gateway.py"), folder / name)
+    return [sys.executable, str(folder / name), str(victim.port), str(port)]
 
 
-@pytest.mark.parametrize("name", ["tunnel.py", "vllm", "vllm_proxy"])
+@pytest.mark.parametrize("name", ["tunnel.py", "vllm"])
 def test_launched_tunnel_needs_leave(
     start: Start, victim: EmbeddedServer, tmp_path: Path, name: str, unused_port: int
 ) -> None:
-    launch = {
-        "command": tunnel(tmp_path, unused_port, victim, name),
-        "url": f"http://127.0.0.1:{unused_port}",
-    }
+    launch = {"command": tunnel(tmp_path, unused_port, victim, name), "url": f"http://127.0.0.1:{unused_port}"}
     run = start(target={"launch": launch}, attacks=RESETS)
     assert run.ends() == USER_ERROR
     assert f"--authorize 127.0.0.1:{unused_port}" in run.output

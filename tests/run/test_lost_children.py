@@ -81,16 +81,6 @@ def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answ
     assert run.again("judge").returncode == 3
 
 
-@pytest.mark.slow
-def test_load_processes_share_the_load_and_write_a_file_each(start: Start) -> None:
-    run = start("--processes", "2")
-    assert run.ends() == 0
-    ends = [run.rows(f"requests-{w}.jsonl", row="end") for w in (0, 1)]
-    assert len(ends[0]) == len(ends[1]) == 10
-    assert len({row["step"] for rows in ends for row in rows}) == 20
-    assert run.verdict()["outcomes"] == {"ok": 20}
-
-
 FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight": 64}]
 
 

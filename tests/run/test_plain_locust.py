@@ -141,6 +141,6 @@ def test_own_locust_backs_off_after_instant_errors(serve: Serve, tmp_path: Path)
         asked.append(time.monotonic())
         return 502, [{"error": {"message": "bad gateway", "code": 502}}]
 
-    _, stats, errors = locust(tmp_path, serve(reply).url, "-u", "2", "-r", "2", for_s=3)
+    _, stats, errors = locust(tmp_path, serve(reply), "-u", "2", "-r", "2", for_s=3)
     assert stats, errors
     assert 4 <= len(asked) <= 20  # two users: at 0.0, 0.1, 0.3, 0.7, 1.5 s

@@ -48,17 +48,6 @@ def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Start,
     assert "gpu_budget_startup" in run.output
 
 
-@pytest.mark.slow
-def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: StartSim) -> None:
-    other = sim()
-    port = other.port
-    run = start(target=launching(served(port), port))
-    assert run.ends() == 2
-    assert f"another server already listens on {other.url}" in run.output
-    assert run.verdict()["failures"] == []
-    assert other.process.poll() is None
-
-
 def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
     start: Start, unused_port: int, tmp_path: Path
 ) -> None:

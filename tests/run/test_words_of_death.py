@@ -1,19 +1,14 @@
 """Servers whose answers or logs name a dead engine: those that live, and those that died."""
 
-import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import http_server
-from tests.http_server import Asked, Handler
 from tests.run.conftest import Run, Start
-from tests.run.foreign_server import PAGES
+from tests.run.foreign_server import PAGES, ForeignServer, serving
 
 WORDS = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 OLD_CRASH = f"""(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.
@@ -27,73 +22,24 @@ TEXT = [{"name": "text", "payload": {"text": {"tokens": 40}}, "output": {"max": 
 LIVES = ["engine_deaths == 0", "hangs == 0", "outages == 0"]
 
 
-@dataclass
-class Teller:
-    """A chat server. `fails(n, began_s)` says whether the n-th streamed request is answered with `form` of the words."""
-
-    form: str = "stream"
-    fails: Callable[[int, float], bool] = lambda _n, _s: False
-    token_s: float = 0.01
-    tokens_before: int = 3
-    pages: dict[str, tuple[int, str]] = field(default_factory=lambda: dict(PAGES))
-    asked: int = 0
-    begun: float = 0.0
-    times: list[float] = field(default_factory=list)
-    url: str = ""
+ERROR = {"error": {"message": WORDS, "type": "InternalServerError", "code": 500}}
+PAGES_OF_FORMS = {"500": (500, ERROR), "400": (400, ERROR), "html": (502, HTML)}
 
 
-@contextmanager
-def telling(server: Teller) -> Iterator[Teller]:
-    class Telling(Handler):
-        def reply(self, asked: Asked) -> None:
-            if asked.method == "GET":
-                self.answer(*server.pages.get(self.path, (404, '{"detail":"Not Found"}')))
-                return
-            body = asked.json()
-            if not body.get("stream"):
-                self._whole(body)
-                return
-            server.asked += 1
-            server.begun = server.begun or time.monotonic()
-            server.times.append(time.monotonic() - server.begun)
-            hit = server.fails(server.asked, server.times[-1])
-            if hit and server.form in ("500", "400", "html"):
-                page = HTML if server.form == "html" else json.dumps({"error": {"message": WORDS, "code": 500}})
-                self.answer({"500": 500, "400": 400, "html": 502}[server.form], page)
-                return
-            self._stream(body, hit=hit)
+def telling(
+    form: str, fails: Callable[[int, float], bool], *, token_s: float = 0.01, tokens_before: int = 3
+) -> AbstractContextManager[ForeignServer]:
+    """A chat server. `fails(n, at_s)` says whether the n-th stream is answered with `form` of the words."""
 
-        def _usage(self, body: Any, n: int) -> Any:
-            prompt = sum(len(str(m["content"]).split()) + 4 for m in body["messages"])
-            return {"prompt_tokens": prompt, "completion_tokens": n, "total_tokens": prompt + n}
+    def token(n: int, at_s: float, i: int) -> str | dict[str, Any]:
+        if form == "stream" and i == tokens_before and fails(n, at_s):
+            return ERROR
+        return f" {WORDS}" if form == "text" and fails(n, at_s) else " word"
 
-        def _whole(self, body: Any) -> None:
-            n = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
-            choice = {
-                "index": 0, "message": {"role": "assistant", "content": " word" * n}, "finish_reason": "length"
-            }  # fmt: skip
-            self.answer(
-                200, {"object": "chat.completion", "model": "m", "choices": [choice], "usage": self._usage(body, n)}
-            )
+    def instead(n: int, at_s: float) -> tuple[int, object] | None:
+        return PAGES_OF_FORMS.get(form) if fails(n, at_s) else None
 
-        def _stream(self, body: Any, *, hit: bool) -> None:
-            n = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
-            base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-            self.begin_stream()
-            for i in range(n):
-                time.sleep(server.token_s)
-                if hit and server.form == "stream" and i == server.tokens_before:
-                    self.event({"error": {"message": WORDS, "type": "InternalServerError", "code": 500}})
-                    self.end_stream()
-                    return
-                text = f" {WORDS}" if hit and server.form == "text" else " word"
-                end = "length" if i == n - 1 else None
-                self.event({**base, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": end}]})
-            self.event({**base, "choices": [], "usage": self._usage(body, n)})
-            self.end_stream()
-
-    with http_server.serving(Telling) as server.url:
-        yield server
+    return serving(ForeignServer(dict(PAGES), token_s=token_s, token=token, instead=instead))
 
 
 def counts(verdict: Any) -> dict[str, str]:
@@ -120,13 +66,13 @@ def lives(run: Run, sent: int, failed: int) -> Any:
     ("form", "failed"), [("500", 8), ("400", 8), ("stream", 8), ("html", 8), ("text", 0)]
 )  # fmt: skip
 def test_words_in_some_answers_are_failures_of_these_requests(start: Start, form: str, failed: int) -> None:
-    with telling(Teller(form, lambda n, _: n % 3 == 0)) as server:
+    with telling(form, lambda n, _: n % 3 == 0) as server:
         run = start("--target", server.url, traffic=TEXT, load=[{"users": 3, "requests": 24}], expect=LIVES)
         lives(run, 24, failed)
 
 
 def test_words_in_one_answer_of_an_open_load_hold_nothing_back(start: Start) -> None:
-    with telling(Teller("500", lambda n, _: n == 10, token_s=0.03)) as server:
+    with telling("500", lambda n, _: n == 10, token_s=0.03) as server:
         load = [{"rate": "10/s", "law": "constant", "for": "4s", "max_in_flight": 32}]
         run = start("--target", server.url, traffic=TEXT, load=load, expect=LIVES)
         lives(run, 40, 1)
@@ -137,7 +83,7 @@ def test_words_in_one_answer_of_an_open_load_hold_nothing_back(start: Start) -> 
 @pytest.mark.parametrize("form", ["500", "stream", "html"])
 def test_load_goes_on_when_all_requests_in_flight_told_a_death_once(start: Start, form: str) -> None:
     """One of several servers behind a gateway died; the others answer 2 s later."""
-    with telling(Teller(form, lambda _, s: 1.0 < s < 3.0, tokens_before=0)) as server:
+    with telling(form, lambda _, s: 1.0 < s < 3.0, tokens_before=0) as server:
         load = [{"users": 6, "for": "8s"}]
         run = start("--target", server.url, traffic=TEXT, load=load, expect=LIVES)
         run.ends(120)
@@ -147,9 +93,9 @@ def test_load_goes_on_when_all_requests_in_flight_told_a_death_once(start: Start
         assert [i for i in verdict["incidents"] if i["kind"] != "failure"] == []
         gates = [(r["open"], r["at_ns"]) for r in run.rows(row="gate")]
         assert [opened for opened, _ in gates] == [False, True], gates
-        few = [s for s in server.times if 1.8 < s < 3.0]
+        few = [s for s in server.streams_s if 1.8 < s < 3.0]
         assert 1 <= len(few) <= 4, few  # one in half a second
-        assert len([s for s in server.times if s > 4.5]) > 60, "the full load is back"
+        assert len([s for s in server.streams_s if s > 4.5]) > 60, "the full load is back"
         assert verdict["outcomes"]["ok"] > 100
 
 
@@ -160,7 +106,7 @@ def test_words_in_the_log_of_a_living_server_kill_nobody(
 ) -> None:
     log = tmp_path / "engine.log"
     log.write_text("INFO 11-22 10:00:00 it serves\n")
-    with telling(Teller("500", lambda n, _: failing and n % 3 == 0)) as server:
+    with telling("500", lambda n, _: failing and n % 3 == 0) as server:
         load = [{"users": 3, "requests": 90}]
         run = start("--target", server.url, "--server-log", str(log), traffic=TEXT, load=load, expect=LIVES)
         run.loaded(45)
@@ -176,7 +122,7 @@ def test_words_in_the_log_of_a_living_server_kill_nobody(
 
 def test_server_that_fails_every_request_until_it_comes_back_died(start: Start) -> None:
     """/health stays 200: the answers alone show the death, and the return."""
-    with telling(Teller("500", lambda _, s: 1.0 < s < 14.0)) as server:
+    with telling("500", lambda _, s: 1.0 < s < 14.0) as server:
         run = start(
             "--target", server.url, target={"on_death": {"wait": {"at_most": "60s"}}}, traffic=TEXT,
             load=[{"users": 3, "for": "5s"}], expect=LIVES,
@@ -192,15 +138,12 @@ def test_server_that_fails_every_request_until_it_comes_back_died(start: Start) 
 
 
 def test_server_whose_health_says_dead_is_dead_at_once(start: Start) -> None:
-    with telling(Teller("500")) as server:
-        pages = server.pages
+    def fails(_: int, s: float) -> bool:
+        if s > 1.0:
+            server.pages["/health"] = (503, "EngineDeadError")
+        return s > 1.0
 
-        def fails(_: int, s: float) -> bool:
-            if s > 1.0:
-                pages["/health"] = (503, "EngineDeadError")
-            return s > 1.0
-
-        server.fails = fails
+    with telling("500", fails) as server:
         run = start("--target", server.url, traffic=TEXT, load=[{"users": 3, "for": "20s"}], expect=LIVES)
         dead = run.wait_for(row="state", to="dead")[0]
         assert dead["noticed_after_s"] <= 1.0

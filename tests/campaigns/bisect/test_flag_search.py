@@ -11,7 +11,7 @@ from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch
 from loadchaos.campaigns.bisect.flag_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
-from tests.campaigns.states import state_in
+from tests.campaigns.states import decider_of
 from tests.campaigns.traces import ONE_REQUEST
 
 Flags = tuple[tuple[str, ...], ...]
@@ -43,7 +43,7 @@ class Server:
 def searched(
     server: Server, changes: Sequence[tuple[str, ...]] = (), file: Path | None = None, flags: Flags = ALL
 ) -> FlagFindings | None:
-    server.decider = Decider(server.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
+    server.decider = decider_of(server.attempt, file)
     return asyncio.run(FlagSearch(whole(flags), server.decider, changes).run())
 
 
@@ -158,7 +158,7 @@ def test_flag_search_gives_up_on_a_failure_that_does_not_come() -> None:
 
 def test_flag_search_without_time_keeps_what_it_has() -> None:
     server = Server(needs_spec_and_b)
-    decider = Decider(server.attempt, None, lambda _: None, budget_s=60.0)
+    decider = decider_of(server.attempt)
     server.decider = decider
 
     def spend(decision: Decision) -> None:

@@ -11,7 +11,7 @@ from loadchaos.campaigns.bisect.version_search import VersionFindings, VersionSe
 from loadchaos.campaigns.bisect.version_session import summary
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import Decider, Decision
-from tests.campaigns.states import state_in
+from tests.campaigns.states import decider_of
 from tests.campaigns.traces import ONE_REQUEST
 
 VERSIONS = [f"0.{n}" for n in range(20)]
@@ -43,7 +43,7 @@ class Releases:
         return version in self.bad and self.rng.random() < 1 - (1 - self.p) ** found.rounds
 
     def search(self, known: str | None = None, file: Path | None = None) -> VersionFindings:
-        self.decider = Decider(self.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
+        self.decider = decider_of(self.attempt, file)
         return asyncio.run(VersionSearch(VERSIONS, self.decider, self.candidate, self.prepare, known).run())
 
 
@@ -125,7 +125,7 @@ def test_version_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 def test_version_search_without_time_says_what_it_has() -> None:
     releases = Releases(range(7, 20))
-    decider = releases.decider = Decider(releases.attempt, None, lambda _: None, budget_s=60.0)
+    decider = releases.decider = decider_of(releases.attempt)
 
     def spend(_: Decision) -> None:
         if len(decider.steps) == 3:

@@ -229,8 +229,8 @@ def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[
     assert "loadchaos capacity --resume" in render(from_json(CapacityResult, data), tmp_path)
 
 
-def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    assert virtual_runs == {}
+@pytest.mark.usefixtures("virtual_runs")
+def test_session_without_time_is_unknown(tmp_path: Path) -> None:
     lines: list[str] = []
     data = ran(session(tmp_path, lines, budget_s=30.0))
     assert (data["verdict"], data["exit_code"], data["steps"]) == ("unknown", 3, [])
@@ -238,9 +238,10 @@ def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int,
     assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
 
 
+@pytest.mark.usefixtures("virtual_runs")
 @pytest.mark.parametrize("budget_s", [75.0, 90.0, 100.0])
 def test_session_with_little_time_proves_a_first_load(
-    budget_s: float, tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+    budget_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short steps alone would use the whole budget and prove nothing."""
 
@@ -248,7 +249,6 @@ def test_session_with_little_time_proves_a_first_load(
         return sum(14.0 if step.scout else 25.0 for step in self._search.steps)
 
     monkeypatch.setattr(CapacitySession, "spent_s", property(spent_s))
-    assert virtual_runs == {}
     slow = SearchSettings("rate", 1.0, 1000.0, goal=0.95, limits_s={"ttft": 1.0})
     data = ran(session(tmp_path, [], budget_s=budget_s, search=slow))
     assert (data["verdict"], data["answer"]["known"]) == ("pass", True)
@@ -257,11 +257,9 @@ def test_session_with_little_time_proves_a_first_load(
     assert data["seconds"] <= budget_s
 
 
+@pytest.mark.usefixtures("virtual_runs")
 @pytest.mark.parametrize(("at_least", "code"), [(15.0, 0), (20.5, 3), (60.0, 1)])
-def test_session_judges_the_capacity_that_is_asked_for(
-    tmp_path: Path, virtual_runs: dict[int, Any], at_least: float, code: int
-) -> None:
-    assert virtual_runs == {}
+def test_session_judges_the_capacity_that_is_asked_for(tmp_path: Path, at_least: float, code: int) -> None:
     found = session(tmp_path, [], at_least=at_least)
     steps = [(20.4, "met"), (20.6, "not_met")]
     found.restore(
@@ -277,10 +275,8 @@ def test_session_judges_the_capacity_that_is_asked_for(
     assert ran(found)["exit_code"] == code
 
 
-def test_session_refuses_a_limit_that_no_answer_has(
-    tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert virtual_runs == {}
+@pytest.mark.usefixtures("virtual_runs")
+def test_session_refuses_a_limit_that_no_answer_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gaps = SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s={"itl_p99": 1.0})
     one_token = session(tmp_path, [], search=gaps)
     watch_end = VirtualStep._end

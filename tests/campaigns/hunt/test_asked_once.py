@@ -13,8 +13,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.typed_json import to_json
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.ports import free_port
-from loadchaos.simulator.command import command
-from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import embedded_command
 
 _ANSWERED = re.compile(r'"POST /v1/chat/completions HTTP')
 _LEARNED = 3 * 3 + 3 * 4 + 4 * 6 + 2 * 2
@@ -28,10 +27,8 @@ WORKLOAD = Workload(
 async def workloads(folder: Path, pool: GenePool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Probe a server and run three workloads; the server is started again before the third."""
     port = free_port()
-    spec = SimulatorSpec("vllm", "0.18", (), {})
-    slot = ServerSlot(
-        SlotSettings(tuple(command(spec, port)), f"http://127.0.0.1:{port}", str(folder / "servers")), Interrupts()
-    )
+    argv = tuple(embedded_command(port=port))
+    slot = ServerSlot(SlotSettings(argv, f"http://127.0.0.1:{port}", str(folder / "servers")), Interrupts())
     results = []
     try:
         probed = to_json(await slot.answer({"do": "probe"}))

@@ -15,16 +15,14 @@ import pytest
 from loadchaos.cli.hunt import hunt, newest_hunt
 from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.redact import REDACTED
-from loadchaos.run.ports import free_port
-from loadchaos.simulator.command import command
-from loadchaos.simulator.options import SimulatorSpec
+from tests.campaigns.traces import embedded_command
 from tests.invoking import output_of
 from tests.waiting import until
 from tests.warm_command import run_command
 
 
-def launch(*defects: str, **flags: object) -> str:
-    return shlex.join(command(SimulatorSpec("vllm", "0.18", defects, flags), free_port()))
+def launch(*defects: str, **flags: int) -> str:
+    return shlex.join(embedded_command(*defects, **flags))
 
 
 def folder_of(home: Path) -> Path:

@@ -3,15 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns.replay.test_replay import near_max_run
 from tests.warm_command import run_command
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_minimise_command_finds_one_request_and_its_flags(tmp_path: Path) -> None:
-    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=600)
-    assert run.returncode == 1, run.stderr
-    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    folder = near_max_run(tmp_path)
     found = run_command("minimise", folder, "--out", "small", cwd=tmp_path, limit_s=600)
     assert found.returncode == 0, found.stdout + found.stderr
     assert re.match(r"MINIMISED \d+ to 1 request, 7 to [45] flags; repro.py reproduces 3 of 3 ", found.stdout), (

@@ -11,7 +11,7 @@ from bench.rare_failures import expected_tries, measure
 from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.ddmin import ddmin
-from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.campaigns.minimise.session import more_rounds
@@ -20,7 +20,7 @@ from loadchaos.campaigns.minimise.validate import ScriptRuns
 from loadchaos.core.errors import OptionError
 from loadchaos.core.stats import SequentialTest
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
-from tests.campaigns.states import state_in
+from tests.campaigns.states import decider_of
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
 OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
@@ -55,13 +55,13 @@ def minimised(
     **more: Any,
 ) -> Minimised:
     """The smallest of 40 requests, or of another whole, that fails."""
-    found = asyncio.run(minimise(whole or candidate(40), Decider(attempt, None, lambda _: None, 60.0), levels, **more))
+    found = asyncio.run(minimise(whole or candidate(40), decider_of(attempt), levels, **more))
     assert found is not None
     return found
 
 
 def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minimised | None:
-    decider = Decider(model.attempt, state_in(file) if file else None, lambda _: None, budget_s=60.0)
+    decider = decider_of(model.attempt, file)
     return asyncio.run(minimise(candidate(requests), decider, LEVELS, most_rounds=400))
 
 
@@ -215,7 +215,7 @@ def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
         return await model.attempt(found)
 
     with pytest.raises(KilledError):
-        asyncio.run(minimise(candidate(40), Decider(killed, state_in(file), lambda _: None, 60.0), LEVELS))
+        asyncio.run(minimise(candidate(40), decider_of(killed, file), LEVELS))
     before, fresh = model.tries, Model(1.0, {"r5", "r30"}, "--b", seed=0)
     again = reduced(fresh, file)
     whole = Model(1.0, {"r5", "r30"}, "--b", seed=0)
@@ -233,7 +233,7 @@ def test_minimiser_state_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> Non
 
 def test_minimiser_without_time_keeps_the_smallest_so_far() -> None:
     model = Model(1.0, {"r39"}, "--b", seed=0)
-    decider = Decider(model.attempt, None, lambda _: None, budget_s=60.0)
+    decider = decider_of(model.attempt)
 
     def spend(decision: Decision) -> None:
         if decision.requests == 10:
@@ -293,7 +293,7 @@ class SlowScripts(Model):
 
 def test_minimiser_replays_the_whole_although_scripts_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SlowScripts(monkeypatch, replay_s=1.0)
-    decider = Decider(model.attempt, None, lambda _: None, budget_s=2000.0)
+    decider = decider_of(model.attempt, budget_s=2000.0)
     found = asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
     assert found is not None
     assert found.candidate.requests < 40
@@ -303,7 +303,7 @@ def test_minimiser_whose_budget_ends_before_the_whole_was_tried_says_nothing_abo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = SlowScripts(monkeypatch, replay_s=1.0)
-    decider = Decider(model.attempt, None, lambda _: None, budget_s=150.0)
+    decider = decider_of(model.attempt, budget_s=150.0)
     with pytest.raises(BudgetSpentError):
         asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
     assert model.replays == 0

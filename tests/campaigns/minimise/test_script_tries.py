@@ -19,6 +19,7 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import TraceSend
 from tests.campaigns.minimise.test_minimiser import minimised
+from tests.campaigns.states import decider_of
 from tests.campaigns.traces import trace_of
 
 REQUESTS = (("requests", reductions.single_requests),)
@@ -43,7 +44,7 @@ def decider(*results: bool) -> Decider:
     async def attempt(_: Reduction) -> bool | None:
         return left.pop(0)
 
-    found = Decider(attempt, None, lambda _: None, 60.0)
+    found = decider_of(attempt)
     found.lucky, found.wrong = LUCKY, 0.33
     return found
 

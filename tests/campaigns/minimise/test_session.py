@@ -1,9 +1,7 @@
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,41 +13,20 @@ from loadchaos.campaigns.minimise.decider import Decision
 from loadchaos.campaigns.minimise.minimiser import Minimised
 from loadchaos.campaigns.minimise.session import MinimiseSession
 from loadchaos.campaigns.minimise.validate import ScriptRuns
-from loadchaos.campaigns.replay.expected import ExpectedFailure
-from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
-from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.core.errors import TargetError
 from loadchaos.profile.request_trace import TraceSend
-from loadchaos.run.options import Options
-from loadchaos.server.process.launcher import CommandLine
+from tests.campaigns.minimise.pools import Pool, plan_of
 from tests.campaigns.traces import ONE_REQUEST
 
 REPRODUCED = TryResult(True, "x", False, 1, 0.1, "folder", True, died=True)
 
 
-class Pool:
-    """Counts starts; `refuse` says which commands do not start."""
-
-    def __init__(self, refuse: Callable[[ServerChoice], bool] = lambda _: False) -> None:
-        self.started, self._refuse, self._held = 0, refuse, False
-
-    async def healthy_server(self, choice: ServerChoice) -> Any:
-        if self._refuse(choice):
-            raise TargetError("it exited with code 1")
-        self.started += not self._held
-        self._held = True
-        return SimpleNamespace(runs=0, alive=True)
-
-    async def stop(self) -> None:
-        self._held = False
-
-
 def minimiser(tmp_path: Path, pool: Pool, *argv: str) -> tuple[MinimiseSession, Reduction, list[str]]:
-    launch = CommandLine(argv or ("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
-    plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
+    plan = plan_of(*(argv or ("serve", "--a", "--b")))
     lines: list[str] = []
     found = MinimiseSession(Campaign(tmp_path, lines.append), ONE_REQUEST, plan, 60.0)
-    found._trials._pool = pool  # type: ignore[assignment]
+    pool.serve(found._trials)
     return found, found._whole, lines
 
 
@@ -91,7 +68,7 @@ def test_flags_without_which_a_server_does_not_start_are_kept(tmp_path: Path) ->
     fewer = Reduction(whole.trace, whole.command, whole.flags[:1])
     assert asyncio.run(found._attempt(fewer)) is None
     assert "does not start" in lines[0]
-    pool._refuse = lambda _: True
+    pool.refuse = lambda _: True
     with pytest.raises(TargetError):  # flags that have worked: something else is wrong
         asyncio.run(found._attempt(whole))
 

@@ -1,6 +1,5 @@
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -8,12 +7,9 @@ from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.minimise import trials
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.trials import Trials
-from loadchaos.campaigns.replay.expected import ExpectedFailure
-from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
+from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.refusals import doubt
-from loadchaos.campaigns.replay.servers import ServerChoice
-from loadchaos.run.options import Options
-from loadchaos.server.process.launcher import CommandLine
+from tests.campaigns.minimise.pools import Held, Pool, plan_of
 from tests.campaigns.traces import ONE_REQUEST
 
 
@@ -38,32 +34,9 @@ def test_try_that_proves_nothing_is_doubted(result: TryResult, kills: bool, why:
     assert doubt(result, kills=kills) == why
 
 
-class Held:
-    def __init__(self) -> None:
-        self.runs, self.alive, self.url = 0, True, "http://127.0.0.1:1"
-
-    async def reset_caches(self, _: str) -> list[str]:
-        return []
-
-
-class Pool:
-    def __init__(self) -> None:
-        self.held: Any = None
-        self.started = 0
-
-    async def healthy_server(self, _: object) -> Held:
-        if self.held is None:
-            self.held, self.started = Held(), self.started + 1
-        return self.held  # type: ignore[no-any-return]
-
-    async def stop(self) -> None:
-        self.held = None
-
-
 def shared(tmp_path: Path) -> tuple[Trials, Pool]:
-    plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
-    found, pool = Trials(plan, Campaign(tmp_path, lambda _: None), "vllm"), Pool()
-    found._pool = pool  # type: ignore[assignment]
+    found, pool = Trials(plan_of("serve"), Campaign(tmp_path, lambda _: None), "vllm"), Pool()
+    pool.serve(found)
     return found, pool
 
 
@@ -95,6 +68,7 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
     found._ready_s, found.version = 60.0, "1"
 
     async def try_script(*_: object) -> TryResult:
+        assert pool.held is not None
         fresh = pool.held.runs == 0
         pool.held.runs += 1
         fails = fails_fresh or not fresh
@@ -102,7 +76,7 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
 
     monkeypatch.setattr(trials, "try_script", try_script)
     whole = Reduction(ONE_REQUEST, ("serve",), (), as_script=True)
-    asyncio.run(pool.healthy_server(None)).runs = 1
+    asyncio.run(pool.healthy_server(plan_of().server)).runs = 1
     assert asyncio.run(found.attempt(whole)) is fails_fresh
     assert pool.started == 2
 
@@ -112,6 +86,7 @@ def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, mon
     found._ready_s, found.version = 0.5, "1"
 
     async def try_script(*_: object) -> TryResult:
+        assert pool.held is not None
         pool.held.runs += 1
         return survived(4)
 

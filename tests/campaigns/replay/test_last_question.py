@@ -6,16 +6,11 @@ import pytest
 
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
-from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.profile.request_trace import RequestTrace, TraceSend
 from loadchaos.run.options import Options
-from loadchaos.run.ports import free_port
-from loadchaos.server.process.launcher import CommandLine
-from loadchaos.simulator.command import command
-from loadchaos.simulator.options import SimulatorSpec
-from tests.campaigns.traces import stored_chat, trace_of
+from tests.campaigns.traces import embedded_choice, stored_chat, trace_of
 
 HANG = ExpectedFailure("alive_but_hung", severity="hang")
 PLACES = 20
@@ -32,12 +27,8 @@ def leaving_clients(folder: Path, n: int) -> RequestTrace:
 
 @pytest.mark.parametrize(("clients", "hangs"), [(PLACES, True), (PLACES // 2, False)])
 def test_server_that_answers_nothing_after_the_load_hangs(clients: int, hangs: bool, tmp_path: Path) -> None:
-    port = free_port()
-    argv = command(SimulatorSpec("vllm", "0.18", ("connection_slot_leak",), {}), port)
-    server = ServerChoice(CommandLine(tuple(argv), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
-    result = asyncio.run(
-        run_try(leaving_clients(tmp_path, clients), TryPlan(server, HANG, Options(), {}), tmp_path / "t")
-    )
+    plan = TryPlan(embedded_choice("connection_slot_leak"), HANG, Options(), {})
+    result = asyncio.run(run_try(leaving_clients(tmp_path, clients), plan, tmp_path / "t"))
     rows = [row for row in Reader(RunFolder(Path(result.folder))).new(final=True) if row["row"] == "last_question"]
     assert [row.get("status") for row in rows] == ([None] if hangs else [None, 200])
     assert result.reproduced is hangs

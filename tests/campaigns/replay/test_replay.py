@@ -1,7 +1,6 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,23 +9,26 @@ from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceSend
 from loadchaos.run.options import Options
-from loadchaos.run.ports import free_port
-from loadchaos.server.process.launcher import CommandLine
-from loadchaos.simulator.command import command
-from loadchaos.simulator.options import SimulatorSpec
-from tests.campaigns.traces import stored_chat, trace_of
+from tests.campaigns.traces import embedded_choice, embedded_command, stored_chat, trace_of
 from tests.warm_command import run_command
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
 
 
-def near_max_server(**flags: Any) -> ServerChoice:
+def near_max_server() -> ServerChoice:
     """The embedded server with a bug that prompts of more than 1048 tokens trigger."""
-    port = free_port()
-    spec = SimulatorSpec(
-        "vllm", "0.18", ("near_max_oob",), {"max_model_len": 2048, "num_speculative_tokens": 0, **flags}
-    )
-    return ServerChoice(CommandLine(tuple(command(spec, port)), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
+    return embedded_choice("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
+
+
+def healthy_server() -> str:
+    return " ".join(embedded_command(max_model_len=4096, num_speculative_tokens=0, speed=4))
+
+
+def near_max_run(home: Path) -> Path:
+    """Folder of a run that dies of that bug."""
+    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=home, limit_s=240)
+    assert run.returncode == 1, run.stderr
+    return next((home / "runs").glob("near_max_len-*"))
 
 
 def trace(folder: Path, *words: int) -> RequestTrace:
@@ -60,9 +62,7 @@ async def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: Path) -> None:
-    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=240)
-    assert run.returncode == 1, run.stderr
-    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    folder = near_max_run(tmp_path)
     found = run_command("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path, limit_s=240)
     assert found.stdout == "REPRODUCED 2 of 2 (p = 1.00, 95 % CI 0.34 to 1.00)\n", found.stderr
     assert found.returncode == 0
@@ -70,11 +70,8 @@ def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: P
     assert resumed.stdout.startswith("REPRODUCED 3 of 3"), resumed.stderr
     assert "try 3: index_oob_indexkernel" in resumed.stderr
     assert "try 2:" not in resumed.stderr
-    healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
-    cure = " ".join(command(healthy, free_port()))
-    fixed = run_command(
-        "replay", folder, "--out", "c", "--times", 2, "--against", cure, "--share-server", cwd=tmp_path, limit_s=240
-    )
+    against = ("--against", healthy_server(), "--share-server")
+    fixed = run_command("replay", folder, "--out", "c", "--times", 2, *against, cwd=tmp_path, limit_s=240)
     assert "FIXED 0 of 3 (2 of 2 before; confidence 95 %)" in fixed.stdout, fixed.stderr
     assert fixed.returncode == 0
 
@@ -82,14 +79,11 @@ def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replay_command_replays_an_exported_trace_elsewhere(tmp_path: Path) -> None:
-    run = run_command("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path, limit_s=240)
-    assert run.returncode == 1, run.stderr
-    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    folder = near_max_run(tmp_path)
     incident = next((folder / "incidents").glob("001-*"))
     exported = run_command("replay", incident, "--export", "trace", cwd=tmp_path, limit_s=240)
     assert exported.returncode == 0, exported.stderr
-    healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
-    launch = " ".join(command(healthy, free_port()))
-    found = run_command("replay", "trace/trace.jsonl", "--launch", launch, "--times", 1, cwd=tmp_path, limit_s=240)
+    launch = ("--launch", healthy_server())
+    found = run_command("replay", "trace/trace.jsonl", *launch, "--times", 1, cwd=tmp_path, limit_s=240)
     assert found.stdout == "NOT REPRODUCED 0 of 1 (p < 0.95 at 95 %)\n", found.stderr
     assert found.returncode == 1

@@ -119,6 +119,10 @@ class World(SoakChild):
         return [at for at, _ in self.begun]
 
 
+Make = Callable[..., Any]
+"""Makes a World, whose methods tests replace."""
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Callable[[datetime], World]]:
     made: list[World] = []

@@ -1,10 +1,9 @@
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-Make = Callable[..., Any]  # World, of this folder's conftest
+from tests.campaigns.soak.conftest import Make
 
 
 def there(w: Any) -> list[str]:

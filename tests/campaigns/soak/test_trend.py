@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -6,8 +5,7 @@ import pytest
 
 from loadchaos.report.html.trend import PAST, read
 from loadchaos.report.html.trend_page import html
-
-Make = Callable[..., Any]  # World, of this folder's conftest
+from tests.campaigns.soak.conftest import Make
 
 
 def run_once(w: Any, soak: Any, ttft_s: float) -> int:

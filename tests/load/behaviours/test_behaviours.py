@@ -93,12 +93,6 @@ def test_abort_hangs_up_at_its_token(server: Stepping, k: int) -> None:
     assert reply["finish_reason"] is None
 
 
-def test_abort_draws_its_token_from_the_seed(server: Stepping) -> None:
-    reply, call = act(AbortOptions(at_token=Range(2, 8)), server, seed=5)
-    assert reply["outcome"] == "aborted"
-    assert call.step.seed == 5
-
-
 def test_abort_keeps_the_outcome_of_an_answer_that_ends_before_the_token(server: Stepping) -> None:
     reply, _ = act(AbortOptions(at_token=Range(50, 50)), server)
     assert reply["outcome"] == "ok"

@@ -1,7 +1,5 @@
 import socket
 import struct
-import threading
-import time
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import pipeline
@@ -11,6 +9,7 @@ from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request
+from tests.load.wire.sweeper import swept
 from tests.raw_sockets import ConnectionServer, Handler
 
 BODY = b'{"messages":[{"role":"user","content":"hello"}]}'
@@ -42,20 +41,9 @@ def exchanged(target: Origin, limits: WireTimeouts | None) -> list[EndRow]:
     second = PipelinedExchange(calls[1], first, Slot(target), Progress())
     third = PipelinedExchange(calls[2], second, Slot(target), Progress())
     first.pipelined = [second, third]
-    done = threading.Event()
-
-    def sweep() -> None:
-        while not done.wait(0.01):
-            for call in (first, second, third):
-                call.sweep(time.monotonic_ns())
-
-    sweeper = threading.Thread(target=sweep)
-    sweeper.start()
     client = pipeline.Options()
-    replies = [client.act(first), *(client.act_pipelined(c, first) for c in (second, third))]
-    done.set()
-    sweeper.join(10)
-    return replies
+    with swept(first, second, third):
+        return [client.act(first), *(client.act_pipelined(c, first) for c in (second, third))]
 
 
 def outcomes(replies: list[EndRow]) -> list[str]:

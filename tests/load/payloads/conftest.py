@@ -30,6 +30,16 @@ def facts() -> Facts:
     )
 
 
+def body_of(request: Request) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(request.body)
+    return body
+
+
+def messages(request: Request) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = body_of(request)["messages"]
+    return found
+
+
 @pytest.fixture
 def counted() -> Callable[[Request], int]:
     """Prompt tokens of a request, counted as the server of `facts` does."""

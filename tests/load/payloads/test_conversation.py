@@ -12,7 +12,7 @@ from loadchaos.core.units import Range
 from loadchaos.load.payloads import conversation, sampling, structured, text, tools
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.request import Request
-from tests.load.payloads.conftest import Steps
+from tests.load.payloads.conftest import Steps, body_of, messages
 
 EACH_TURN = 7
 CJK = (("cjk", ((" 你好", 4), (" 世界", 3), (" 東京", 5))),)
@@ -22,11 +22,6 @@ CJK = (("cjk", ((" 你好", 4), (" 世界", 3), (" 東京", 5))),)
 def knowing(facts: Facts) -> Facts:
     assert facts.text is not None
     return replace(facts, text=replace(facts.text, turn_overhead=EACH_TURN, scripts=CJK))
-
-
-def messages(request: Request) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(request.body)["messages"]
-    return found
 
 
 def counted(request: Request, known: TextFacts) -> int:
@@ -114,8 +109,7 @@ def test_facts_with_scripts_are_read_back(knowing: Facts) -> None:
 
 
 def body(step: Step, facts: Facts) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(build(step, facts).body)
-    return found
+    return body_of(build(step, facts))
 
 
 def test_sampling_sends_given_fields_only(facts: Facts, step: Steps) -> None:
@@ -186,18 +180,24 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
 
 
 @pytest.mark.parametrize(
-    ("choice", "dialect", "strict"),
-    [("named", "vllm", True), ("required", "vllm", True), ("auto", "vllm", False), ("required", "lmdeploy", False)],
+    ("choice", "dialect", "held"),
+    [
+        ("named", "vllm", 1),
+        ("required", "vllm", 3),
+        ("auto", "vllm", 0),
+        ("none", "vllm", 0),
+        ("required", "lmdeploy", 0),
+    ],
 )
 def test_tools_whose_arguments_are_judged_are_strict(
-    facts: Facts, step: Steps, choice: str, dialect: str, *, strict: bool
+    facts: Facts, step: Steps, choice: str, dialect: str, held: int
 ) -> None:
     """vLLM 0.32 leaves the arguments of a required call free unless its tool is strict."""
-    options = {"tools": tools.Options.model_validate({"count": 1, "choice": choice})}
+    options = {"tools": tools.Options.model_validate({"count": 3, "choice": choice})}
     request = build(step(options), replace(facts, dialect=dialect))
-    (tool,) = json.loads(request.body)["tools"]
-    assert tool["function"].get("strict", False) is strict
-    assert (request.contract is not None) is strict
+    strict = [tool["function"].get("strict", False) for tool in json.loads(request.body)["tools"]]
+    assert strict == [held > 0] * 3
+    assert len(request.contract.tools if request.contract else ()) == held
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,13 @@ from loadchaos.load.request_builder import build
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
-from tests.load.payloads.conftest import Steps
+from tests.load.payloads.conftest import Steps, messages
 
 CALL = SentBack("", (ToolCall("get_weather_0", '{"place":"x"}', "call_7"),))
 
 
 def talk(**options: Any) -> dict[str, Any]:
     return {"conversation": conversation.Options.model_validate({"answers": "live", **options})}
-
-
-def messages(request: Request) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(request.body)["messages"]
-    return found
 
 
 def run(session: Session, facts: Facts, answers: Sequence[SentBack]) -> list[Request]:

@@ -10,18 +10,13 @@ from tests.waiting import until
 TARGET = "http://embedded-server"
 
 
-def test_start_becomes_a_command_of_the_session(ui: Extended) -> None:
-    form = {"user_count": "10", "spawn_rate": "10", "host": TARGET}
+@pytest.mark.parametrize(("rate", "edited"), [(10, False), (1, True)], ids=["as the profile has it", "changed"])
+def test_start_becomes_a_command_of_the_session_and_a_change_an_edit(ui: Extended, rate: int, edited: bool) -> None:
+    form = {"user_count": "10", "spawn_rate": f"{rate}", "host": TARGET}
     assert ui.post("/swarm", data=form).get_json()["success"]
     (command,) = ui.commands(ui.home / "commands.jsonl")
-    assert (command["what"], command["users"], command["edited"]) == ("start", 10, False)
+    assert (command["what"], command["users"], command["edited"]) == ("start", 10, edited)
     assert ui.state()["phase"] == "starting"
-
-
-def test_start_with_other_users_than_the_profiles_is_an_edit(ui: Extended) -> None:
-    ui.post("/swarm", data={"user_count": "10", "spawn_rate": "1", "host": TARGET})
-    (command,) = ui.commands(ui.home / "commands.jsonl")
-    assert command["edited"]
 
 
 def test_edit_during_the_load_is_a_command_of_the_run(ui: Extended) -> None:

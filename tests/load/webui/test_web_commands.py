@@ -58,8 +58,15 @@ class Bench:
         return [row["what"] for row in Tail(self.folder.control).rows() if row["row"] == "control"]
 
 
-def test_attack_on_our_own_server_is_run(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "authorized"),
+    [("embedded", ()), ("external", ("10.1.2.3:8000", "10.1.2.4:8000"))],
+    ids=["our own server", "all replicas are authorised"],
+)
+def test_attack_is_run_on_our_own_or_an_authorised_server(
+    tmp_path: Path, kind: str, authorized: tuple[str, ...]
+) -> None:
+    bench = Bench(tmp_path, kind, authorized)
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
     assert bench.attacks.fired == ["admin sleep"]
@@ -67,30 +74,22 @@ def test_attack_on_our_own_server_is_run(tmp_path: Path) -> None:
     assert bench.rows("offers")[0]["refused"] is None
 
 
-def test_attack_on_an_unauthorised_server_is_refused_with_a_hint(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "external")
+@pytest.mark.parametrize(
+    ("authorized", "missing"),
+    [((), "10.1.2.3:8000"), (("10.1.2.3:8000",), "10.1.2.4:8000")],
+    ids=["no replica is authorised", "one of two replicas is authorised"],
+)
+def test_attack_is_refused_with_a_hint_unless_all_replicas_are_authorised(
+    tmp_path: Path, authorized: tuple[str, ...], missing: str
+) -> None:
+    bench = Bench(tmp_path, "external", authorized)
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
     assert bench.attacks.fired == []
     (row,) = bench.rows("command")
     assert not row["ok"]
-    assert "--authorize 10.1.2.3:8000" in row["text"]
-    assert "--authorize 10.1.2.3:8000" in bench.rows("offers")[0]["refused"]
-
-
-def test_attack_on_an_authorised_server_is_run(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "external", ("10.1.2.3:8000", "10.1.2.4:8000"))
-    bench.load_begins()
-    bench.press("attack", kind="admin", name="sleep", params={})
-    assert bench.attacks.fired == ["admin sleep"]
-
-
-def test_attack_on_replicas_needs_all_authorised(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "external", ("10.1.2.3:8000",))
-    bench.load_begins()
-    bench.press("attack", kind="admin", name="sleep", params={})
-    assert bench.attacks.fired == []
-    assert "--authorize 10.1.2.4:8000" in bench.rows("command")[0]["text"]
+    assert f"--authorize {missing}" in row["text"]
+    assert f"--authorize {missing}" in bench.rows("offers")[0]["refused"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("process", "sleep"), ("admin", "update_weights"), ("host", "cpu")])

@@ -416,15 +416,25 @@ SHAPES: Mapping[str, Shape] = {
     "score": ResultShape("data", "score", [0.9, 0.25], None),
     "transcriptions": TranscriptionsShape(),
 }
-BEHAVIOURS_OF_ENDPOINTS = (
-    "good", "cut_by_length", "reasoning", "answer_failed", "answer_aborted", "no_end", "no_finish", "no_event", "no_token",
-    "engine_dead_first", "engine_dead_after_tokens", "busy_first", "too_long_first", "error_that_was_not_read",
-    "text_after_the_end", "foreign_nonce", "two_ends", "total_is_not_the_sum", "event_number_missing",
-    "event_number_repeated", "text_differs_from_its_pieces", "schema_violated", "tools_violated", "garbage_json",
-    "text_is_number", "html", "json_for_stream", "reset_after_tokens", "closed_mid_frame", "silence", "whole",
-    "whole_failed", "whole_no_finish", "whole_empty", "whole_foreign_nonce", "whole_schema_violated",
-    "whole_error_under_200", "whole_engine_dead", "whole_too_long", "whole_busy", "whole_wrong_types", "whole_not_json",
-    "whole_cut", "whole_but_a_stream", "whole_result_missing", "whole_result_twice", "whole_result_without_number",
-    "whole_results_out_of_order", "whole_vector_of_zeros", "typed_events", "typed_events_without_end",
-    "typed_text_after_the_end", "several_parts", "part_without_finish",
-)  # fmt: skip
+OUTCOMES_OF_BEHAVIOURS = {
+    "good": "ok", "cut_by_length": "ok", "reasoning": "ok", "answer_failed": "finish_error",
+    "answer_aborted": "finish_abort", "no_end": "truncated", "no_finish": "truncated", "no_event": "truncated",
+    "no_token": "empty", "engine_dead_first": "stream_error", "engine_dead_after_tokens": "stream_error",
+    "busy_first": "shed", "too_long_first": "rejected", "error_that_was_not_read": "stream_error",
+    "text_after_the_end": "wrong_output", "foreign_nonce": "wrong_output", "two_ends": "wrong_output",
+    "total_is_not_the_sum": "wrong_output", "event_number_missing": "wrong_output",
+    "event_number_repeated": "wrong_output", "text_differs_from_its_pieces": "wrong_output",
+    "schema_violated": "wrong_output", "tools_violated": "wrong_output", "garbage_json": "protocol_error",
+    "text_is_number": "protocol_error", "html": "protocol_error", "json_for_stream": "protocol_error",
+    "reset_after_tokens": "reset", "closed_mid_frame": "reset", "silence": "stalled", "whole": "ok",
+    "whole_failed": "finish_error", "whole_no_finish": "truncated", "whole_empty": "empty",
+    "whole_foreign_nonce": "wrong_output", "whole_schema_violated": "wrong_output",
+    "whole_error_under_200": "http_error", "whole_engine_dead": "http_error", "whole_too_long": "rejected",
+    "whole_busy": "shed", "whole_wrong_types": "protocol_error", "whole_not_json": "protocol_error",
+    "whole_cut": "reset", "whole_but_a_stream": "protocol_error", "whole_result_missing": "wrong_output",
+    "whole_result_twice": "wrong_output", "whole_result_without_number": "wrong_output",
+    "whole_results_out_of_order": "wrong_output", "whole_vector_of_zeros": "wrong_output", "typed_events": "ok",
+    "typed_events_without_end": "truncated", "typed_text_after_the_end": "wrong_output",
+    "several_parts": "ok", "part_without_finish": "truncated",
+}  # fmt: skip
+"""The outcome of a request that an endpoint answers so; few endpoints have another one."""

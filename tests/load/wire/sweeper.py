@@ -9,13 +9,14 @@ from loadchaos.load.wire.exchange import Exchange
 
 
 @contextlib.contextmanager
-def swept(call: Exchange) -> Iterator[Exchange]:
-    """Sweep the exchange a hundred times a second until the block is left."""
+def swept(call: Exchange, *others: Exchange) -> Iterator[Exchange]:
+    """Sweep exchanges a hundred times a second until the block is left; gives the first."""
     done = threading.Event()
 
     def sweep() -> None:
         while not done.wait(0.01):
-            call.sweep(time.monotonic_ns())
+            for each in (call, *others):
+                each.sweep(time.monotonic_ns())
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()

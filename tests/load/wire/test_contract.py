@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadchaos.core.model import Facts
-from loadchaos.load.payloads import structured, tools
+from loadchaos.load.payloads import structured
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.request_builder import build
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
@@ -144,11 +144,7 @@ def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Fa
     ],
 )
 def test_choices_are_asked_for_as_each_server_takes_them(
-    dialect: str,
-    version: str | None,
-    fields: dict[str, Any],
-    facts: Facts,
-    step: Any,
+    dialect: str, version: str | None, fields: dict[str, Any], facts: Facts, step: Any
 ) -> None:
     options = structured.Options.model_validate({"choices": ["a b", "c"]})
     request = build(step({"structured": options}), replace(facts, dialect=dialect, version=version))
@@ -156,17 +152,6 @@ def test_choices_are_asked_for_as_each_server_takes_them(
     assert request.contract is not None
     assert request.contract.violation("a b", []) is None
     assert request.contract.violation("a", []) is not None
-
-
-@pytest.mark.parametrize(("choice", "held"), [("auto", 0), ("none", 0), ("named", 1), ("required", 3)])
-def test_tools_are_held_to_their_schema_where_a_call_is_required(
-    choice: str,
-    held: int,
-    facts: Facts,
-    step: Any,
-) -> None:
-    request = build(step({"tools": tools.Options.model_validate({"count": 3, "choice": choice})}), facts)
-    assert len(request.contract.tools if request.contract else ()) == held
 
 
 def test_request_of_a_file_is_held_to_its_own_schema() -> None:

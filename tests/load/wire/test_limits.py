@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import orjson
 import pytest
 
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
+from tests.load.wire.misbehaving import delta, frame
 from tests.load.wire.requests import exchange
 from tests.rows import S
 
@@ -64,8 +64,7 @@ def test_exchange_that_pauses_does_not_stall() -> None:
 
 
 def chunk(text: str, finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
-    return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+    return frame(delta(finish, content=text))
 
 
 def test_token_silence_counts_from_the_newest_token() -> None:

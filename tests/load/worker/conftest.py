@@ -13,11 +13,17 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
+from loadchaos.load.wire.request import Request
+from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.run_plan import RunPlan
 from tests.http_server import Asked, Handler, serving
 
 LOCUSTFILE = Path(__file__).parents[3] / "loadchaos" / "load" / "locustfile.py"
@@ -74,6 +80,26 @@ def server() -> Iterator[Server]:
 
 
 TRAFFIC: list[Row] = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
+
+
+def planned(
+    folder: Path,
+    traffic: list[Row] = TRAFFIC,
+    *,
+    dialect: str = "vllm",
+    worker: int = 0,
+    workers: int = 1,
+    **parts: Any,
+) -> WorkerPlan:
+    """The plan of a worker, whose profile has this traffic and these parts."""
+    url = "http://127.0.0.1:1"
+    profile = {"name": "t", "traffic": traffic, "load": [{"users": 1, "requests": 100}], **parts}
+    plan = {"profile": profile, "seed": 1, "base_url": url, "folder": str(folder), "workers": workers}
+    return WorkerPlan(from_json(RunPlan, plan), Facts(url, url, dialect, "m"), worker, {})
+
+
+def first_requests(plan: WorkerPlan, n: int) -> list[Request]:
+    return [plan.build_request(step) for step in islice(next(iter(plan.phases()))[1], n)]
 
 
 class Served(Protocol):

@@ -1,34 +1,18 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import xxhash
 
-from loadchaos.core.model import Facts
-from loadchaos.core.typed_json import from_json
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import begin_row
-from loadchaos.load.worker.worker_plan import WorkerPlan
-from loadchaos.profile.run_plan import RunPlan
-
-
-def made_requests(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[Any]]:
-    """The plan of a worker, and its first 20 requests with this payload."""
-    profile = {
-        "name": "t", "traffic": [{"name": "text", "payload": payload, "output": {"max": 8}}],
-        "load": [{"users": 1, "requests": 100}],
-    }  # fmt: skip
-    plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(folder), "workers": 1}
-    worker = WorkerPlan(from_json(RunPlan, plan), Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
-    return worker, [
-        worker.build_request(step) for step, _ in zip(next(iter(worker.phases()))[1], range(20), strict=False)
-    ]
+from tests.load.worker.conftest import TRAFFIC, first_requests, planned
 
 
 def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Path) -> None:
-    worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}})
+    worker = planned(tmp_path)
+    requests = first_requests(worker, 20)
     rows = [begin_row(Exchange(request, Slot(worker.target), Progress(), 0)) for request in requests]
     for request, row in zip(requests, rows, strict=True):
         body = request.body
@@ -42,9 +26,11 @@ def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Path) -> Non
 def test_end_row_of_an_answer_cut_before_the_name_of_its_call_lacks_no_text(
     tmp_path: Path, choice: str, finish: str, cut: bool
 ) -> None:
-    worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}})
-    assert json.loads(requests[0].body)["tool_choice"] == choice
-    exchange = Exchange(requests[0], Slot(worker.target), Progress(), 0)
+    payload = {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}}
+    worker = planned(tmp_path, [{**TRAFFIC[0], "payload": payload}])
+    (request,) = first_requests(worker, 1)
+    assert json.loads(request.body)["tool_choice"] == choice
+    exchange = Exchange(request, Slot(worker.target), Progress(), 0)
     usage = {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 17}
     message = {"role": "assistant", "content": ""}
     body = json.dumps(

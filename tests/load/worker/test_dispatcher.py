@@ -1,6 +1,5 @@
 """The dispatcher in a real Locust child: rows, phases, stops, failures."""
 
-import json
 import os
 import signal
 import socket
@@ -229,20 +228,6 @@ def test_workers_share_the_steps(server: Server, child: Child) -> None:
     assert shares[0] == set(range(0, 30, 2))
     assert shares[1] == set(range(1, 30, 2))
     assert all(child.rows("load", worker=w)[-1]["why"] == "done" for w in (0, 1))
-
-
-@pytest.mark.slow
-def test_workers_lost_share_is_missed(server: Server, child: Child) -> None:
-    server.gap_s = 0.02
-    child.plan(server, [{"users": 4, "requests": 200}], workers=2)
-    child.start("--processes", "2")
-    until(lambda: len(child.rows("end", worker=1)) > 5)
-    os.kill(child.rows("header", worker=1)[0]["pid"], signal.SIGKILL)
-    assert child.wait() == 0, child.log()
-    begun = [len(child.rows("begin", worker=w)) for w in (0, 1)]
-    missed = [json.loads(line) for line in (child.folder / "requests-master.jsonl").read_text().splitlines()[1:]]
-    assert {(r["row"], r["why"], r["phase"]) for r in missed} == {("missed", "worker_lost", 0)}
-    assert (begun[0], begun[1] + sum(r["count"] for r in missed)) == (100, 100)
 
 
 def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Server, child: Child, tmp_path: Path) -> None:

@@ -8,13 +8,10 @@ import orjson
 import pytest
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.model import Facts
-from loadchaos.core.typed_json import from_json
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
-from loadchaos.load.worker.worker_plan import WorkerPlan
-from loadchaos.profile.run_plan import RunPlan
+from tests.load.worker.conftest import first_requests, planned
 
 _gevent = cast("Any", gevent)
 
@@ -27,17 +24,11 @@ def record(tmp_path: Path) -> RequestRecorder:
 @pytest.fixture
 def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
     """Begins the next request of a plan; its id."""
-    profile = {
-        "name": "t", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}],
-        "load": [{"users": 1, "requests": 100}],
-    }  # fmt: skip
-    plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(tmp_path), "workers": 1}
-    worker = WorkerPlan(from_json(RunPlan, plan), Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
-    _, steps = next(iter(worker.phases()))
+    worker = planned(tmp_path)
+    requests = iter(first_requests(worker, 10))
 
     def one() -> str:
-        step = next(steps)
-        request = worker.build_request(step)
+        request = next(requests)
         record.begin(Exchange(request, Slot(worker.target), Progress(), 0))
         return request.id
 

@@ -1,25 +1,34 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.model import Facts
-from loadchaos.core.typed_json import from_json
-from loadchaos.load.worker.worker_plan import WorkerPlan
-from loadchaos.profile.run_plan import RunPlan
+from tests.load.worker.conftest import TRAFFIC, first_requests, planned
+
+TRACEPARENT = re.compile(rb"\r\ntraceparent: (00-([0-9a-f]{32})-([0-9a-f]{16})-01)\r\n")
 
 
 @pytest.mark.parametrize(("worker", "workers"), [(1, 1), (2, 2), (-1, 2)])
 def test_worker_outside_its_count_is_refused(worker: int, workers: int) -> None:
-    plan = {
-        "profile": {
-            "name": "p",
-            "traffic": [{"name": "text", "payload": {"text": {"tokens": 8}}}],
-            "load": [{"users": 1, "for": "1s"}],
-        },
-        "seed": 0,
-        "workers": workers,
-        "folder": "/nowhere",
-        "base_url": "http://127.0.0.1:1",
-    }
-    facts = Facts("http://x", "http://x", "vllm")
     with pytest.raises(LedgerError, match=f"worker {worker} of {workers}"):
-        WorkerPlan(from_json(RunPlan, plan), facts, worker, {})
+        planned(Path("/nowhere"), worker=worker, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stream", "fresh"), [("vllm", True, False), ("llamacpp", True, True), ("llamacpp", False, False)]
+)
+def test_connection_is_not_kept_where_the_server_closes_it_after_a_stream(
+    tmp_path: Path, dialect: str, stream: bool, fresh: bool
+) -> None:
+    (request,) = first_requests(planned(tmp_path, [{**TRAFFIC[0], "stream": stream}], dialect=dialect), 1)
+    assert request.fresh is fresh
+
+
+def test_traceparent_is_sent_only_where_asked_for(tmp_path: Path) -> None:
+    assert not any(b"traceparent" in r.head for r in first_requests(planned(tmp_path), 3))
+    first, again = (
+        [TRACEPARENT.search(r.head) for r in first_requests(planned(tmp_path, traceparent=True), 3)] for _ in range(2)
+    )
+    assert len({match[2] for match in first if match}) == 3, "each request has a trace of its own"
+    assert [m and m[1] for m in again] == [m and m[1] for m in first]
