@@ -87,7 +87,7 @@ def test_a_shipped_profile_runs_by_name_away_from_any_checkout(installed: Path, 
         "--set",
         "load.0.for=1s",
         "--set",
-        "load.1.for=2s",
+        "load.1.for=8s",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = tmp_path.glob("runs/*/report.html")

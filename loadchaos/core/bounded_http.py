@@ -17,7 +17,7 @@ from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
 _HEADERS = {"accept-encoding": "identity"}
-"""Headers of every request that is not load: of discovery, questions, probes and `/metrics`. Those of the load are
+"""Headers of every request that is not load: of discovery, questions and attacks. Those of the load are
 `DEFAULT_HEADERS` of load/wire/request.py."""
 
 

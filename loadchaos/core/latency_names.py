@@ -39,7 +39,8 @@ FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 30
 """Samples that a statistic needs to be judged, or compared with another run.
 
 From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`. With fewer, the
-quantile may be the largest sample, which a bootstrap only repeats.
+quantile may be the largest sample, which a bootstrap only repeats. A comparison of two runs counts the gaps of an answer
+as one sample.
 """
 
 FEWEST_ITL_ANSWERS = 20

@@ -89,7 +89,12 @@ _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
         _ASSIGNED + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?",
         _VALUE,
     ),
-    ([b"x-"], rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password)", _ASSIGNED, _VALUE),
+    (
+        [b"x-"],
+        rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password|passcode|jwt|assertion)",
+        _ASSIGNED,
+        _VALUE,
+    ),
     (_SERVICE_KEYS, _PARTS + rb"(?:" + rb"|".join(_SERVICE_KEYS) + rb")", _ASSIGNED, _VALUE),
     ([b"cookie"], rb"(?:set-)?cookie", rb"['\"]?[ \t]*:[ \t]*['\"]?", rb"[^\r\n'\"]+"),
 )

@@ -43,6 +43,8 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "AWS_SECRET_ACCESS_KEY=abcDEF123456",
         '{"token": "abcDEF123456"}',
         "X-Vault-Token: abcDEF123456",
+        "X-Goog-Iap-Jwt-Assertion: abcDEF123456",
+        "x-vault-passcode: abcDEF123456",
         "{'x-vault-token': 'abcDEF123456'}",
         "PRIVATE-TOKEN: abcDEF123456",
         "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abcDEF123456==;EndpointSuffix=core",

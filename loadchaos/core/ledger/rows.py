@@ -761,7 +761,7 @@ class CommandRow(_At, CommandDetail):
 
 
 class MetricsRow(_ReplicaRow):
-    """Metrics of one engine, scraped once a second. Names are the same for all dialects. Written by
+    """Metrics of one engine, by scrape. Names are the same for all dialects. Written by
     server/monitor/scraper.py.
     """
 

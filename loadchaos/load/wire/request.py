@@ -21,7 +21,7 @@ DEFAULT_HEADERS: Mapping[str, str] = {
     "User-Agent": f"loadchaos/{__version__}",
     "Accept": "text/event-stream, application/json",
 }
-"""Headers of all requests; X-Request-Id is added for each one (worker/worker_plan.py)."""
+"""Headers of all requests of the load; X-Request-Id is added for each one (worker/worker_plan.py)."""
 _DEFAULT_LIMITS = ClientLimits()
 
 

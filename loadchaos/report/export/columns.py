@@ -1,5 +1,6 @@
 """Column: one entry is all that a value of an export needs. The tables of `loadchaos export`, the result of `vllm bench
-serve` and the attributes of OTLP are such entries, and docs/tables.py writes their documentation.
+serve` and the attributes of OTLP are such entries (in tables.py, vllm_bench.py and otlp.py); docs/tables.py writes their
+documentation.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ CAPACITY: tuple[MetricSpec, ...] = (
     _gauge("loadchaos_capacity_step_tokens_per_second{load}", "Output tokens per second that a step completed"),
     _gauge(
         "loadchaos_capacity_step_latency_seconds{load,latency,statistic}",
-        "Latency of a step: ttft, itl, tpot or e2e; p50 or p99",
+        "Latency of a step, one for each latency and statistic of the step's table",
     ),
 )
 """Metrics of a capacity search in the order of the page. Loads are requests per second or users."""

@@ -1,4 +1,4 @@
-"""Scrape a server's /metrics once a second. Keep raw pages at the start and every 10 minutes."""
+"""Scrape a server's /metrics every SCRAPE_EVERY_S. Keep raw pages at the start and every 10 minutes."""
 
 from __future__ import annotations
 
