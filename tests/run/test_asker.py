@@ -52,7 +52,9 @@ OF_THE_REQUEST = (
     "model_of_another",
     "no_logprobs",
 )
-"""Parts of the names of modes that only a request with a secret word, a schema, tools, logprobs or a model can tell from a right answer."""
+"""Parts of the names of modes that only a request with a secret word, a schema, tools, logprobs or a model tells from a
+right answer.
+"""
 WAITING = ("not_http",)
 """httpx waits for the end of what is no response head; the load does not."""
 ROWS = [
