@@ -1,7 +1,11 @@
+import re
+
 import pytest
+from ruamel.yaml import YAML
 
 from loadchaos.analysis.classify.classifier import classify_text, load
 from loadchaos.analysis.classify.signature_file import WORD, Signature, SignatureError, build, evaluate, words_of
+from loadchaos.profile.profile import AcceptedFailure
 
 SIGNATURES = load()
 EXAMPLES = [(s, e) for s in SIGNATURES.all for e in s.examples]
@@ -78,3 +82,11 @@ def test_signature_names_an_http_body() -> None:
 )
 def test_words_of_a_line_are_those_of_the_index(line: str) -> None:
     assert {w.decode() for w in words_of(line) if len(w) > 2} == set(WORD.findall(line))
+
+
+def test_lines_of_a_profile_that_remedies_give_are_valid() -> None:
+    given = [(s.id, line) for s in SIGNATURES.all for line in re.findall(r"accept: \[\{.*?\}\]", s.remedy)]
+    assert len(given) >= 2
+    for name, line in given:
+        (accepted,) = YAML(typ="safe").load(line.replace("YYYY-MM-DD", "2099-01-31"))["accept"]
+        assert AcceptedFailure.model_validate(accepted).id == name
