@@ -49,11 +49,10 @@ OF_THE_REQUEST = (
     "tools_arguments",
     "tools_unknown",
     "tools_not",
-    "model_of_another",
     "no_logprobs",
 )
-"""Parts of the names of modes that only a request with a secret word, a schema, tools, logprobs or a model tells from a
-right answer.
+"""Parts of the names of modes that only a request with a secret word, a schema, tools or logprobs tells from a right
+answer.
 """
 WAITING = ("not_http",)
 """httpx waits for the end of what is no response head; the load does not."""

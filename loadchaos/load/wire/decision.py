@@ -87,8 +87,6 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         found.append({"id": "usage_contradicts", "text": contradiction})
     if (missing := _missing_part(answer)) is not None:
         found.append(missing)
-    if (other := _other_model(answer)) is not None:
-        found.append(other)
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
@@ -105,11 +103,12 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
     return found
 
 
-def _other_model(answer: AnswerReader) -> WrongPart | None:
+def other_model(answer: AnswerReader) -> str | None:
+    """The model that an answer names, if it is another one than the request asked for."""
     asked, named = answer.rules.model, answer.model
     if asked is None or named is None or _without_release(named) == _without_release(asked[:MOST_CHARS]):
         return None
-    return {"id": "answer_of_another_model", "text": f"the answer is of model {named}; {asked} was asked for"}
+    return named
 
 
 def _without_release(model: str) -> str:

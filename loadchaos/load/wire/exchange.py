@@ -20,7 +20,15 @@ from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, des
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_content import content_of
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
-from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
+from loadchaos.load.wire.decision import (
+    KEPT_ERROR_BYTES,
+    ExchangeEnd,
+    ResponseHead,
+    decide,
+    other_model,
+    signs,
+    text_ratio,
+)
 from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
@@ -510,6 +518,8 @@ class Exchange:
             detail["retry_after"] = after[:_MOST_HEADER_CHARS]
         if self.answer is not None and first.outcome == "ok":
             detail |= self.answer.anomalies(self._parser.headers.get("content-type", ""))
+            if (model := other_model(self.answer)) is not None:
+                detail["other_model"] = model
         return detail
 
 

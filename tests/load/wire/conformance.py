@@ -78,7 +78,7 @@ CONTRACTS = {
 }
 """Contracts of the modes whose names hold these words."""
 SHORT = WireTimeouts(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
-_NOTED = ("no_text", "thin_text", "extra_chunks", "usage_missing")
+_NOTED = ("other_model", "no_text", "thin_text", "extra_chunks", "usage_missing")
 """Details of an ok answer that the analysis judges over all answers (docs/outcomes.md)."""
 KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 """Modes that are asked a second time on the connection of the first, because that is what they are about."""

@@ -186,6 +186,14 @@ def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Mis
         assert detail(healthy) == {}, healthy
 
 
+@pytest.mark.parametrize(("mode", "named"), [("model_of_another", "tiny-b"), ("model_with_its_release", None)])
+def test_outcome_detail_names_the_model_of_an_answer_if_it_is_another(
+    server: Misbehaving, mode: str, named: str | None
+) -> None:
+    row = ask(server.url_of(mode), judged_by=rules(model="tiny"))
+    assert (row["outcome"], row["detail"].get("other_model")) == ("ok", named)
+
+
 def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Misbehaving) -> None:
     server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
     reply = ask(server.url_of("quoting"))
