@@ -40,7 +40,7 @@ def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
     bodies.write_text(json.dumps(body) + "\n")
     return [
         {"name": "plain", "weight": 3, "payload": {"text": {"tokens": "32..64"}}, "output": {"max": 8}},
-        {"name": "faulty", "payload": {"requests": {"file": str(bodies)}}, "output": {"max": 8}},
+        {"name": "faulty", "payload": {"requests": {"file": str(bodies)}}},
     ]
 
 
