@@ -46,7 +46,7 @@ def bodies(tmp_path: Path, **fields: Any) -> dict[str, Any]:
     path = tmp_path / "bodies.jsonl"
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **fields}
     path.write_text(json.dumps(body) + "\n")
-    return {"name": "odd", "payload": {"requests": {"file": str(path)}}, "output": {"max": 8}}
+    return {"name": "odd", "payload": {"requests": {"file": str(path)}}}
 
 
 @pytest.mark.parametrize(
