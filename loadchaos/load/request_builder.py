@@ -131,6 +131,8 @@ def _complete(request: Request, server: _Server) -> None:
     if not request.secret_sent and not request.history:
         request.owner = None
     request.nonce = request.nonce.strip()
+    if request.more_texts:
+        request.texts_differ = len({request.text, *request.more_texts}) > len(request.more_texts)
     request.text = None
     if request.parts or request.history or request.more_texts:
         request.parts, request.history, request.more_texts, request.audio_files = [], [], [], []

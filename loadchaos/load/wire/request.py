@@ -62,7 +62,7 @@ class Request:
         text_tokens: tokens of template and text; None where the server's count is unknown.
         text_style: prefix and blocks of its text, which is in `script`; None: plain words.
         wanted_tokens: tokens of the text as the profile has them, template included; None: no payload wrote one.
-        more_texts: further texts of a request of several.
+        more_texts: further texts of a request of several; `texts_differ`: no two of them are equal.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
         image_file: the file of a hostile image.
         audio_files: they are among `parts`, too.
@@ -104,6 +104,7 @@ class Request:
     script: str = "latin"
     wanted_tokens: int | None = None
     more_texts: list[str] = field(default_factory=list)
+    texts_differ: bool = False
     nonce: str = ""
     secret_sent: bool = False
     quotes: int = 0

@@ -164,7 +164,7 @@ class WorkerPlan:
             most_tokens,
             model=request.model,
             logprobs=request.endpoint == DEFAULT and bool(request.extra.get("logprobs")),
-            texts_differ=len({request.text, *request.more_texts}) > len(request.more_texts),
+            texts_differ=request.texts_differ,
         )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)

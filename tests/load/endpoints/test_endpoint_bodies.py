@@ -3,13 +3,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from loadchaos.core.errors import ProfileError
+from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.endpoints import ENDPOINTS, endpoint_of_path
+from loadchaos.load.payloads import batch
 from loadchaos.load.registry import full_registry
 from loadchaos.load.request_builder import build
+from loadchaos.load.wire.answer_reader import AnswerRules
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping, load
 from loadchaos.profile.steps import steps
@@ -169,6 +173,24 @@ def test_batch_has_texts_of_the_planned_length_each() -> None:
     assert (built.path, built.tokens, built.answers) == ("/rerank", 121, 3)
     built, body = request(endpoint="embeddings", payload={"text": {"tokens": 9000}, "batch": {"count": 2}})
     assert (built.tokens, built.fitted) == (2 * 4096, "4096 tokens a text instead of 9000: the server's limit")
+
+
+def test_request_with_equal_texts_may_have_equal_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(built: Request) -> list[WrongPart]:
+        rules = AnswerRules(answers=3, texts_differ=built.texts_differ)
+        answer = ENDPOINTS["embeddings"].answer(rules, asked_stream=False, declared_stream=False)
+        data = [{"index": i, "embedding": [1.0, 0.5]} for i in range(3)]
+        answer.feed(1, orjson.dumps({"data": data, "usage": {"prompt_tokens": 9, "total_tokens": 9}}))
+        answer.close(2, complete=True)
+        return answer.contradictions
+
+    payload = {"text": {"tokens": 40}, "batch": {"count": 3}}
+    built, _ = request(endpoint="embeddings", payload=payload)
+    assert "all 3 vectors of one answer are equal" in wrong(built)[0]["text"]
+    monkeypatch.setattr(batch, "write_prompt", lambda *_: None)  # each text is the first one
+    built, body = request(endpoint="embeddings", payload=payload)
+    assert len(set(body["input"])) == 1
+    assert wrong(built) == []
 
 
 def test_endpoint_of_a_recorded_path_is_found() -> None:
