@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+WORDS = (" red", " green", " blue", " white", " black", " grey")
+"""Words of made-up answers, which differ from each other."""
+
 
 @dataclass(frozen=True)
 class Asked:

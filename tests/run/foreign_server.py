@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import http_server
-from tests.http_server import Asked, Handler
+from tests.http_server import WORDS, Asked, Handler
 
 _IMAGE_TOKENS = 256
-_WORDS = (" red", " green", " blue", " white", " black", " grey")
 _TRACEBACK = """\
 ERROR:    Exception in ASGI application
 Traceback (most recent call last):
@@ -120,7 +119,7 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
         def _complete(self, body: dict[str, Any], prompt: int) -> None:
             tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
             usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-            words = random.Random(json.dumps(body["messages"])).choices(_WORDS, k=tokens)
+            words = random.Random(json.dumps(body["messages"])).choices(WORDS, k=tokens)
             base = {"id": "chatcmpl-1", "created": int(time.time()), "model": "foreign"}
             time.sleep(server.first_s)
             if not body.get("stream"):

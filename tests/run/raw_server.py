@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from tests.http_server import Asked, Handler, serving
+from tests.http_server import WORDS, Asked, Handler, serving
 
 Answer = Callable[[int, dict[str, Any]], tuple[int, list[dict[str, Any]]]]
 """Gives (status, events) for the number of a chat request and its body; an event is the JSON of one chunk."""
-_WORDS = (" red", " green", " blue", " white", " black", " grey")
 _answers = itertools.count()
 
 
@@ -26,7 +25,7 @@ def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> di
 def answer(tokens: int, prompt: int | None = 8, finish: str = "stop") -> list[dict[str, Any]]:
     """Events of an answer of so many tokens, unlike all before; `prompt` None: without usage."""
     rng = random.Random(next(_answers))
-    found = [chunk(rng.choice(_WORDS)) for _ in range(tokens)]
+    found = [chunk(rng.choice(WORDS)) for _ in range(tokens)]
     found.append(chunk(finish=finish))
     if prompt is not None:
         total = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}

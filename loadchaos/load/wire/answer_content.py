@@ -12,7 +12,7 @@ import orjson
 
 from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.rows import AnswerContent
-from loadchaos.load.wire.decision import FEWEST_WORDS, is_cut, one_word
+from loadchaos.load.wire.decision import FEWEST_WORDS, is_cut
 
 if TYPE_CHECKING:
     from loadchaos.load.wire.answer_reader import AnswerReader
@@ -34,6 +34,8 @@ _SPECIAL = re.compile(
 )
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
 _VARIES = re.compile(r"[\W\d_]+")
+_ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(128)
+"""The same as a table for `bytes.translate`, which takes a fifth of the time."""
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
 _MOST_SEEN = 4_096
@@ -63,8 +65,10 @@ def copies(text: str, body: bytes, *, written: bool) -> bool:
     return needle in body
 
 
-def content_of(request: Request, answer: AnswerReader, text: str) -> AnswerContent:
-    """Facts of an ok answer for its row. Only a text that other prompts should not get has a hash."""
+def content_of(request: Request, answer: AnswerReader, text: str, *, one_word: bool) -> AnswerContent:
+    """Facts of an ok answer for its row. Only a text that other prompts should not get has a hash. `one_word`: the sign of
+    that name.
+    """
     found: AnswerContent = {}
     payloads = request.step.payload.keys()
     ruled = answer.rules.contract is not None and answer.rules.contract.size > 0
@@ -84,7 +88,7 @@ def content_of(request: Request, answer: AnswerReader, text: str) -> AnswerConte
         found["odd"], found["begin"] = "copies_prompt", text[:_EXCERPT_CHARS]
         return found
     name = text_digest(text) if answer.HAS_CHOICES else answer.digest
-    if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word(text):
+    if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word:
         found["hash"] = name
         if name in _seen:
             found["begin"] = text[:_EXCERPT_CHARS]
@@ -106,5 +110,10 @@ def _rule_state(request: Request, answer: AnswerReader) -> Literal["checked", "c
 
 def text_digest(text: str) -> str:
     """Hash of the words of a text, without digits and punctuation; of a text without words itself. "": no text."""
-    words = _VARIES.sub(" ", text[:_HEAD_CHARS].casefold()).strip() or text.strip()
-    return body_hash(words.encode("utf-8", "replace")) if words else ""
+    head = text[:_HEAD_CHARS].casefold()
+    if head.isascii():
+        words = b" ".join(head.encode().translate(_ASCII_WORDS).split())
+    else:
+        words = _VARIES.sub(" ", head).strip().encode("utf-8", "replace")
+    words = words or text.strip().encode("utf-8", "replace")
+    return body_hash(words) if words else ""

@@ -1,4 +1,4 @@
-"""Read a chat or text completion, streamed or whole: tokens, times, usage. Its rules are here, too.
+"""Read a chat or text completion, streamed or whole: tokens, times, usage. `AnswerRules` says what is right.
 
 Answers of other endpoints are subclasses (load/endpoints). Bytes are stamped by the receiver. Nearly every event of a
 stream repeats the one before it with another text: such events are recognised by their first and last bytes

@@ -356,7 +356,7 @@ class Exchange:
             row["signs"] = found
         if (ratio := text_ratio(text)) is not None:
             row["text_ratio"] = ratio
-        if content := content_of(self.request, answer, text):
+        if content := content_of(self.request, answer, text, one_word="one_word" in found):
             row["content"] = content
 
     def _feed_until(self, until: Callable[[], bool]) -> Feed:

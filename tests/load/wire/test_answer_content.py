@@ -55,6 +55,11 @@ def test_digest_leaves_out_digits_and_punctuation() -> None:
     assert text_digest("") == ""
 
 
+@pytest.mark.parametrize("text", ["Hello, 2 worlds_of\x1c\x00x", "a\tb\nC", "it's"])
+def test_digest_of_an_ascii_text_is_that_of_any_other_with_its_words(text: str) -> None:
+    assert text_digest(text) == text_digest(f"{text} \u2026")
+
+
 RULE = schema_contract(b'{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}')
 """It has 77 bytes: 20 tokens are enough for it."""
 
@@ -68,7 +73,7 @@ def content(contract: AnswerContract, finish: str, tokens: int, most: int | None
     answer.close(2, complete=True)
     request = wire_request(Origin("http://127.0.0.1:1"), BODY, rules=rules)
     request.exact = exact
-    return content_of(request, answer, answer.text)
+    return content_of(request, answer, answer.text, one_word=one_word(answer.text))
 
 
 @pytest.mark.parametrize(
