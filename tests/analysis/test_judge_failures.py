@@ -122,6 +122,17 @@ def test_judge_attributes_a_refused_kv_release_to_our_call(history: History) -> 
     assert "kv_release_without_pause" in {f["id"] for f in failures}
 
 
+def test_judge_attributes_a_wait_in_an_overloaded_queue_to_the_load(history: History) -> None:
+    history.begin().work(2)
+    earlier = history.send(4)
+    late = history.serve(1).send(1)
+    history.serve(59).answer(earlier, took_s=60, first_token_ns=history.now)  # one after the other, before `late`
+    history.serve(1.5)
+    history.answer(late, "stalled", took_s=60.5, error="no byte of the answer arrived for 60 s")
+    failures = history.work(5).end().verdict()["failures"]
+    assert [(f["id"], f["attribution"]) for f in failures] == [("queue_wait", "load")]
+
+
 def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: History) -> None:
     history.begin().work(2).attacked("reset_mm_cache", ["mm_cache_desync_request"]).work(30)
     lost = "Multi-modal cache miss for request chatcmpl-lc-1 (mm_hashes=['e']): P0/P1 cache drift"

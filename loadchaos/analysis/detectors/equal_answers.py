@@ -35,6 +35,7 @@ class EqualAnswers(Detector):
         super().__init__()
         self._prompts: dict[str, str] = {}  # in flight: id -> hash of the body
         self._newest: defaultdict[str, dict[str, _Answer]] = defaultdict(dict)  # by traffic and hash of the body
+        self._texts: dict[str, str] = {}  # begin of an answer that came again, by its hash
 
     def on_begin(self, row: BeginRow) -> None:
         if (body := row.get("hash")) is not None:
@@ -45,6 +46,8 @@ class EqualAnswers(Detector):
         prompt, content = self._prompts.pop(request, None), row.get("content") or {}
         if prompt is None or row.get("outcome") != "ok":
             return
+        if "begin" in content:
+            self._texts[content.get("hash", "")] = content["begin"]
         traffic = str(row.get("traffic", ""))
         newest = self._newest[traffic]
         newest.pop(prompt, None)
@@ -60,7 +63,7 @@ class EqualAnswers(Detector):
             if not one.reported:
                 one.reported = True
                 wrong = WrongAnswer(
-                    "answers_equal", one.request, one.at_ns, "equal answers", share, got=content.get("begin", ""),
+                    "answers_equal", one.request, one.at_ns, "equal answers", share, got=self._texts.get(answer.hash, ""),
                     traffic=traffic, facts={"share": share},
                 )  # fmt: skip
                 self._pending.append(wrong_failure(wrong))

@@ -39,8 +39,8 @@ _ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
 _MOST_SEEN = 4_096
-_seen = set[str]()
-"""Hashes of answers; the text of one that comes again is shown."""
+_seen: dict[str, bool] = {}
+"""Hashes of answers, each with whether it came again. The row of its second answer has the text."""
 
 
 def blank_kind(text: str) -> Literal["control_characters", "special_tokens"] | None:
@@ -78,23 +78,25 @@ def content_of(request: Request, answer: AnswerReader, text: str, *, one_word: b
         found["quoted"] = request.nonce in text
     tokens = answer.completion_tokens or answer.chunks
     long_enough = tokens >= FEWEST_WORDS or answer.finish_reason not in ("length", None)  # a cut one may be one word
-    if ruled or answer.has_calls or not long_enough or payloads & _RULED:
+    if ruled or answer.has_calls or not long_enough or not _RULED.isdisjoint(payloads):
         return found
     if blank := blank_kind(text):
         found["odd"], found["begin"] = blank, text[:_EXCERPT_CHARS]
         return found
-    written = bool(payloads) and payloads <= _WRITTEN
+    written = bool(payloads) and _WRITTEN.issuperset(payloads)
     if not request.quotes and text and copies(text, request.body, written=written):
         found["odd"], found["begin"] = "copies_prompt", text[:_EXCERPT_CHARS]
         return found
     name = text_digest(text) if answer.HAS_CHOICES else answer.digest
     if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word:
         found["hash"] = name
-        if name in _seen:
-            found["begin"] = text[:_EXCERPT_CHARS]
-        elif len(_seen) >= _MOST_SEEN:
+        shown = _seen.get(name)
+        if shown is None and len(_seen) >= _MOST_SEEN:
             _seen.clear()
-        _seen.add(name)
+        if shown is False:
+            found["begin"] = text[:_EXCERPT_CHARS]
+        if not shown:
+            _seen[name] = shown is False
     return found
 
 

@@ -285,7 +285,7 @@ class AnswerReader:
     def _count_in(self, details_key: str, key: str) -> int | None:
         details = self.usage.get(details_key) if self.usage else None
         value = details.get(key) if isinstance(details, dict) else None
-        return value if isinstance(value, int) else None
+        return value if type(value) is int else None  # a bool is no count
 
     def _read_pending(self) -> None:
         early, self._pending = self._pending, []
@@ -309,7 +309,7 @@ class AnswerReader:
 
     def _count(self, key: str) -> int | None:
         value = self.usage.get(key) if self.usage else None
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if type(value) is int else None
 
     def _detect_stream(self, *, final: bool) -> bool:
         if len(self._prefix.lstrip()) < 6 and not final:

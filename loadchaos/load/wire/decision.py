@@ -106,9 +106,9 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
 def other_model(answer: AnswerReader) -> str | None:
     """The model that an answer names, if it is another one than the request asked for."""
     asked, named = answer.rules.model, answer.model
-    if asked is None or named is None or _without_release(named) == _without_release(asked[:MOST_CHARS]):
+    if asked is None or named is None or named == asked:
         return None
-    return named
+    return None if _without_release(named) == _without_release(asked[:MOST_CHARS]) else named
 
 
 def _without_release(model: str) -> str:
@@ -125,8 +125,8 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
         return None
     if answer.HAS_CHOICES and rules.answers is not None and ends < rules.answers:
         return {"id": "choices_missing", "text": f"{ends} of {rules.answers} choices arrived"}
-    cut = _is_full(answer) and not answer.has_calls
-    if "tool_calls" in answer.finish.values() and not answer.names_call and not cut:
+    demanded = "tool_calls" in answer.finish.values() and not answer.names_call
+    if demanded and (answer.has_calls or not _is_full(answer)):
         return {"id": "tool_call_missing", "text": "the finish_reason is tool_calls, and no function was named"}
     if rules.logprobs and answer.logprob_entries is None and answer.has_answer:
         return {"id": "no_logprobs", "text": "log probabilities were asked for, and the answer has none"}
