@@ -447,6 +447,7 @@ def test_text_of_the_model_is_no_evidence_of_a_death(history: History, outcome: 
     history.answer(history.send(3), outcome, error=f"vllm EngineDeadError: {history.TEXT_OF_DEATH}")
     verdict = history.work(20).end().verdict()
     assert {f["severity"] for f in verdict["failures"]} == {"request"}
+    assert "engine_dead_error" not in {f["id"] for f in verdict["failures"]}
     assert {s["state"] for s in verdict["states"]} <= {"healthy", "terminated"}  # we stop it at the end
     assert verdict["expectations"][1]["verdict"] == "pass"
 
