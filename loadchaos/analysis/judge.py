@@ -146,7 +146,6 @@ class Judge(RowFold):
             self._end_life(str(row.get("replica")))
             self._start_ns = (int(row["at_ns"]), None)
             self._environment["command"] = list(row.get("command") or ())
-            self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
     def on_supervisor(self, row: SupervisorRow) -> None:
         if row.get("what") != "ended":
@@ -424,7 +423,7 @@ class Judge(RowFold):
         """All failures so far with counts, none accepted. Folding continues unchanged."""
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
-        self._lengths.name(found, self._log_classifier.kv, self._facts)
+        self._lengths.name(found, self._facts)
         found.sort(key=lambda f: (severity_rank(f.severity), f.at_ns))
         return [self._result(failure) for failure in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadchaos.analysis.incidents.attribution import result_of
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
@@ -87,8 +88,7 @@ class Mechanisms(RowFold):
             self._replicas.add(str(row.get("replica")))
 
     def on_attack(self, row: AttackRow) -> None:
-        if row.get("what") == "end" and row.get("ok"):
-            self.exposures["attacks"] += 1
+        self.exposures["attacks"] += result_of(row) == "ok"
 
     def on_metrics(self, row: MetricsRow) -> None:
         self.scrapes += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,24 +26,17 @@ _EPILOG = "Any option of `loadchaos run` may follow PROFILE and is used for each
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 @flag("--once", "Run once now. Ends with the exit code of the run.")
 @option("--next count", "Print when the next N runs start.", "N", type=click.IntRange(1, 1000))
-@option(
-    "--emit kind",
-    "Print systemd units, a crontab line or a Kubernetes CronJob.",
-    type=click.Choice(["systemd", "cron", "k8s"]),
-)
-def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int | None, kind: str | None) -> None:
+def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int | None) -> None:
     """Run PROFILE on its `schedule` until Ctrl-C.
 
     Each run is a process of its own. Old runs are deleted as `schedule.keep` says.
     """
     create_privately()
-    if sum((once, count is not None, kind is not None)) > 1:
-        raise OptionError("--once, --next and --emit exclude each other: give one of them")
+    if once and count is not None:
+        raise OptionError("--once and --next exclude each other: give one of them")
     loaded, order = _order(profile, run_options, once=once)
     if count is not None:
         _print_next(loaded, order.schedule, count)
-    elif kind is not None:
-        click.echo(_emitted(order, kind), nl=False)
     else:
         from loadchaos.campaigns.soak.daemon import soak as run_soak
 
@@ -97,43 +89,6 @@ def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:
     click.echo(f"{profile.name}: {schedule.describe()}")
     for line in schedule.describe_next(datetime.now(UTC), profile.name, count):
         click.echo(f"  {line}")
-
-
-def _variables(order: Order) -> tuple[str, ...]:
-    from loadchaos.cli.run import run_parameters
-
-    given = run_parameters([order.profile, *order.options])
-    values = [h.partition("=")[2] for h in given["headers"]] + list(given["notify"])
-    named = [v.removeprefix("env:") for v in values if v.startswith("env:")]
-    return tuple(dict.fromkeys([*([given["api_key_env"]] if given["api_key_env"] else []), *named]))
-
-
-def _emitted(order: Order, kind: str) -> str:
-    from loadchaos import __version__
-    from loadchaos.campaigns.soak.unit_files import Job, emit
-    from loadchaos.core import resources
-
-    path = resources.profile(order.profile).absolute()
-    program = shutil.which("loadchaos")
-    prefix = [program] if program else [sys.executable, "-m", "loadchaos"]
-    where, home = str(path), str(order.home)
-    if kind == "k8s":
-        prefix, where, home = ["loadchaos"], f"/profile/{path.name}", "/work/runs"
-    command = [*prefix, "soak", where, "--once", *order.options, "--out", home, "--no-live"]
-    return emit(
-        Job(
-            name=order.name,
-            schedule=order.schedule,
-            command=tuple(command),
-            folder=Path.cwd(),
-            home=order.home,
-            profile=path.read_text(encoding="utf-8"),
-            profile_file=path.name,
-            version=__version__,
-            variables=_variables(order),
-        ),
-        kind,
-    )
 
 
 @click.command()

@@ -23,19 +23,19 @@ HOST_LOADS = ("cpu",)
 
 _ENCODER_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
 STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
-_LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
+LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
          "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died")  # fmt: skip
 ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
     "encoder_pop": _ENCODER_MISS,
     "encoder_pop_draft": _ENCODER_MISS,
-    "step_raise": _LOST,
+    "step_raise": LOST,
     "step_sleep": STALLS,
     "step_hang": STALLS,
-    "step_exit": _LOST,
-    "step_segv": _LOST,
+    "step_exit": LOST,
+    "step_segv": LOST,
     "slow_steps": STALLS,
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
-    "nan_logits": ("wrong_output", "empty"),
+    "nan_logits": ("wrong_output", "empty", "sampler_nan"),
     **dict.fromkeys(
         ("swap_rows", "zero_kv", "swap_kv", "stale_encoder", "drop_token", "repeat_token", "ignore_adapter"),
         ("wrong_output",),

@@ -89,18 +89,13 @@ class Schedule(ProfilePart):
         """Jitter of one start. It depends only on the profile's name and the time, so that it survives a restart."""
         return timedelta(seconds=round(random.Random(f"{name} {tick.isoformat()}").uniform(0, self.jitter), 3))
 
-    def describe_times(self) -> str:
-        """Start times: `At 02:00 every day, Europe/Berlin, up to 10 min later`."""
-        explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
-        return f"{explained}, {self.timezone}" + (
-            f", up to {describe_duration(self.jitter)} later" if self.jitter else ""
-        )
-
     def describe(self) -> str:
         overlap = {"skip": "is skipped", "queue": "waits for the end of that run (at most one start waits)"}
         catch_up = {"none": "Missed starts are not repeated", "once": "Missed starts are replaced by one run"}
+        explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
+        later = f", up to {describe_duration(self.jitter)} later" if self.jitter else ""
         sentences = [
-            self.describe_times(),
+            f"{explained}, {self.timezone}{later}",
             f"A start during a run {overlap[self.overlap]}",
             catch_up[self.catch_up],
         ]

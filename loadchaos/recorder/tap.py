@@ -16,7 +16,7 @@ from typing import Protocol
 import httptools
 
 from loadchaos.core.model import Outcome
-from loadchaos.core.outcome_rules import End
+from loadchaos.core.outcome_rules import ENDS_WELL, End
 from loadchaos.core.redact import is_secret_header
 from loadchaos.recorder.answer_outcome import (
     FINISH_REASON,
@@ -35,10 +35,7 @@ _END_OF_REASON: Mapping[str, End] = {
 _SMALL_BYTES = 128
 _MOST_SIZE_CHARS = 8
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
-_FINISHES = {
-    "stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "repetition", "end_turn",
-    "max_tokens", "tool_use", "stop_sequence",
-}  # fmt: skip
+_FINISHES = ENDS_WELL | {"content_filter", "abort", "error"}
 _NO_BODY = (204, 304)
 _HEADERS = (b"retry-after", b"content-encoding")
 

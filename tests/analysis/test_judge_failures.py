@@ -52,7 +52,7 @@ def test_judge_fails_on_an_answered_prompt_over_the_limit(history: History) -> N
 
 
 def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: History) -> None:
-    history.begin(dialect="lmdeploy").work(5)
+    history.begin(dialect="lmdeploy", kv_blocks=21, kv_block_size=64).work(5)
     history.log(
         "2024-12-01 10:00:00,000 - lmdeploy - INFO - build CacheEngine with config:CacheConfig(max_batches=128, "
         "block_size=64, num_cpu_blocks=128, num_gpu_blocks=21, window_size=-1, cache_max_entry_count=0.1)"

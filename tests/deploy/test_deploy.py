@@ -1,4 +1,6 @@
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted(p for d in ("base", "nightly") for p in (DEPLOY / d).glob("*.yaml"))
 NO_MANIFESTS = ("kustomization.yaml", "profile.yaml")
+UNIT = DEPLOY / "nightly" / "loadchaos-soak.service"
 
 
 @cache
@@ -42,10 +45,19 @@ def test_deploy_manifests_are_valid_for_kubernetes(path: Path) -> None:
         check(document)
 
 
-def test_soak_cronjob_is_valid_for_kubernetes() -> None:
-    args = ["soak", "soak_nightly", "--emit", "k8s", "--target", "http://vllm:8000", "--api-key-env", "KEY"]
-    for document in documents(CliRunner().invoke(main, args).output):
-        check(document)
+def test_soak_unit_is_valid(tmp_path: Path) -> None:
+    lines = UNIT.read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    words = shlex.split(settings["ExecStart"])
+    soak = words[words.index("loadchaos") + 1 :]
+    assert CliRunner().invoke(main, [*soak, "--next", "1"]).exit_code == 0
+    assert settings["KillMode"] == "mixed", "soak ends its run itself"
+    if shutil.which("systemd-analyze") is None:
+        return
+    command = ["systemd-analyze", "verify", "--user", "--recursive-errors=no", str(UNIT)]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert [line for line in done.stderr.splitlines() if "loadchaos-soak" in line] == []
 
 
 def test_image_is_built_from_tags_and_files_that_exist() -> None:

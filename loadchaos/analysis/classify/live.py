@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -25,13 +24,6 @@ _CONTEXT_NS = 300 * NS_PER_S  # the longest within_s of any signature: rpc_timeo
 _MOST_CONTEXT = 1_000
 _MOST_STOPS = 1_000
 
-_KV_FACTS = {
-    "blocks": re.compile(r"\bnum_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks"),
-    "block_size": re.compile(r"\bblock_size=(\d+)"),
-    "ratio": re.compile(r"\bcache_max_entry_count=([\d.]+)|--cache-max-entry-count[ =]([\d.]+)"),
-}
-_KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "cache-max-entry-count", "gpu blocks")
-
 
 class LiveClassifier:
     """Feeds the classifier. `poll` gives the failures of a burst once 2 s have passed without another match. Matches of
@@ -49,7 +41,6 @@ class LiveClassifier:
         self._joiners: dict[str, LineJoiner] = {}  # of each log
         self.lines = 0
         self.stops: list[tuple[int, str]] = []  # (time, source) of orderly shutdowns
-        self.kv: dict[str, float] = {}
 
     def on_log(self, row: LogRow, now_ns: int) -> bool:
         """Fold a `log` row; True when a line that is whole now has a match. A part of a line that a collector cut is
@@ -66,8 +57,6 @@ class LiveClassifier:
     def _classify(self, lines: Iterable[WholeLine], source: str, now_ns: int) -> bool:
         matched = False
         for text, line_no, at_ns, _ in lines:
-            if any(hint in text for hint in _KV_HINT):
-                self.feed_kv_facts(text)
             found = self._classifier.feed(text, line_no=line_no, at_ns=at_ns, source=source)
             matched = self._hold(found, now_ns) or matched
         return matched
@@ -140,9 +129,3 @@ class LiveClassifier:
         self._matches += matches
         self._newest_ns = now_ns
         return True
-
-    def feed_kv_facts(self, text: str) -> None:
-        """Read KV cache figures from a log line or a launch command."""
-        for name, pattern in _KV_FACTS.items():
-            if (hit := pattern.search(text)) is not None:
-                self.kv[name] = float(next(g for g in hit.groups() if g))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 
 from loadchaos.analysis.failure import Failure
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.ledger.rows import EndRow, LaunchRow, LogRow
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 _MOST_LENGTHS = 1_000
 _FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # it depends on the server version
 _CAPACITY = {dialect.length_failure for dialect in DIALECTS.values() if dialect.length_failure}
+_RATIO = re.compile(r"\bcache_max_entry_count=([\d.]+)|--cache-max-entry-count[ =]([\d.]+)")
 _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
 
@@ -23,6 +25,17 @@ class LengthSymptoms(RowFold):
     def __init__(self) -> None:
         self._longest_ok = self._oks = 0
         self._failed: dict[int, int] = {}
+        self._ratio: float | None = None
+
+    def on_launch(self, row: LaunchRow) -> None:
+        self._read(" ".join(map(str, row.get("command") or ())))
+
+    def on_log(self, row: LogRow) -> None:
+        self._read(str(row.get("text") or ""))
+
+    def _read(self, text: str) -> None:
+        if "cache" in text and (found := _RATIO.search(text)) is not None:
+            self._ratio = float(found[1] or found[2])
 
     def on_end(self, row: EndRow) -> None:
         tokens, outcome = row.get("planned_tokens"), row.get("outcome")
@@ -39,12 +52,9 @@ class LengthSymptoms(RowFold):
             return None
         return self._longest_ok, min(self._failed)
 
-    def name(self, failures: Iterable[Failure], kv: Mapping[str, float], facts: Facts | None) -> None:
-        """Set title and remedy of failures (in place) by prompt lengths. `kv` are the figures `blocks`, `block_size`
-        and `ratio` of the log, else those of the facts.
-        """
-        blocks = kv.get("blocks") or (facts.kv_blocks if facts else None)
-        size = kv.get("block_size") or (facts.kv_block_size if facts else None)
+    def name(self, failures: Iterable[Failure], facts: Facts | None) -> None:
+        """Set title and remedy of failures (in place) by prompt lengths and the KV cache of the facts."""
+        blocks, size = (facts.kv_blocks, facts.kv_block_size) if facts is not None else (None, None)
         boundary = self._boundary()
         for failure in failures:
             if boundary is not None and failure.id in _UNNAMED:
@@ -55,7 +65,7 @@ class LengthSymptoms(RowFold):
                 continue
             too_long = [n for n in self._failed if blocks and size and n > blocks * size]
             if too_long and blocks and size:
-                failure.title, failure.remedy = _kv_capacity(int(blocks), int(size), max(too_long), kv.get("ratio"))
+                failure.title, failure.remedy = _kv_capacity(blocks, size, max(too_long), self._ratio)
                 if failure.incident is not None:
                     failure.incident.title, failure.incident.remedy = failure.title, failure.remedy
             elif boundary is not None and not (blocks and size):

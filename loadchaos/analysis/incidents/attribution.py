@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.attack_names import STALLS
+from loadchaos.core.attack_names import ENGINE_FAULTS, LOST
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
@@ -32,15 +32,6 @@ _LASTING = frozenset({
     "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08", "mm_cache_spin",
 })  # fmt: skip
 _ANYTHING = frozenset({"*"})  # the process did not survive it: any failure of this death is its effect
-_INJECTED: Mapping[str, Sequence[str]] = {
-    "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
-    "encoder_pop_draft": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
-    "step_sleep": STALLS,
-    "step_hang": STALLS,
-    "slow_steps": STALLS,
-    "preempt": ("preemption_storm", "async_placeholder_underflow"),
-    "nan_logits": ("wrong_output", "empty", "sampler_nan"),
-}
 _NOT_A_SERVER_BUG = "None: loadchaos-vllm injected this fault, as LOADCHAOS_SABOTAGE asked. It is not a server bug."
 
 # Effects of an admin operation by design, unlike what may break by it (encoder_cache_miss after our own reset).
@@ -158,7 +149,8 @@ class AttackLog(RowFold):
         if last is not None and last.in_force(at_ns):
             last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS
             return
-        effects = frozenset(_INJECTED[act[1]]) if act[1] in _INJECTED else _ANYTHING
+        shows = ENGINE_FAULTS.get(act[1], LOST)
+        effects = _ANYTHING if shows is LOST else frozenset(shows)
         self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
 
     def in_force(self, at_ns: int, within_ns: int = 0) -> list[NearAttack]:

@@ -70,6 +70,14 @@ class RestartDetector:
     def open(self) -> bool:
         return self._moved is not None or bool(self._counters.backs)
 
+    def unsettled(self) -> tuple[int, str] | None:
+        """When another process seems to have answered first, and what shows it; None where several servers alternate."""
+        if self._moved is not None and not self._counters.alternates():
+            return self._moved[0], "the start time of its process changed"
+        if self._counters.start_time() is None and len(self._counters.backs) == 1:
+            return self._counters.backs[0], "its token counter was reset"
+        return None
+
     def poll(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
         """Notes as of now. `healthy_ns`: when the newest known process became healthy."""
         found = [self._replaced] if self._replaced is not None else []

@@ -834,8 +834,8 @@ class LogRow(_FromFile):
 
 
 class FailureRow(_Row):
-    """Failure with its counts so far. The fields are those of `failures` in verdict.json. Written by analysis/judge.py
-    in the follower.
+    """Failure with its counts so far. The other fields are those of `failures` in verdict.json
+    (`analysis.verdict.model.FailureResult`). Written by analysis/judge.py in the follower.
     """
 
     row: Literal["failure"]
@@ -843,27 +843,8 @@ class FailureRow(_Row):
     severity: Annotated[Severity, "severity"]
     title: Annotated[str, "one line for people"]
     attribution: Annotated[Attribution, "who caused it"]
-    count: NotRequired[Annotated[int, "how often it occurred"]]
-    evidence: NotRequired[Annotated[Mapping[str, object], "`source`, `line` and `text` of the first occurrence"]]
-    known: NotRequired[Annotated[Sequence[Any], "known upstream issues"]]
-    remedy: NotRequired[Annotated[str, "what to do; may be empty"]]
     incident: NotRequired[Annotated[str | None, "name of its incident folder"]]
-    alt: NotRequired[Annotated[Sequence[str], "other titles it occurred under"]]
-    frames: NotRequired[Annotated[Sequence[str], "stack frames, innermost last"]]
-    process: NotRequired[Annotated[str | None, "process that logged it"]]
-    images: NotRequired[Annotated[Sequence[str], "files of the hostile images that showed it"]]
-    wrong_answers: NotRequired[
-        Annotated[Sequence[Mapping[str, object]], "wrong answers: the first ones, each with its proof"]
-    ]
-    before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
-    first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
-    first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the start of the load"]]
     incidents: NotRequired[Annotated[Sequence[str], "deaths: incident folders"]]
-    lost_requests: NotRequired[Annotated[int, "deaths: requests that were lost"]]
-    in_flight_at_death: NotRequired[Annotated[int, "deaths: requests in flight at the first"]]
-    recovered_after_s: NotRequired[Annotated[float | None, S, "deaths: longest time until the server was back"]]
-    noticed_after_s: NotRequired[Annotated[float | None, S, "deaths: time until the first was noticed"]]
-    signs: NotRequired[Annotated[Sequence[str], "deaths: evidence of the first"]]
     final: NotRequired[Annotated[bool, "deaths: true once all its incidents are closed"]]
 
 

@@ -7,18 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.core.ledger.rows import FILES, MOMENT, fields_of
+
 _WINDOW_NS = 60_000_000_000
-TIMES = (
-    "at_ns",
-    "due_ns",
-    "sent_ns",
-    "first_byte_ns",
-    "first_token_ns",
-    "first_answer_ns",
-    "last_token_ns",
-    "last_byte_ns",
-)
-"""Row keys that are points in time; every other `_ns` is a duration, the same on every clock."""
+TIMES = frozenset(field.name for kind in FILES[0].rows for field in fields_of(kind) if field.unit == MOMENT)
+"""Keys of a worker's rows that are points in time; every other `_ns` is a duration, the same on every clock."""
 
 
 class MasterClock:

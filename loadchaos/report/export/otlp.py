@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from itertools import islice
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
-from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.core import progress
 from loadchaos.core.answer_labels import LABELS, labels_of
 from loadchaos.core.errors import LoadchaosError, OptionError
@@ -30,7 +27,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
 from loadchaos.core.typed_json import from_json
-from loadchaos.core.urls import host_and_port
+from loadchaos.core.urls import host_and_port, http_parts
 from loadchaos.core.version import __version__
 from loadchaos.core.whole_file import read_json
 from loadchaos.report.export.columns import Column, values_of
@@ -48,18 +45,8 @@ FROM_VARIABLES = "env"
 _PATH = "/v1/traces"
 _OWN_SESSION = "_CREDENTIAL_PROVIDER"
 _BATCH = 512
-_GAVE_UP = ("due to timeout, max retries or shutdown", "timeout cannot be set to a value less than or equal to 0")
-"""Texts of the SDK for a timeout; it has the second where no time is left for a try."""
-_TIMED_OUT = "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
-_TRIED_AGAIN = re.compile(r"Transient error (.+) encountered while exporting")
-_SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_NEEDED = {
-    "opentelemetry-sdk": "opentelemetry.sdk",
-    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
-}
-"""Module of each package that is needed; other exporters share `opentelemetry.exporter`."""
 _OPERATIONS = {
     "chat": "chat", "responses": "chat", "messages": "chat", "completions": "text_completion",
     "embeddings": "embeddings",
@@ -87,30 +74,31 @@ class OtlpResult:
 
 def check(given: str) -> None:
     """Check a value of --otlp and the installed packages, before a run. Raises OptionError."""
-    if missing := [package for package, module in _NEEDED.items() if not _is_installed(module)]:
-        raise OptionError(f"--otlp needs {' and '.join(missing)}: pip install 'loadchaos[otlp]'")
-    url = given
-    if given == FROM_VARIABLES:
-        protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "http/protobuf")
-        if protocol != "http/protobuf":
-            raise OptionError(f"--otlp env: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf was expected (got {protocol})")
-        url = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "http://localhost:4318")
     try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
-    except ValueError:  # of the port, or of the brackets of an address
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
+    except ImportError as e:
+        raise OptionError("--otlp needs packages of OpenTelemetry: pip install 'loadchaos[otlp]'") from e
+    protocol = _first_of(_PROTOCOLS, "http/protobuf")
+    if given == FROM_VARIABLES and protocol != "http/protobuf":
+        raise OptionError(f"--otlp env: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf was expected (got {protocol})")
+    try:
+        parts = http_parts(_receiver(given))
+        fits = parts.port != 0 and not parts.query
+    except ValueError:
         fits = False
     if not fits:
         raise OptionError(
-            f"--otlp {_shown(given)}: the URL of an OTLP/HTTP receiver was expected, e.g. http://127.0.0.1:4318, or env"
+            f"--otlp {Redactor().text(given)}: the URL of an OTLP/HTTP receiver was expected, "
+            "e.g. http://127.0.0.1:4318, or env"
         )
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package around it
-        return False
+def _first_of(variables: tuple[str, ...], default: str) -> str:
+    return next((os.environ[name] for name in variables if os.environ.get(name)), default)
+
+
+def _receiver(given: str) -> str:
+    return _first_of(_ENDPOINTS, "http://localhost:4318") if given == FROM_VARIABLES else given
 
 
 def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> OtlpResult:
@@ -118,25 +106,25 @@ def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> Ot
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    receiver = _shown(next((os.environ[n] for n in _ENDPOINTS if os.environ.get(n)), "http://localhost:4318"))
-    receiver = receiver if given == FROM_VARIABLES else _shown(given)
-    sent = 0
-    answers = _Answers()
+    redacted = Redactor().text
+    receiver, sent, trouble, answers = redacted(_receiver(given)), 0, "", _Answers()
     with _captured_log() as said:
         try:
-            endpoint = None if given == FROM_VARIABLES else _with_path(given)
+            endpoint = None if given == FROM_VARIABLES else given.rstrip("/").removesuffix(_PATH) + _PATH
             exporter = OTLPSpanExporter(endpoint=endpoint, session=answers.session())
             every = spans(folder, say)
-            while batch := list(islice(every, _BATCH)):
-                if exporter.export(batch) is not SpanExportResult.SUCCESS:
-                    return OtlpResult(sent, receiver, _reason(said, given))
-                sent += len(batch)
+            while not trouble and (batch := list(islice(every, _BATCH))):
+                if exporter.export(batch) is SpanExportResult.SUCCESS:
+                    sent += len(batch)
+                else:  # the last of several tries only says that there is no time left
+                    last = [record.getMessage() for record in said[-2:]]
+                    trouble = " ".join(last) or "the receiver did not accept the spans"
             cast("Any", exporter).shutdown()
         except (LoadchaosError, OSError, ValueError, RuntimeError) as e:
-            return OtlpResult(sent, receiver, _reason([*said, str(e)], given))
-    if answers.rejected:
-        return OtlpResult(sent, receiver, _reason([answers.message or "no reason given"], given), answers.rejected)
-    return OtlpResult(sent, receiver)
+            trouble = str(e)
+    if answers.rejected and not trouble:
+        return OtlpResult(sent, receiver, redacted(answers.message or "no reason given")[:400], answers.rejected)
+    return OtlpResult(sent, receiver, redacted(trouble)[:400])
 
 
 class _Answers:
@@ -188,44 +176,15 @@ def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[Readab
 # -- attributes ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Conversation:
-    answers: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sampling:
-    models: Any = None
-    adapters: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Payload:
-    conversation: _Conversation = field(default_factory=_Conversation)
-    sampling: _Sampling = field(default_factory=_Sampling)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedTraffic:
-    """A kind of traffic in the profile of a plan, as far as spans show it."""
-
-    name: str = ""
-    endpoint: str = "chat"
-    stream: bool = True
-    payload: _Payload = field(default_factory=_Payload)
-
-    @property
-    def has_several_models(self) -> bool:
-        return self.payload.sampling.models is not None or self.payload.sampling.adapters is not None
-
-
 @dataclass(frozen=True)
 class RequestSpan:
-    """A request with all that its attributes are read from. `end` None: it has no end; `traffic` None: not in the plan."""
+    """A request with all that its attributes are read from. `end` None: it has no end. `traffic`: its traffic in the
+    profile of plan.json; empty where it is not in it.
+    """
 
     begin: BeginRow
     end: EndRow | None
-    traffic: PlannedTraffic | None
+    traffic: Mapping[str, Any]
     facts: Facts
     address: tuple[str, int]
 
@@ -235,12 +194,16 @@ class RequestSpan:
 
     @property
     def operation(self) -> str:
-        endpoint = "chat" if self.traffic is None else self.traffic.endpoint
+        endpoint = str(self.traffic.get("endpoint") or "chat")
         return _OPERATIONS.get(endpoint, endpoint)
 
     @property
     def model(self) -> str:
-        return "" if self.traffic is not None and self.traffic.has_several_models else self.facts.model
+        sampling = self._payload("sampling")
+        return "" if sampling.get("models") or sampling.get("adapters") else self.facts.model
+
+    def _payload(self, name: str) -> Mapping[str, Any]:
+        return (self.traffic.get("payload") or {}).get(name) or {}
 
     def first_chunk_s(self) -> float | None:
         if self.end is None or not (first_ns := self.end.get("first_token_ns")):
@@ -249,7 +212,7 @@ class RequestSpan:
 
     def conversation(self) -> str | None:
         place = place_of(self.begin["id"])
-        is_session = self.traffic is not None and self.traffic.payload.conversation.answers == "live"
+        is_session = self._payload("conversation").get("answers") == "live"
         return place.first if place.number or place.branch or is_session else None
 
     def send_delay_s(self) -> float | None:
@@ -269,7 +232,7 @@ def _of_end(name: str, meaning: str, key: str) -> Column[RequestSpan]:
     return Column(name, meaning, lambda s: s.of_end(key))
 
 
-ATTRIBUTES: Sequence[Column[RequestSpan]] = (
+ATTRIBUTES: tuple[Column[RequestSpan], ...] = (
     Column("gen_ai.provider.name", "dialect of the server, such as `vllm`", lambda s: s.facts.dialect or "unknown"),
     Column("server.address", "host of the server", lambda s: s.address[0] or None),
     Column("server.port", "its port", lambda s: s.address[1] if s.address[0] else None),
@@ -280,7 +243,11 @@ ATTRIBUTES: Sequence[Column[RequestSpan]] = (
     ),
     Column("gen_ai.request.model", "model; none where a traffic has several", lambda s: s.model or None),
     Column("gen_ai.request.max_tokens", "limit of the answer", lambda s: s.begin.get("max_tokens")),
-    Column("gen_ai.request.stream", "whether a stream was asked for", lambda s: s.traffic and s.traffic.stream),
+    Column(
+        "gen_ai.request.stream",
+        "whether a stream was asked for",
+        lambda s: s.traffic.get("stream", True) if s.traffic else None,
+    ),
     _of_end("gen_ai.response.id", "id that the server gave the request", "request_id"),
     Column(
         "gen_ai.response.finish_reasons",
@@ -321,18 +288,19 @@ ATTRIBUTES: Sequence[Column[RequestSpan]] = (
 class _SpanMaker:
     def __init__(self, folder: RunFolder) -> None:
         self._clock = RunClock.of(folder)
-        run, self._facts = _run_and_facts(folder)
-        planned = (read_json(folder.plan).get("profile") or {}).get("traffic") or ()
-        self._traffic = {one.name: one for one in (from_json(PlannedTraffic, data) for data in planned)}
-        self._address = host_and_port((run.target.url if run.target else None) or self._facts.base_url)
-        self._resource = _resource(folder, run)
+        plan = read_json(folder.plan)
+        profile = plan.get("profile") or {}
+        self._facts = from_json(Facts, read_json(folder.facts))
+        self._traffic: Mapping[str, Mapping[str, Any]] = {one.get("name"): one for one in profile.get("traffic") or ()}
+        self._address = host_and_port(plan.get("base_url") or self._facts.base_url)
+        self._resource = _resource(folder, str(profile.get("name") or ""))
 
     def span(self, begin: BeginRow, end: EndRow | None, ended_ns: int) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-        request = RequestSpan(begin, end, self._traffic.get(begin.get("traffic")), self._facts, self._address)
+        request = RequestSpan(begin, end, self._traffic.get(begin["traffic"], {}), self._facts, self._address)
         trace_id, span_id = trace_ids(begin["id"])
         found = values_of(ATTRIBUTES, request)
         return ReadableSpan(
@@ -348,64 +316,23 @@ class _SpanMaker:
         )
 
 
-def _run_and_facts(folder: RunFolder) -> tuple[RunEnvironment, Facts]:
-    run = RunEnvironment()
-    for row in Tail(folder.events).rows():
-        if row["row"] == "run" and row.get("what") == "begin":
-            run = from_json(RunEnvironment, row)
-        elif row["row"] == "facts" and row.get("facts"):
-            return run, from_json(Facts, row["facts"])
-    return run, from_json(Facts, {})
-
-
-def _resource(folder: RunFolder, run: RunEnvironment) -> Resource:
+def _resource(folder: RunFolder, profile: str) -> Resource:
     """Make the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    own = {"loadchaos.run": folder.path.resolve().name, "loadchaos.profile": run.profile or ""}
+    own = {"loadchaos.run": folder.path.resolve().name, "loadchaos.profile": profile}
     return Resource.create(own if named else {"service.name": "loadchaos", "service.version": __version__, **own})
 
 
-def _with_path(url: str) -> str:
-    return url if urlsplit(url).path.rstrip("/").endswith(_PATH) else url.rstrip("/") + _PATH
-
-
-def _shown(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return Redactor().text(url[:80])
-    if not parts.hostname:
-        return Redactor().text(url[:80])
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
-
-
-def _reason(said: Sequence[str], given: str) -> str:
-    text = said[-1] if said else "the receiver did not accept the spans"
-    if any(sign in text for sign in _GAVE_UP):  # also of the last of several tries, whose error is told before
-        errors = [found[1] for line in said if (found := _TRIED_AGAIN.search(line))]
-        text = errors[-1] if errors else _TIMED_OUT
-        if found := _SYSTEM_ERROR.search(text):
-            text = found[1]
-    return Redactor().text(text.replace(given, _shown(given)))[:400]
-
-
 @contextmanager
-def _captured_log() -> Iterator[list[str]]:
-    said: list[str] = []
-
-    class _Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    logger, handler = logging.getLogger("opentelemetry"), _Collector()
+def _captured_log() -> Iterator[list[logging.LogRecord]]:
+    logger, handler = logging.getLogger("opentelemetry"), BufferingHandler(1000)
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield said
+        yield handler.buffer
     finally:
         logger.removeHandler(handler)
         logger.propagate = before

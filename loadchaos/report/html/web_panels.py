@@ -18,6 +18,7 @@ from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
+from loadchaos.analysis.incidents.attribution import result_of
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, AttackRow, CommandRow, OffersRow
@@ -153,11 +154,8 @@ class PanelPages:
 
 
 def _result(act: AttackRow) -> tuple[str, str]:
-    if act.get("what") == "skipped":
-        return "skipped", "unknown"
-    if act.get("ok") is None:
-        return "no answer", "unknown"
-    return ("worked", "pass") if act["ok"] else ("failed", "fail")
+    words = {"ok": ("worked", "pass"), "failed": ("failed", "fail"), "skipped": ("skipped", "unknown")}
+    return words.get(result_of(act) or "", ("no answer", "unknown"))
 
 
 def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:

@@ -24,7 +24,7 @@ def test_start_time_that_moved_is_open_unless_an_earlier_process_answers_again(
 
 @pytest.mark.parametrize(
     ("tokens", "is_open"),
-    [([10.0, 20.0], False), ([10.0, 5.0], True), ([10.0, 5.0, 7.0], True), ([10.0, 5.0, 11.0], False)],
+    [([10.0, 20.0], False), ([10.0, 5.0], True), ([10.0, 5.0, 7.0], True), ([10.0, 5.0, 11.0, 6.0], False)],
 )
-def test_counter_that_was_reset_is_open_unless_it_goes_on_where_it_was(tokens: list[float], is_open: bool) -> None:
+def test_counter_that_was_reset_is_open_unless_it_goes_back_again(tokens: list[float], is_open: bool) -> None:
     assert open_after("generation_tokens_total", tokens) is is_open
