@@ -27,7 +27,6 @@ from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.slo import Slo
 from loadchaos.report.export.columns import Column
-from loadchaos.report.export.otlp import ATTRIBUTES
 from loadchaos.report.export.tables import EVENTS, METRICS, REQUESTS
 from loadchaos.report.export.vllm_bench import DETAILED, KEYS
 
@@ -224,8 +223,8 @@ def _columns(columns: Sequence[Column[Any]]) -> str:
     return _table(("column", "type", "meaning"), [(f"`{c.name}`", c.type, c.meaning) for c in columns])
 
 
-def _keys(columns: Sequence[Column[Any]], head: str = "key") -> str:
-    return _table((head, "value"), [(f"`{c.name}`", c.meaning) for c in columns])
+def _keys(columns: Sequence[Column[Any]]) -> str:
+    return _table(("key", "value"), [(f"`{c.name}`", c.meaning) for c in columns])
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -243,7 +242,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "columns of events": lambda: _columns(EVENTS),
     "keys of a result": lambda: _keys(KEYS),
     "lists of a result": lambda: _keys(DETAILED),
-    "attributes of spans": lambda: _keys(ATTRIBUTES, "attribute"),
 }
 
 

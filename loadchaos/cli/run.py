@@ -142,11 +142,6 @@ if TYPE_CHECKING:
     "URL",
     multiple=True,
 )
-@option(
-    "--otlp",
-    "After the run, send its requests as spans to this OTLP/HTTP receiver; env: as OTEL_EXPORTER_OTLP_* say.",
-    "URL",
-)
 def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile: send its load, watch the server, judge the result.
 
@@ -247,20 +242,16 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
 
 
 def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePoint | None) -> int:
-    from loadchaos.report.export import notify, otlp
+    from loadchaos.report.export import notify
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
 
-    if options["otlp"]:
-        otlp.check(options["otlp"])
     addresses = [notify.address(a) for a in options["notify"]]
     interrupts = Interrupts()
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
         _print_result(result, profile, options["ci"], addresses)
-        if result.verdict is not None and options["otlp"]:  # after the verdict, which it cannot change
-            echo(otlp.export(result.folder, options["otlp"]).describe(), err=True)
         if text := show(result, figures, options):
             echo(text)
 
@@ -281,9 +272,7 @@ def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[
         live=not options["no_live"],
         master=master(options),
         resume=resumed,
-        argv=_redacted_argv(
-            [*sys.argv, *options.get("words", ())], [*options["notify"], *_secret_url(options.get("otlp"))]
-        ),
+        argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),
         follower_variables=variables,
     )
 
@@ -344,7 +333,3 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
         if not text.startswith("env:"):
             argv = [part.replace(text, REDACTED) for part in argv]
     return tuple(argv)
-
-
-def _secret_url(url: str | None) -> list[str]:
-    return [url] if url and any(mark in url for mark in "@?") else []

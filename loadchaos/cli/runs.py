@@ -139,28 +139,16 @@ def runs(folder: Path, as_json: bool) -> None:
     print_result(as_json, lambda: found, lambda: r.text(found, terminal_width()) if found else nothing)
 
 
-def _send_spans(folder: Any, given: str) -> None:
-    from loadchaos.core.progress import on_terminal
-    from loadchaos.report.export import otlp
-
-    otlp.check(given)
-    result = otlp.export(folder, given, on_terminal())
-    if result.trouble:
-        raise OptionError(f"{result.describe()}; see to the receiver, or give --otlp another URL")
-    click.echo(result.describe())
-
-
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=PATH)
 @flag("--openmetrics", "Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
 @flag("--csv as_csv", "Write requests.csv, metrics.csv and events.csv.")
 @flag("--parquet", "Write the same tables as Parquet.")
 @flag("--vllm-bench", "Write vllm_bench.json, with the keys of `vllm bench serve`.")
-@option("--otlp", "Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*.", "URL")
 @option("--to", "Output folder (default: RUN/export).", "FOLDER", type=PATH)
 @time_option("--step", "Time between points of --openmetrics.", default="1s", show_default=True)
-def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
-    """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
+def export(run_folder: Path, to: Path | None, step: float, **formats: bool) -> None:
+    """Export a run as OpenMetrics, CSV, Parquet or JSON of vllm bench.
 
     Or a capacity search as OpenMetrics. docs/metrics.md describes them.
     """
@@ -170,16 +158,12 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
     from loadchaos.run.finalize import read_verdict
 
     if (run_folder / "capacity.json").is_file():
-        _export_search(run_folder, to or run_folder / "export", step, others=bool(otlp), **formats)
+        _export_search(run_folder, to or run_folder / "export", step, **formats)
         return
-    if not any(formats.values()) and not otlp:
-        known = "--openmetrics, --csv, --parquet, --vllm-bench, --otlp"
+    if not any(formats.values()):
+        known = "--openmetrics, --csv, --parquet, --vllm-bench"
         raise OptionError(f"a format is missing: give {known}, or several of them")
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
-    if otlp:
-        _send_spans(folder, otlp)
-    if not any(formats.values()):
-        return
     with writing(to, _TO):
         to.mkdir(parents=True, exist_ok=True)
         if formats["openmetrics"]:
@@ -196,11 +180,11 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             click.echo(str(to / "vllm_bench.json"))
 
 
-def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
+def _export_search(folder: Path, to: Path, step: float, **formats: bool) -> None:
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
 
-    if not formats["openmetrics"] or others or sum(formats.values()) > 1:
+    if not formats["openmetrics"] or sum(formats.values()) > 1:
         raise OptionError(
             f"{folder} is a capacity search: give --openmetrics alone; {files.RESULT} and {files.TABLE} are already in it"
         )

@@ -23,19 +23,17 @@ class AnswerLabel:
     Attributes:
         name: its key in answers, exports, verdict.json and on the page of metrics.
         title: its name in the report.
-        attribute: name of its attribute in OTLP; "": it has none, or one of its own.
         of_choice: a choice has it, and the end row has a key for it; else the answer has it at its top.
     """
 
     name: str
     title: str
-    attribute: str = ""
     of_choice: bool = False
 
 
 LABELS = (
     AnswerLabel("finish_reason", "finish reason", of_choice=True),
-    AnswerLabel("service_tier", "service tier", "openai.response.service_tier"),
+    AnswerLabel("service_tier", "service tier"),
 )
 NAMES = tuple(label.name for label in LABELS)
 BODY_LABELS = tuple(label for label in LABELS if not label.of_choice)

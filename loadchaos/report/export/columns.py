@@ -1,11 +1,10 @@
-"""Column: one entry is all that a value of an export needs. The tables of `loadchaos export`, the result of `vllm bench
-serve` and the attributes of OTLP are such entries (in tables.py, vllm_bench.py and otlp.py); docs/tables.py writes their
-documentation.
+"""Column: one entry is all that a value of an export needs. The tables of `loadchaos export` and the result of `vllm
+bench serve` are such entries (in tables.py and vllm_bench.py); docs/tables.py writes their documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,7 +19,3 @@ class Column(Generic[T]):
     meaning: str
     read: Callable[[T], object]
     type: str = "VARCHAR"
-
-
-def values_of(columns: Iterable[Column[T]], source: T) -> dict[str, object]:
-    return {column.name: column.read(source) for column in columns}

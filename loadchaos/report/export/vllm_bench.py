@@ -28,7 +28,7 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.export.columns import Column, values_of
+from loadchaos.report.export.columns import Column
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 """Names of --percentile-metrics."""
@@ -244,7 +244,7 @@ def result(
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), "the result of the requests", say):
         run.fold(row)
     run.figures.requests.finish()
-    found = values_of(KEYS, run)
+    found: dict[str, object] = {key.name: key.read(run) for key in KEYS}
     for metric in figures.metrics:
         found.update(_statistics(metric, run.figures, figures.percentiles))
     first_ns = min((request.sent_ns for request in run.requests), default=0)

@@ -32,8 +32,8 @@ _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
     "outage": "failed every request", "terminated": "was shut down cleanly", "restart": "was restarted",
 }  # fmt: skip
-_DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify", "--otlp"})
-_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify", "--otlp"})
+_DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
+_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
 
 
 @dataclass(frozen=True)
