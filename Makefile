@@ -44,8 +44,10 @@ golden: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
+# Exit code 1 means that the server failed: the embedded one has the bug of vllm-project/vllm#38551, encoder_cache_miss.
 demo: $(READY)
-	$(BIN)/python -m loadchaos.cli.demo
+	$(BIN)/loadchaos run profiles/mtp_mm.yaml --embedded; test $$? -eq 1
+	@echo 'To test your own server: loadchaos run mtp_mm --target http://HOST:PORT --authorize HOST:PORT --server-log PATH'
 
 schemas: $(READY)
 	$(BIN)/python -m loadchaos.profile.schema > schemas/profile.json

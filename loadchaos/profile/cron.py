@@ -43,7 +43,7 @@ class Schedule(ProfilePart):
     jitter: DurationS = 0.0
     overlap: Literal["skip", "queue"] = "skip"
     catch_up: Literal["none", "once"] = "none"
-    max_duration: DurationS | None = None
+    max_duration: DurationS | None = Field(default=None, gt=0)
     keep: Retention = Retention()
 
     @field_validator("cron")
@@ -66,13 +66,6 @@ class Schedule(ProfilePart):
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(f"a time zone such as Europe/Berlin or UTC was expected (got {name!r})") from None
         return name
-
-    @field_validator("max_duration")
-    @classmethod
-    def _max_duration(cls, value: float | None) -> float | None:
-        if value is not None and value <= 0:
-            raise ValueError("a duration above 0s was expected")
-        return value
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
         """Yield each time of the cron line after `after`, without jitter."""

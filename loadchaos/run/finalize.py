@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-import orjson
-
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.judge import Judge
@@ -26,6 +24,7 @@ from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.typed_json import from_json
+from loadchaos.core.whole_file import write_json
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
@@ -190,10 +189,8 @@ def _bodies(folder: RunFolder, judge: Judge, budget_s: float | None) -> None:
 
 
 def _written(folder: RunFolder, verdict: Verdict) -> Verdict:
-    part = folder.verdict.with_name("verdict.json.part")
     try:
-        part.write_bytes(orjson.dumps(verdict.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
-        part.replace(folder.verdict)
+        write_json(folder.verdict, verdict.to_json())
     except OSError as e:
         actual = f"verdict.json could not be written: {e.strerror}"
         return replace(

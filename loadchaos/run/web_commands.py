@@ -86,18 +86,6 @@ class WebCommands:
         return None
 
     def _answer(self, row: CommandRow, *, ok: bool, text: str) -> None:
-        answer: CommandRow = {
-            "row": "command",
-            "at_ns": time.monotonic_ns(),
-            "what": row["what"],
-            "n": row.get("n", 0),
-            "ok": ok,
-            "text": text,
-        }
-        if "name" in row:
-            answer["name"] = row["name"]
-        if "kind" in row:
-            answer["kind"] = row["kind"]
-        if "users" in row:
-            answer["users"] = row["users"]
-        self._record.event(answer)
+        kept: dict[str, object] = {name: row[name] for name in ("what", "name", "kind", "users") if name in row}
+        answer = {"row": "command", "at_ns": time.monotonic_ns(), "n": row.get("n", 0), "ok": ok, "text": text, **kept}
+        self._record.event(cast("CommandRow", answer))

@@ -67,10 +67,7 @@ class Options(Payload):
 """,
         },
         entries={
-            "load/payloads/__init__.py": [
-                ("    images,\n", "    logit_bias,\n"),
-                ('    "recorded": recorded.Options,\n', '    "logit_bias": logit_bias.Options,\n'),
-            ]
+            "load/payloads/__init__.py": [('"recorded",', ' "logit_bias",')],
         },
         use="""
 import json

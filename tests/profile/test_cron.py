@@ -76,7 +76,7 @@ def test_schedule_accepts_crontab_aliases() -> None:
         ('cron: "0 2 * * *", overlap: wait', "must be 'skip' or 'queue'"),
         ('cron: "0 2 * * *", catchup: once', "did you mean catch_up?"),
         ('cron: "0 2 * * *", jitter: 10', "a duration needs a unit"),
-        ('cron: "0 2 * * *", max_duration: 0s', "a duration above 0s was expected"),
+        ('cron: "0 2 * * *", max_duration: 0s', "must be greater than 0"),
         ('cron: "0 2 * * *", keep: {runs: 0}', "must be greater than 0"),
     ],
 )

@@ -71,7 +71,7 @@ class RestartDetector:
         return self._moved is not None or bool(self._counters.backs)
 
     def unsettled(self) -> tuple[int, str] | None:
-        """When another process seems to have answered first, and what shows it; None where several servers alternate."""
+        """Time of the first answer of another process, and what shows it; None where several servers alternate."""
         if self._moved is not None and not self._counters.alternates():
             return self._moved[0], "the start time of its process changed"
         if self._counters.start_time() is None and len(self._counters.backs) == 1:
