@@ -343,7 +343,7 @@ class Judge(RowFold):
             generator=self._health.generator(self._stats, terms),
             exposures=dict(self._mechanisms.exposures),
             incidents=tuple(
-                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.kind, replica=i.replica)
+                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.shown_kind, replica=i.replica)
                 for i in self.incidents
             ),
             attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},
