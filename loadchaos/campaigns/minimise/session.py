@@ -72,8 +72,8 @@ class MinimiseSession(CandidateSession):
         best: tuple[repro.Reproducer, ScriptRuns] | None = None
         for candidate in candidates:
             found, runs = await self._validated(candidate)
-            tried = [(found, runs)]
-            if runs.share >= LEAST_P and (rounds := more_rounds(candidate.rounds, runs)) > candidate.rounds:
+            tried, rounds = [(found, runs)], more_rounds(candidate.rounds, runs) if runs.share >= LEAST_P else 0
+            if rounds > candidate.rounds and self._left_s > 0:
                 self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
                 tried.append(await self._validated(replace(candidate, rounds=rounds)))
             best = max([*([best] if best else []), *tried], key=lambda one: one[1].share)
@@ -100,8 +100,7 @@ class MinimiseSession(CandidateSession):
         shutil.rmtree(runs_folder, ignore_errors=True)
         known = self._decider.decisions().get(replace(candidate, as_script=True).key())
         searched = (known.successes, known.tries) if known is not None else (0, 0)
-        expected = self._plan.expected
-        return found, await run_script(script, server, expected, runs_folder, self._print, searched, self._end_s)
+        return found, await run_script(script, plan, runs_folder, self._print, searched, self._end_s)
 
     def _summary(self, least: Reduction, runs: ScriptRuns, result: Minimised) -> str:
         whole = self._whole

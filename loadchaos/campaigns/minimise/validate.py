@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.script import CHECKS, WRONG, ScriptFacts, write
 from loadchaos.campaigns.replay.expected import ExpectedFailure
-from loadchaos.campaigns.replay.one_try import TryResult
+from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.run.held_server import HeldServer
@@ -70,8 +70,7 @@ def fewest_runs(ready_s: float | None) -> int:
 
 async def run_script(
     script: Path,
-    server: ServerChoice,
-    expected: ExpectedFailure,
+    plan: TryPlan,
     folder: Path,
     print_line: Callable[[str], None],
     searched: tuple[int, int] = (0, 0),
@@ -88,7 +87,7 @@ async def run_script(
     output = line = ""
     begin_s, new, wanted = time.monotonic(), 0, _FEWEST
     while new < _FEWEST or (runs < wanted and time.monotonic() < until_s):
-        found, ready_s = await _on_fresh_server(script, server, expected, folder / f"{new + 1:02}")
+        found, ready_s = await _on_fresh_server(script, plan.server, plan.expected, folder / f"{new + 1:02}")
         new, runs = new + 1, runs + 1
         if found.line is not None:
             reproduced, output, line = reproduced + 1, found.output, found.line
