@@ -272,14 +272,15 @@ class Judge(RowFold):
 
     def findings(self) -> list[FailureRow | IncidentRow]:
         """Rows for findings.jsonl since the last call. They are new failures, and incidents opened and closed. A death
-        is reported as a failure when a log names it, and with final counts when its incident closes.
+        is reported as a failure when a log names it and a state shows it, and with final counts when its incident closes.
         """
         tracker = self._tracker
         rows = [*self._findings, *tracker.findings]
         self._findings, tracker.findings = [], []
-        about = [(self._health.newest_ns, i) for i in tracker.named if i.closed_ns is None]
-        tracker.named = []
-        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
+        named = [i for i in tracker.named if i.closed_ns is None]
+        about = [(self._health.newest_ns, i) for i in named if i.by_states]
+        tracker.named = [i for i in named if not i.by_states]
+        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close"]
         about += [(int(r["at_ns"]), tracker.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
             found = failures_of([incident], tracker.attribution)

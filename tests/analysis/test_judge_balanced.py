@@ -46,6 +46,20 @@ def test_words_of_failed_requests_kill_nobody_however_short_the_load_is(history:
     assert [i["kind"] for i in verdict["incidents"]] == ["failure"]
 
 
+def test_words_of_a_request_are_told_once_with_what_they_were(history: History) -> None:
+    """While the load goes on, nobody says that the engine died."""
+    ids = external(history).send(1)
+    history.log(CAUGHT).answer(ids, "stream_error", error="An internal server error occurred.").work(3).end()
+    judge, told = Judge(), []
+    for row in history.rows:
+        judge.fold(row)
+        told += [r for r in judge.findings() if r["row"] == "failure" or r["what"] == "close"]
+    told += [r for r in (judge.verdict(), judge.findings())[1] if r["row"] == "failure" or r["what"] == "close"]
+    assert {r["id"] for r in told} == {"lmdeploy_request_exception"}
+    assert [r["severity"] for r in told if r["row"] == "failure"] == ["request"]
+    assert [r["kind"] for r in told if r["row"] == "incident"] == ["failure"]
+
+
 def test_words_are_a_death_where_all_later_requests_fail(history: History) -> None:
     external(history).log(CAUGHT)
     for _ in range(4):

@@ -292,7 +292,7 @@ class IncidentTracker(RowFold):
         for replica, row in self._exits.items():
             self._report_exit(replica, row)
         for incident in list(self._recent.open.values()):
-            self._end(incident, at_ns)
+            self._end(incident, at_ns, final=True)
         for incident in self.incidents:
             self._judge_survival(incident, final=True)
 
@@ -395,10 +395,10 @@ class IncidentTracker(RowFold):
         incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
         incident.admitted = self._stats.admitted_until(incident.opened_ns)
 
-    def _end(self, incident: Incident, at_ns: int) -> None:
+    def _end(self, incident: Incident, at_ns: int, *, final: bool = False) -> None:
         incident.closed_ns = at_ns
         incident.add_gone_engines()
-        self._judge_survival(incident)
+        self._judge_survival(incident, final=final)
         if self._was_shut_down(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
             incident.note(at_ns, "terminated: the log shows an orderly shutdown and no failure")
