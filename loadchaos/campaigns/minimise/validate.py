@@ -46,7 +46,6 @@ class ScriptRuns:
     searched: int = 0
     output: str = ""
     line: str = ""
-    seconds: float = 0.0
 
     @property
     def share(self) -> float:
@@ -85,7 +84,7 @@ async def run_script(
     """
     reproduced, runs = searched
     output = line = ""
-    begin_s, new, wanted = time.monotonic(), 0, _FEWEST
+    new, wanted = 0, _FEWEST
     while new < _FEWEST or (runs < wanted and time.monotonic() < until_s):
         found, ready_s = await _on_fresh_server(script, plan.server, plan.expected, folder / f"{new + 1:02}")
         new, runs = new + 1, runs + 1
@@ -96,7 +95,7 @@ async def run_script(
         print_line(f"repro.py, run {new} on a fresh server: {answer}")
         if new > _FEWEST and not reproduced:
             break
-    return ScriptRuns(reproduced, runs, searched[1], output, line, time.monotonic() - begin_s)
+    return ScriptRuns(reproduced, runs, searched[1], output, line)
 
 
 async def _on_fresh_server(
