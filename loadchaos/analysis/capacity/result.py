@@ -176,7 +176,7 @@ class CapacityStep:
     seconds: float | None = field(default=None, metadata=_column())
     why: str = field(default="", metadata=_column())
     run: Annotated[str | None, "run folder of the step"] = field(default=None, metadata=_column())
-    scout: Annotated[bool, "true: a short step, which shows a direction and proves nothing"] = False
+    scout: Annotated[bool, "true: a short step, which never proves that its load meets the goal"] = False
     queue_grows: bool = False
     warm_up_s: float | None = None
     measured_s: float | None = None
