@@ -46,6 +46,7 @@ class Failure:
         repeats: further equal lines; `last_ns` is the time of the newest one.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
+        of_request: what a deadly one is while the server lives: the request that its handler logged it for.
         candidates: unexplained lines that may name its cause, likeliest first.
         outcome: the request outcome it shows as; an attack may list it among its effects.
         explains_death: it names the cause of a death at the same time, if nothing else does.
@@ -75,6 +76,7 @@ class Failure:
     clock_s: float | None = None
     frame: str = ""
     gone: bool = False
+    of_request: Failure | None = field(default=None, repr=False, compare=False)
     candidates: tuple[CandidateLine, ...] = ()
     outcome: str = ""
     replica: str | None = None

@@ -271,14 +271,15 @@ class Judge(RowFold):
 
     def findings(self) -> list[FailureRow | IncidentRow]:
         """Rows for findings.jsonl since the last call. They are new failures, and incidents opened and closed. A death
-        is reported as a failure when a log names it, and with final counts when its incident closes.
+        is reported as a failure when a log names it and a state shows it, and with final counts when its incident closes.
         """
         tracker = self._tracker
         rows = [*self._findings, *tracker.findings]
         self._findings, tracker.findings = [], []
-        about = [(self._health.newest_ns, i) for i in tracker.named if i.closed_ns is None]
-        tracker.named = []
-        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
+        named = [i for i in tracker.named if i.closed_ns is None]
+        about = [(self._health.newest_ns, i) for i in named if i.by_states]
+        tracker.named = [i for i in named if not i.by_states]
+        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close"]
         about += [(int(r["at_ns"]), tracker.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
             found = failures_of([incident], tracker.attribution)
@@ -342,7 +343,7 @@ class Judge(RowFold):
             generator=self._health.generator(self._stats, terms),
             exposures=dict(self._mechanisms.exposures),
             incidents=tuple(
-                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.kind, replica=i.replica)
+                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.shown_kind, replica=i.replica)
                 for i in self.incidents
             ),
             attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},

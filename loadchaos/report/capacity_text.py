@@ -102,6 +102,7 @@ def facts(data: CapacityResult) -> list[tuple[str, str]]:
         tokens = most.output_tokens_per_s
         shown = f"{per_second(most.requests_per_s)} requests/s"
         shown += f", {per_second(tokens)} output tokens/s" if tokens else ", tokens unknown (answers have no usage)"
+        shown += f", of {per_second(most.offered_per_s)} requests/s that were due" if most.offered_per_s else ""
         found.append(("saturation", shown if most.reached else f"not reached; at least {shown}"))
     if limit.resource and data.steps:
         text = RESOURCE_TEXT.get(limit.resource, clean(limit.resource, 60))

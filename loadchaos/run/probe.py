@@ -1,4 +1,4 @@
-"""Probe a server: what it is, its limits, the profiles that fit it. Harmless: at most 20 reads and 3 generations of one
+"""Probe a server: what it is, its limits, the profiles that fit it. Harmless: at most 20 reads and 4 generations of one
 token, with prompts of at most a quarter of the context.
 """
 
@@ -16,6 +16,7 @@ from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
+from loadchaos.server.answer import CHAT_PATH, chat_body
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
@@ -24,7 +25,7 @@ from loadchaos.server.discovery.preflight import lacks_operation
 from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
 
-MOST_GENERATIONS = 3
+MOST_GENERATIONS = 4
 _SIZES = (1024, 512, 256)
 _SMALL_IMAGE_TOKENS = 66  # what the small images cost that are sent to find how many a prompt may have
 _MOST_IMAGES_ASKED = 9
@@ -96,10 +97,25 @@ async def probe(
     if lengths and trouble is None:
         facts = await longest_prompt(client, facts)
     facts = with_configuration(facts, configured)
-    fits = [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()]
+    no_tools = ""
+    if trouble is None and any(_sends_tools(profile) for profile in profiles.values()):
+        no_tools = await _why_no_tools(client, facts)
+    fits = [profile_fit(p, facts, configured, chat=chat, no_tools=no_tools) for p in profiles.values()]
     unknown = _unknown(facts, configured, asked=trouble is None)
     models = [str(m["id"]) for m in client.pages["/v1/models"].models if "id" in m]
     return ProbeResult(facts, configured, fits, unknown, client.reads, client.generations, trouble, models)
+
+
+def _sends_tools(profile: Profile) -> bool:
+    offered = (t.payload["tools"] for t in profile.traffic if t.weight and "tools" in t.payload)
+    return any(tools.get("choice") != "none" for tools in offered)
+
+
+async def _why_no_tools(client: DiscoveryClient, facts: Facts) -> str:
+    """Ask for one token with a tool to choose. Returns how it was refused; empty where it was answered, or failed."""
+    tool = {"type": "function", "function": {"name": "noop", "parameters": {"type": "object", "properties": {}}}}
+    answer = await client.post(CHAT_PATH, chat_body(facts.model, "Hi", 1, tools=[tool], tool_choice="auto"))
+    return answer.refusal if 400 <= answer.status < 500 else ""
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
@@ -141,15 +157,20 @@ def _because(facts: Facts, name: str) -> str:
 
 
 def profile_fit(
-    profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]], *, chat: bool = True
+    profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]], *, chat: bool = True, no_tools: str = ""
 ) -> ProfileFit:
-    """Compare what a profile needs with what the server has. `chat`: the server has a chat endpoint."""
+    """Compare what a profile needs with what the server has. `chat`: the server has a chat endpoint. `no_tools`: how it
+    refused a request with tools.
+    """
     dialect = DIALECTS[facts.dialect]
     lacks: list[str] = []
     if not chat and any(t.endpoint == DEFAULT for t in profile.traffic if t.weight):
         lacks.append("the server has no chat endpoint")
     if profile.target.dialect not in ("auto", facts.dialect):
         lacks.append(f"it targets {DIALECTS[profile.target.dialect].title}; this server is {dialect.title}")
+    if no_tools and _sends_tools(profile):
+        how = "; start the server with --enable-auto-tool-choice --tool-call-parser" if facts.dialect == "vllm" else ""
+        lacks.append(f"tool calls: a request with a tool was {no_tools}{how}")
     lacks += _mechanisms(profile, facts, configured)
     for attack in profile.attacks:
         if attack.admin is not None and (why := lacks_operation(attack.admin, dialect, facts)):

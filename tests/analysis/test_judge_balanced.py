@@ -9,6 +9,13 @@ from tests.rows import folded
 CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
+CAUGHT = """2026-11-26 11:11:38,667 - lmdeploy - ERROR - async_engine.py:456 - [safe_run] session 4 exception caught: CUDA error: an illegal memory access was encountered
+Traceback (most recent call last):
+  File "/x/lmdeploy/serve/core/async_engine.py", line 699, in generate
+    async for outputs in gen:
+RuntimeError: CUDA error: an illegal memory access was encountered"""  # noqa: E501 - as the log has it
+
+
 def external(history: History) -> Any:
     """The same history of a server that somebody else started."""
     history.begin()
@@ -20,6 +27,46 @@ def test_death_that_only_a_log_tells_is_a_note(history: History) -> None:
     verdict = external(history).log(history.MISS).work(20).end().verdict()
     assert (verdict["verdict"], verdict["failures"], verdict["incidents"]) == ("pass", [], [])
     assert "nothing else confirms a death: no request was lost" in verdict["notes"][0]
+
+
+@pytest.mark.parametrize("answered_s", [0, 0.5])
+def test_words_of_failed_requests_kill_nobody_however_short_the_load_is(history: History, answered_s: float) -> None:
+    """An exception of one request, whose handler catches it, and the load ends within the second."""
+    ids = external(history).send(1)
+    history.log(CAUGHT).answer(ids, "stream_error", error="An internal server error occurred.").work(answered_s)
+    verdict = history.end().verdict()
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"], failure["lost_requests"]) == (
+        "lmdeploy_request_exception",
+        "request",
+        1,
+    )
+    assert "CUDA illegal memory access" in failure["title"]
+    assert history.decision(verdict, "engine_deaths") == "pass"
+    assert [i["kind"] for i in verdict["incidents"]] == ["failure"]
+
+
+def test_words_of_a_request_are_told_once_with_what_they_were(history: History) -> None:
+    """While the load goes on, nobody says that the engine died."""
+    ids = external(history).send(1)
+    history.log(CAUGHT).answer(ids, "stream_error", error="An internal server error occurred.").work(3).end()
+    judge, told = Judge(), []
+    for row in history.rows:
+        judge.fold(row)
+        told += [r for r in judge.findings() if r["row"] == "failure" or r["what"] == "close"]
+    told += [r for r in (judge.verdict(), judge.findings())[1] if r["row"] == "failure" or r["what"] == "close"]
+    assert {r["id"] for r in told} == {"lmdeploy_request_exception"}
+    assert [r["severity"] for r in told if r["row"] == "failure"] == ["request"]
+    assert [r["kind"] for r in told if r["row"] == "incident"] == ["failure"]
+
+
+def test_words_are_a_death_where_all_later_requests_fail(history: History) -> None:
+    external(history).log(CAUGHT)
+    for _ in range(4):
+        ids = history.idle(0.2).send(1)
+        history.answer(ids, "stream_error", took_s=0.1, error="An internal server error occurred.")
+    [failure] = history.end().verdict()["failures"]
+    assert (failure["id"], failure["severity"]) == ("cuda_illegal_memory_access", "engine_death")
 
 
 def test_words_in_one_answer_kill_nobody(history: History) -> None:

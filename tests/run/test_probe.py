@@ -49,6 +49,19 @@ def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Call
     assert result["asked"]["generations"] <= MOST_GENERATIONS
 
 
+@pytest.mark.parametrize("parser", [False, True])
+def test_probe_asks_once_with_a_tool_whether_profiles_of_tool_calls_fit(
+    embedded: Callable[..., str], parser: bool
+) -> None:
+    flags = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"} if parser else {}
+    fits = {p["name"]: p for p in json.loads(probe(embedded("vllm", "0.32", flags), "--json").stdout)["profiles"]}
+    for name in ("agentic", "tool_marks"):
+        assert fits[name]["applies"] is parser, fits[name]["lacks"]
+        assert parser or "a request with a tool was refused with 400" in fits[name]["lacks"][0]
+        assert parser or "--enable-auto-tool-choice" in fits[name]["lacks"][0]
+    assert fits["smoke"]["applies"]
+
+
 def test_probe_names_the_flag_for_each_missing_feature(
     embedded: Callable[..., str],
 ) -> None:

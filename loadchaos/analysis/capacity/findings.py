@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from loadchaos.analysis.capacity.result import CapacityStep, Knee, Limit, Saturation
+from loadchaos.core.units import significant
 
 _SLOWED = 2.0
 _FULL_KV = 0.95
 _PLATEAU = 0.85
 _WAITS = 0.5
+_FEWEST_BEHIND, _SERVED = 4, 0.9
+_CHANCE = 2.5
+"""Standard deviations."""
 _PROMPTS = 4.0
 """Prompt tokens for each output token from which on the server mostly reads prompts."""
 
 
 def saturation(steps: Sequence[CapacityStep], by: str) -> Saturation:
     """Highest throughput that an overloaded server had. `reached` is False where no step overloaded the server: it can
-    do more. A rate overloads it where its queue grows, a number of users also where more of them complete no more.
+    do more. A rate overloads it where its queue grows or it serves less than the rate, a number of users also where
+    more of them complete no more.
     """
     measured = [s for s in steps if s.requests_per_s and s.status != "client"]
     if not measured:
         return Saturation()
     best = max(measured, key=lambda s: (s.output_tokens_per_s or 0.0, s.requests_per_s or 0.0))
-    reached = any(s.queue_grows for s in steps)
+    served = max(measured, key=lambda s: s.requests_per_s or 0.0)
+    lowest = min(measured, key=lambda s: s.load)
+    reached = any(s.queue_grows for s in steps) or (by == "rate" and any(_stays_below(s, lowest) for s in measured))
     if not reached and by == "concurrency":
         ordered = sorted(measured, key=lambda s: s.load)
         reached = len(ordered) > 1 and _throughput(ordered[-1]) <= 1.05 * _throughput(ordered[-2])
     return Saturation(
         reached=reached,
-        requests_per_s=max(s.requests_per_s or 0.0 for s in measured),
+        requests_per_s=served.requests_per_s,
+        offered_per_s=significant(served.offered / served.completing_s) if by == "rate" and served.offered else None,
         output_tokens_per_s=best.output_tokens_per_s,
         load=best.load,
     )
+
+
+def _stays_below(step: CapacityStep, lowest: CapacityStep) -> bool:
+    """Tell if a server completed less than what was due, by more than the number in flight varies by chance. As many as
+    arrive in one answer's time at the lowest load are in flight while it keeps up.
+    """
+    behind, in_flight = step.offered - step.completed, step.load * (lowest.e2e_p50_s or 0.0)
+    return behind >= max(_FEWEST_BEHIND, _CHANCE * math.sqrt(2 * in_flight)) and step.completed < _SERVED * step.offered
 
 
 def _throughput(step: CapacityStep) -> float:

@@ -93,6 +93,9 @@ class Saturation:
 
     reached: bool = False
     requests_per_s: float | None = None
+    offered_per_s: Annotated[float | None, "requests per second that were due meanwhile"] = field(
+        default=None, metadata=IF_KNOWN
+    )
     output_tokens_per_s: float | None = None
     load: float | None = None
 
@@ -173,7 +176,7 @@ class CapacityStep:
     seconds: float | None = field(default=None, metadata=_column())
     why: str = field(default="", metadata=_column())
     run: Annotated[str | None, "run folder of the step"] = field(default=None, metadata=_column())
-    scout: Annotated[bool, "true: a short step, which shows a direction and proves nothing"] = False
+    scout: Annotated[bool, "true: a short step, which never proves that its load meets the goal"] = False
     queue_grows: bool = False
     warm_up_s: float | None = None
     measured_s: float | None = None
@@ -182,6 +185,7 @@ class CapacityStep:
     overdispersion: float | None = None
     over: Annotated[Mapping[str, int], "requests over each limit"] = field(default_factory=dict)
     completed: int = 0
+    offered: Annotated[int, "requests that were due in completing_s, without those that failed by themselves"] = 0
     completing_s: float = 0.0
     completion_variation: float | None = None
     client: ClientFigures = ClientFigures()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Self, cast
 
 from loadchaos.analysis.capacity.queue_model import variance_to_mean
@@ -14,14 +15,18 @@ from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import NS_PER_S, seconds_of, significant
 
+_TOO_SLOW = ("shed", "stalled", "timeout")
+"""Outcomes of requests that an overloaded server did not serve. Others say nothing about its throughput."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """One request that had to succeed; `over` are the limits it exceeded."""
+    """One request that had to succeed; `over` are the limits it exceeded. `waited`: the server was too slow for it."""
 
     due_ns: int
     end_ns: int
     ok: bool
+    waited: bool
     over: tuple[str, ...]
     e2e_ns: int
     ttft_ns: int | None
@@ -34,24 +39,28 @@ class StepRequest:
     def of(cls, row: EndRow, over: tuple[str, ...]) -> Self:
         end: Any = row
         return cls(
-            row["due_ns"], row["at_ns"], row["outcome"] == "ok", over, e2e_ns(end) or 0, ttft_ns(end), tpot_ns(end),
+            row["due_ns"], row["at_ns"], row["outcome"] == "ok", row["outcome"] in _TOO_SLOW, over,
+            e2e_ns(end) or 0, ttft_ns(end), tpot_ns(end),
             row.get("itl_hist") or {}, row.get("prompt_tokens"), row.get("completion_tokens"),
         )  # fmt: skip
 
 
 def with_figures(
-    step: CapacityStep, requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int
-) -> CapacityStep:
+    step: CapacityStep, requests: Sequence[StepRequest], measured: Sequence[StepRequest], from_ns: int, now_ns: int,
+    open_due_ns: Iterable[int],
+) -> CapacityStep:  # fmt: skip
     """Add throughput and latencies. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies
-    are those of the measured requests.
+    are those of the measured requests. `open_due_ns`: when requests were due that have not ended.
     """
     seconds = (now_ns - from_ns) / NS_PER_S
+    due_ns = chain((r.due_ns for r in requests if r.ok or r.waited), open_due_ns)
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]
     completed = Counter((request.end_ns - from_ns) // NS_PER_S for request in ended)
     return replace(
         step,
         requests_per_s=significant(len(ended) / seconds),
         completed=len(ended),
+        offered=sum(from_ns <= ns < now_ns for ns in due_ns),
         completing_s=round(seconds, 3),
         completion_variation=variance_to_mean([completed[second] for second in range(int(seconds))]),
         input_tokens_per_s=_per_second([r.input_tokens for r in ended], seconds),

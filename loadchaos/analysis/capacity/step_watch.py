@@ -210,6 +210,8 @@ class StepWatch:
         elif enough and early.overdispersion < 2 and rule.cannot_recover(window.bad, planned, goal):
             self._end_as("not_met", f"{window.bad:,} bad requests are too many for the whole step")
         elif plan.scout and window.seconds >= _SCOUT_S and window.ended >= _SCOUT_REQUESTS:
+            if self._is_missed(window):
+                return
             grows = ", the queue may be growing" if growth.possible else ""
             self._end_as("undecided", f"the first look at this load{grows}")
         elif final or self._look_is_due(window):
@@ -222,14 +224,18 @@ class StepWatch:
     def _look(self, window: StepWindow, growth: rule.QueueGrowth, *, final: bool) -> None:
         self._looks += 1
         met = rule.decide(rule.goodput_interval(window.with_pending(bad=True), rule.LOOK_Z), self.plan.goal)
-        failed = rule.decide(rule.goodput_interval(window.with_pending(bad=False), rule.LOOK_Z), self.plan.goal)
         if met == "met" and not growth.possible and not self.plan.scout:
             self._end_as("met", "the whole interval of the goodput is above the goal")
-        elif failed == "not_met":
-            self._end_as("not_met", "the whole interval of the goodput is below the goal")
-        elif final or self._looks >= rule.LOOKS:
+        elif not self._is_missed(window) and (final or self._looks >= rule.LOOKS):
             why = "the queue may be growing" if growth.possible else "the interval of the goodput contains the goal"
             self._end_as("undecided", why)
+
+    def _is_missed(self, window: StepWindow) -> bool:
+        """End a step as missed whose whole interval is below the goal, even if all that have not ended were good."""
+        interval = rule.goodput_interval(window.with_pending(bad=False), rule.LOOK_Z)
+        if missed := rule.decide(interval, self.plan.goal) == "not_met":
+            self._end_as("not_met", "the whole interval of the goodput is below the goal")
+        return missed
 
     def _end_as(self, status: StepStatus, why: str) -> None:
         limit = self.client.limit_reason() or self._slots_reason()
@@ -319,7 +325,7 @@ class StepWatch:
         if window is None or self._begin_ns is None:
             return found
         groups = window.with_pending(bad=True)
-        interval = rule.goodput_interval(groups, rule.LOOK_Z)
+        interval, highest = (rule.goodput_interval(g, rule.LOOK_Z) for g in (groups, window.with_pending(bad=False)))
         due, bad = sum(n for _, n in groups), sum(b for b, _ in groups)
         growth = self._growth(window)
         over = Counter(name for request in window.requests for name in request.over)
@@ -336,11 +342,12 @@ class StepWatch:
             not_sent=window.not_sent,
             goodput=None if share is None else round(share, 6),
             goodput_low=round(interval.low, 6),
-            goodput_high=round(interval.high, 6),
+            goodput_high=round(highest.high, 6),
             overdispersion=round(interval.overdispersion, 2),
             over=dict(over.most_common()),
             queue_growth=round(growth.share, 4) if plan.by == "rate" else None,
             queue_grows=growth.sure,
             server=self.server.figures(window.from_ns, self._now_ns),
         )
-        return with_figures(found, self._requests, window.requests, window.from_ns, self._now_ns)
+        in_flight = self._in_flight.values()
+        return with_figures(found, self._requests, window.requests, window.from_ns, self._now_ns, in_flight)

@@ -241,7 +241,10 @@ def _death(
     if any(m.severity == "startup" for m in cluster) or all(m.starting for m in cluster):
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
-    return replace(failure, gone=bool(echoes)), refined
+    handlers = (m for m in life if m.role == "echo" and m.severity == "request" and m.chain)
+    told = (m for m in handlers if m.chain == chosen.chain or m.line == chosen.line)
+    of_request = next((_failure(m, exception=refined) for m in told), None)
+    return replace(failure, gone=bool(echoes), of_request=of_request), refined
 
 
 def _is_of_engine(match: Match) -> bool:

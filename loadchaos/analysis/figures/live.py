@@ -312,7 +312,7 @@ class LiveFigures(RowFold):
             if i.kind != "failure":
                 named, incident = i.named_by(), self._incident(i.n)
                 incident.id, incident.folder, incident.open = i.id, f"incidents/{i.folder}", i.closed_ns is None
-                incident.severity = "engine_death" if i.kind == "death" else named.severity
+                incident.severity = "engine_death" if i.shown_kind == "death" else named.severity
                 incident.title, incident.known, incident.attribution = named.title, tuple(named.known), i.attribution
 
     def close_incidents(self, failure: FailureResult) -> None:

@@ -112,7 +112,8 @@ class Incident:
     def named_by(self) -> Failure:
         """Failure that names it: the first cause, echo, or what the signs show."""
         if self.causes:
-            return min(self.causes, key=lambda s: s.at_ns)
+            first = min(self.causes, key=lambda s: s.at_ns)
+            return first.of_request if self.outlived and first.of_request is not None else first
         named = self._unexplained()
         return named if named.candidates or not self.candidates else replace(named, candidates=tuple(self.candidates))
 
@@ -154,6 +155,11 @@ class Incident:
     @property
     def id(self) -> str:
         return self.named_by().id
+
+    @property
+    def shown_kind(self) -> Kind:
+        """Its kind in files: a death that the server outlived killed nobody."""
+        return "failure" if self.outlived else self.kind
 
     @property
     def folder(self) -> str:
@@ -227,7 +233,7 @@ class Incident:
             n=self.n,
             id=named.id,
             folder=self.folder,
-            kind=self.kind,
+            kind=self.shown_kind,
             replica=self.replica,
             severity=named.severity,
             title=self.title or named.shown_title,
@@ -312,7 +318,7 @@ def finding_row(incident: Incident, what: Literal["open", "close"], at_ns: int) 
         "n": incident.n,
         "id": incident.id,
         "folder": incident.folder,
-        "kind": incident.kind,
+        "kind": incident.shown_kind,
         "replica": incident.replica,
         "state": incident.worst,
     }

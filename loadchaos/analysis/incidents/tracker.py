@@ -238,9 +238,10 @@ class IncidentTracker(RowFold):
 
     def _judge_survival(self, incident: Incident, *, final: bool = False) -> None:
         """Judge a death that only a log line or an answer reported; both may quote a prompt. A server that answers later has
-        survived; without lost requests a later healthy probe is enough. No lost request: the report is a note. Lost ones:
-        failed requests. Several of them cut or told that the engine is dead, and the report says so, too: another server
-        answers, or one of several died; but not where answers told that well before the log did.
+        survived; without lost requests a later healthy probe is enough. So has, at the end, one of which nothing else shows
+        an end. No lost request: the report is a note. Lost ones: failed requests. Several of them cut or told that the
+        engine is dead, and the report says so, too: another server answers, or one of several died; but not where answers
+        told that well before the log did.
         """
         words = not incident.by_states or (incident.worst == "dying" and not incident.ever_hung)
         if incident.kind != "death" or not words or incident.ever_dead or incident.dismissed:
@@ -250,7 +251,7 @@ class IncidentTracker(RowFold):
         lost = sum(incident.lost.values())
         # A health page may answer 200 long after the engine is gone: where requests were lost, only answers are life.
         lived_ns = self._answered_ns if lost else max(self._answered_ns, self._healthy_ns)
-        if lived_ns < incident.opened_ns + NS_PER_S:
+        if lived_ns < incident.opened_ns + NS_PER_S and not (final and self._lives_on(incident)):
             return
         says_gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
         told_before = self._told_ns is not None and self._told_ns < incident.opened_ns - COVERED_NS
@@ -259,6 +260,14 @@ class IncidentTracker(RowFold):
             incident.add_signs([_ANOTHER_ANSWERS])
         elif final and not lost:  # before the end, its answers may still wait to be explained
             incident.dismissed = incident.unconfirmed = True
+
+    def _lives_on(self, incident: Incident) -> bool:
+        """True for a server whose states show no end, unless every request that was sent after the words failed, or several
+        broke off.
+        """
+        failed = sum(sent_ns > incident.opened_ns for sent_ns in self._failed)
+        all_fail = self._answered_ns <= incident.opened_ns and (failed >= FEWEST_FAILED or incident.cut > 1)
+        return bool(self._replicas) and not all_fail
 
     def notes(self) -> list[str]:
         """Notes about deaths that a log or an answer reports and no other signal confirms."""
@@ -283,7 +292,7 @@ class IncidentTracker(RowFold):
         for replica, row in self._exits.items():
             self._report_exit(replica, row)
         for incident in list(self._recent.open.values()):
-            self._end(incident, at_ns)
+            self._end(incident, at_ns, final=True)
         for incident in self.incidents:
             self._judge_survival(incident, final=True)
 
@@ -386,10 +395,10 @@ class IncidentTracker(RowFold):
         incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
         incident.admitted = self._stats.admitted_until(incident.opened_ns)
 
-    def _end(self, incident: Incident, at_ns: int) -> None:
+    def _end(self, incident: Incident, at_ns: int, *, final: bool = False) -> None:
         incident.closed_ns = at_ns
         incident.add_gone_engines()
-        self._judge_survival(incident)
+        self._judge_survival(incident, final=final)
         if self._was_shut_down(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
             incident.note(at_ns, "terminated: the log shows an orderly shutdown and no failure")

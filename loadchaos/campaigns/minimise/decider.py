@@ -60,7 +60,7 @@ class Decider:
     depend: a saved state with others is refused (OptionError). `step` is the name of the current step; `why` is set by
     an attempt that returns None; `counting` while tries are counted whose share matters, and not only a decision;
     `wrong` is the error of a decision, `lucky` that of the decision that a small candidate fails, where it is not the
-    same. `hide` removes secrets from texts that are kept.
+    same. `hide` removes secrets from texts that are kept. `reserve_s`: time of the budget that is for what follows.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Decider:
         self.wrong = WRONG
         self.lucky: float | None = None
         self.hide: Callable[[str], str] = str
+        self.reserve_s: Callable[[], float] = lambda: 0.0
 
     async def decide(self, candidate: Reduction) -> Decision:
         """Tell if the candidate fails about as often as the whole did. Raises BudgetSpentError when no time is left."""
@@ -126,7 +127,7 @@ class Decider:
         """
         begin_s, failed, tries = time.monotonic(), 0, 0
         while tries < most and not enough(failed, tries):
-            if time.monotonic() > self._deadline_s:
+            if time.monotonic() > self._deadline_s - self.reserve_s():
                 raise BudgetSpentError
             self.why = ""
             found = await self._attempt(candidate)

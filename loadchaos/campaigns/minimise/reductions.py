@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,8 @@ _MOST_SINGLY = 8
 """Maximum number of requests that are simplified one by one."""
 _MANY = 10
 """More requests than these are replaced by fewer longer ones."""
+_FEW, _LONG_OUTPUT = 2, 32
+"""So many requests are not replaced, and so long answers are made longer: the level before kept them long."""
 _MOST_IN_VAIN = 16
 _CLOSER_WINDOWS = 4
 _TOGETHER_S = 1.0
@@ -91,15 +93,28 @@ def _contents(candidate: Reduction) -> tuple[str, ...]:
 
 
 async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
-    """Send half as many requests with three times the text, as a template has tokens of its own."""
-    while candidate.requests > _MANY:
+    """Send half as many requests with three times the text, as a template has tokens of its own, or with twice the text and
+    answer: a failure that needs a full KV cache or batch needs as many tokens as before.
+    """
+    longer: Reduction | None = candidate
+    while longer is not None:
+        candidate, longer = longer, None
         half = only(candidate, [s.id for s in candidate.trace.sends][::2])
-        sends = [rewritten(half.trace, s, rewrite.triple_text) for s in half.trace.sends]
-        longer = replace(_with_sends(half, sends), change="half as many with three times the text")
-        if longer.key() == candidate.key() or not await fails(longer):
-            break
-        candidate = replace(longer, change="")
+        for name, change in _longer(candidate):
+            sends = [rewritten(half.trace, s, change) for s in half.trace.sends]
+            found = replace(_with_sends(half, sends), change=f"half as many with {name}")
+            if found.key() != candidate.key() and await fails(found):
+                longer = replace(found, change="")
+                break
     return candidate
+
+
+def _longer(candidate: Reduction) -> Iterator[tuple[str, rewrite.Rewrite]]:
+    if candidate.requests > _MANY:
+        yield "three times the text", rewrite.multiplied_text(3)
+    outputs = [rewrite.output(_body(candidate.trace, s)) for s in candidate.trace.sends]
+    if candidate.requests > _FEW and min(outputs) >= _LONG_OUTPUT:
+        yield "twice the text and answer", together(rewrite.multiplied_text(2), rewrite.double_output)
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:

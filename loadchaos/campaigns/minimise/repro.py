@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
 import shlex
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 
+from loadchaos.analysis.classify import signature_file
+from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.campaigns.minimise import rewrite, script
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.minimiser import Minimised
@@ -17,12 +23,29 @@ from loadchaos.campaigns.minimise.validate import ScriptRuns, facts_of
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
+from loadchaos.core.cores import usable_cores
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import BODIES, FILE
 from loadchaos.profile.source import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import templates
+from loadchaos.report.phrases import known_text
 
+OWN_REPRODUCERS = {
+    "cpu_generator_offset": "vllm-0.32.0-seeded-split-prefill",
+    "encoder_cache_miss": "vllm-0.22.1-image-at-chunk-end",
+    "lmdeploy_input_length_error": "lmdeploy-0.6.5-kv-capacity",
+    "mamba_precopy_failed": "vllm-0.32.0-mtp-on-hybrid-model",
+    "mm_cache_spin": "vllm-0.22.1-image-cache-spin",
+    "mm_encoder_gave_nothing": "vllm-0.32.0-preempted-image",
+    "schema_control_character": "vllm-0.32.0-control-character-under-schema",
+    "schema_violated": "vllm-0.32.0-tool-call-end-in-string",
+    "spec_sampler_top_k": "vllm-0.32.0-top-k-under-speculation",
+}
+"""Folders of docs/repros by the id of their failure."""
+_LOAD_FORMAT = re.compile(r"load[-_]format['\"]?[\s:=]+['\"]?(\w+)")
+_MODEL = re.compile(r"'model': '([^']+)'")
+_SAID = re.compile(r"(\d+) (.*)")
 _NOT_OPTIONS = ("model", "messages", "prompt", "stream_options")
 
 
@@ -63,6 +86,7 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
 def readme(found: Reproducer, runs: ScriptRuns) -> str:
     expected, candidate = found.plan.expected, found.candidate
     p, facts = probability(runs.reproduced, runs.runs), found.facts()
+    searched = f", {runs.searched} of them in the search" if runs.searched else ""
     effect = "An answer breaks its schema" if facts.check else "The server dies" if facts.deadly else "A request fails"
     needs = "httpx and jsonschema" if "jsonschema" in facts.check else "httpx"
     rounds = f", sent up to {candidate.rounds} times" if candidate.rounds > 1 else ""
@@ -74,7 +98,8 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 {effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
 {frame}{more}
 - Server: {found.dialect} {found.version or "(version unknown)"}
-- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server ({p})
+{_environment(found)}
+- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server{searched} ({p})
 
 ## Steps
 
@@ -91,12 +116,49 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 {_table(candidate)}
 ## Output of the script
 
-{_indented(runs.output)}
+{_indented(_folded(runs.output))}
 ## {"Wrong answer" if facts.check else "Log of the server"}
 
 {_indented(runs.line or expected.line)}
 The same as a profile of loadchaos: `loadchaos run profile.yaml`. What was left out, and when: reduction.html.
 """
+
+
+def _environment(found: Reproducer) -> str:
+    """Model, versions, machine and known issues. The server's own words count: its command may be a script."""
+    known, server = signature_file.load(), found.candidate.trace.header.server
+    told = f"{found.plan.server.describe()} {server.get('flags') or ''}"
+    model, load_format = _MODEL.search(told), _LOAD_FORMAT.search(told)
+    served = found.candidate.trace.header.model or "unknown"
+    system = server.get("system")
+    versions = ", ".join(f"{k} {v}" for k, v in system.items()) if isinstance(system, Mapping) else ""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    signature = known.get(found.plan.expected.id)
+    issues = with_standing(known.issues(signature.known), found.dialect, found.version) if signature is not None else ()
+    own = OWN_REPRODUCERS.get(found.plan.expected.id)
+    weights = load_format[1] if load_format else "not told by the server"
+    rows = [
+        f"Model: {f'{model[1]} (served as {served})' if model else served}, load format {weights}",
+        f"Versions: {versions or 'not told by the server'}",
+        f"Machine: {usable_cores()} cores, {memory_gib:.0f} GiB of memory, {platform.platform()}",
+        *(f"Known issue: {known_text(issue)}" for issue in issues),
+        *([f"The same failure: docs/repros/{own} of loadchaos"] if own else []),
+    ]
+    rows += ["No issue of this failure is known to loadchaos"] if len(rows) == 3 else []
+    return "\n".join(f"- {row}" for row in rows)
+
+
+def _folded(output: str) -> str:
+    """Output of a script with one line for all requests whose answers are equal."""
+    numbers: dict[str, list[str]] = {}
+    for line in output.strip().splitlines():
+        said = _SAID.fullmatch(line)
+        numbers.setdefault(said[2] if said else line, []).extend([said[1]] if said else [])
+    return "\n".join(f"{_shortened(of)} {text}" if of else text for text, of in numbers.items())
+
+
+def _shortened(numbers: Sequence[str]) -> str:
+    return ", ".join(numbers[:3]) + (f" and {len(numbers) - 3} more" if len(numbers) > 3 else "")
 
 
 def _table(candidate: Reduction) -> str:

@@ -168,8 +168,17 @@ def half_text(body: Body) -> Body:
     return map_text(body, half)
 
 
-def triple_text(body: Body) -> Body:
-    return map_text(body, lambda text: " ".join([text.strip()] * 3) + " ")
+def multiplied_text(times: int) -> Rewrite:
+    return lambda body: map_text(body, lambda text: " ".join([text.strip()] * times) + " ")
+
+
+def output(body: Body) -> int:
+    """Most tokens that an answer may have; 0 where the body does not say."""
+    return max((body[key] for key in _OUTPUTS if isinstance(body.get(key), int)), default=0)
+
+
+def double_output(body: Body) -> Body:
+    return {key: 2 * value if key in _OUTPUTS and isinstance(value, int) else value for key, value in body.items()}
 
 
 def half_output(body: Body) -> Body:

@@ -51,7 +51,7 @@ def check(text, schema):
     try:
         {check}
     except Exception as e:
-        BAD.append(print("{wrong}", repr(e)[:150], repr(text)[:150]))
+        BAD.append(print(f"{wrong} {{repr(e)[:150]}} {{repr(text)[:150]}}\\n", end=""))
 """
 _CHOICES = """\
                 for c in json.loads(line.removeprefix("data: ")).get("choices", ()) if "{" in line else ():
@@ -201,6 +201,7 @@ def _script(specs: Sequence[Spec], rounds: int, facts: ScriptFacts, *, inline: b
     read = 'REQUESTS = json.loads(pathlib.Path(__file__).with_name("requests.json").read_text())\n'
     body = _RAW if "words" not in specs[0] else _CONTENT if images else _WORDS
     said = "an answer broke its schema" if facts.check else "the server died" if facts.deadly else "a request failed"
+    said_by = 'print(f"{i} {repr(e)[:200]}\\n", end="")'
     pieces = (
         f'"""{_safe(facts.failure)}: python repro.py [URL]; exits 1 when {said}."""\n',
         f"import {', '.join(sorted(modules))}, httpx\n",
@@ -223,9 +224,9 @@ def _script(specs: Sequence[Spec], rounds: int, facts: ScriptFacts, *, inline: b
         "                if answer.status_code >= 400 or line.startswith('data: {\"error\"'):\n",
         "                    raise httpx.HTTPError(line)\n",
         _CHOICES if facts.check else "",
-        "            print(i, answer.status_code)\n",
+        '            print(f"{i} {answer.status_code}\\n", end="")\n',  # one write: threads print at the same time
         "    except httpx.HTTPError as e:\n",
-        "        print(i, repr(e)[:200])\n" if facts.check else "        BAD.append(print(i, repr(e)[:200]))\n",
+        f"        {said_by if facts.check else f'BAD.append({said_by})'}\n",
         "    DONE[i].set()\n" if waits else "",
         _ALIVE if facts.deadly else "",
         f"\nfor number in range({rounds}):\n",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadchaos.campaigns.campaign import Campaign, server_of
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.validate import facts_of, try_script
+from loadchaos.campaigns.minimise.validate import QUICK_START_S, facts_of, fewest_runs, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
@@ -25,8 +25,6 @@ _KEPT_TRIES = 20
 _USELESS_AGAIN = 2
 _SLOWER = 3.0
 _LEAST_SCRIPT_S = 300.0
-_QUICK_START_S = 10.0
-"""A server that starts faster is started for each script, so that no earlier try has a part in its failure."""
 _LEAST_READY_S = 30.0
 _LEAST_READY_STRICT_S = 300.0
 """Without a flag such as --enforce-eager a server compiles for minutes when it starts."""
@@ -34,17 +32,17 @@ _LEAST_READY_STRICT_S = 300.0
 
 class Trials:
     """Tries of candidates. `strict`: a try proves nothing if the server died of another failure or answered less than
-    half of the requests. `fresh`: the next try needs a server that has served no try yet. `must_start`: tells for which
-    candidates a failed start is an error. `why` the newest candidate could not be tried. The server told its `version`
-    and `dialect` itself.
+    half of the requests. `ready_s`: the first server needed so long to start. `fresh`: the next try needs a server that
+    has served no try yet. `must_start`: tells for which candidates a failed start is an error. `why` the newest candidate
+    could not be tried. The server told its `version` and `dialect` itself.
     """
 
     def __init__(self, plan: TryPlan, campaign: Campaign, dialect: str) -> None:
         folder = campaign.folder
         self._plan, self._folder, self._print = plan, folder, campaign.print_line
         self._pool = ServerPool(plan.server, folder / "servers")
-        self._ready_s: float | None = None
-        self._longest_s = 0.0
+        self.ready_s: float | None = None
+        self._longest_s = self._newest_s = 0.0
         self._number = 0
         self._kills = plan.expected.severity != "request"
         self.strict = self.fresh = False
@@ -58,7 +56,7 @@ class Trials:
         """
         server, known = self.server_of(candidate), self.must_start(candidate)
         least_s = _LEAST_READY_STRICT_S if self.strict else _LEAST_READY_S
-        limit_s = patience(server.ready_within_s, self._ready_s, known_flags=known, least_s=least_s)
+        limit_s = patience(server.ready_within_s, self.ready_s, known_flags=known, least_s=least_s)
         server = replace(server, ready_within_s=limit_s)
         for _ in range(1 + _USELESS_AGAIN):
             try:
@@ -97,8 +95,13 @@ class Trials:
         await self._pool.stop()
 
     @property
+    def validation_s(self) -> float:
+        """Estimate how long the runs of a script take on fresh servers."""
+        return fewest_runs(self.ready_s) * ((self.ready_s or 0.0) + self._newest_s)
+
+    @property
     def _starts_quickly(self) -> bool:
-        return self._ready_s is not None and self._ready_s < _QUICK_START_S
+        return self.ready_s is not None and self.ready_s < QUICK_START_S
 
     async def _started(self, server: ServerChoice, *, fresh: bool) -> HeldServer:
         begin_s, started = time.monotonic(), self._pool.started
@@ -106,8 +109,8 @@ class Trials:
         if fresh and held.runs:
             await self._pool.stop()
             held = await self._pool.healthy_server(server)
-        if self._ready_s is None and self._pool.started != started:
-            self._ready_s = time.monotonic() - begin_s
+        if self.ready_s is None and self._pool.started != started:
+            self.ready_s = time.monotonic() - begin_s
         if held.runs and held.alive:
             await held.reset_caches(self.dialect)
         return held
@@ -119,6 +122,7 @@ class Trials:
             plan = replace(self._plan, server=server, rounds=candidate.rounds)
             result = await run_try(candidate.trace, plan, self._try_folder(), held)
             self._learn(Path(result.folder))
+        self._newest_s = result.seconds
         if result.died:
             await self._pool.stop()
         self._plan.interrupts.raise_if_any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.script import CHECKS, WRONG, ScriptFacts, write
 from loadchaos.campaigns.replay.expected import ExpectedFailure
-from loadchaos.campaigns.replay.one_try import TryResult
+from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.run.held_server import HeldServer
@@ -24,8 +25,11 @@ _HANGS = ("hang", "startup")
 """Failures that a script cannot see: it knows a dead server, a failed request and an answer that breaks its schema."""
 _OF_ANSWERS = "figures.toml"
 """File of the signatures of wrong answers."""
-_ENOUGH_SUCCESSES = 3
-_MOST = 8
+_FEWEST, _MOST = 3, 8
+_FEWEST_QUICK = 10
+"""Runs of a script whose server starts in seconds."""
+QUICK_START_S = 10.0
+"""A server that starts faster is started for each script, so that no earlier try has a part in its failure."""
 _LAST_LINES_READ_S = LAST_LINES_S + 2.0
 _LAST_LINE_OF_A_REQUEST_S = 1.0
 _POLL_S = 0.1
@@ -33,13 +37,19 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ScriptRuns:
-    """Runs of a script. How many reproduced the failure, and what the script and the log said."""
+    """Runs of a script. How many reproduced the failure, and what the script and the log said. `searched` of the runs were
+    made by the search.
+    """
 
     reproduced: int
     runs: int
+    searched: int = 0
     output: str = ""
     line: str = ""
-    seconds: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return self.reproduced / self.runs if self.runs else 0.0
 
 
 @dataclass(frozen=True)
@@ -52,35 +62,56 @@ class ScriptRun:
     other: str | None = None
 
 
+def fewest_runs(ready_s: float | None) -> int:
+    """Runs that a script gets at least, by the time that its server needs to start."""
+    return _FEWEST if ready_s is None or ready_s >= QUICK_START_S else _FEWEST_QUICK
+
+
 async def run_script(
-    script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path, print_line: Callable[[str], None]
+    script: Path,
+    plan: TryPlan,
+    folder: Path,
+    print_line: Callable[[str], None],
+    searched: tuple[int, int] = (0, 0),
+    until_s: float = math.inf,
 ) -> ScriptRuns:
-    """Run a script on a fresh server each time. Three times, or up to eight where it does not always reproduce."""
-    reproduced = runs = 0
+    """Run a script on a fresh server each time: three times at least, and until it has ten runs, or eight of a server that
+    starts slowly and does not always reproduce.
+
+    Args:
+        searched: (reproduced, runs) of the same script in the search, which count.
+        until_s: monotonic time after which no run is made beyond the first three.
+    """
+    reproduced, runs = searched
     output = line = ""
-    begin_s = time.monotonic()
-    while runs < _MOST and not (reproduced >= _ENOUGH_SUCCESSES and reproduced == runs):
-        runs += 1
-        found = await _on_fresh_server(script, server, expected, folder / f"{runs:02}")
+    new, wanted = 0, _FEWEST
+    while new < _FEWEST or (runs < wanted and time.monotonic() < until_s):
+        found, ready_s = await _on_fresh_server(script, plan.server, plan.expected, folder / f"{new + 1:02}")
+        new, runs = new + 1, runs + 1
         if found.line is not None:
             reproduced, output, line = reproduced + 1, found.output, found.line
+        wanted = max(fewest_runs(ready_s), _FEWEST if reproduced == runs else _MOST)
         answer = "reproduced" if found.line is not None else "not reproduced"
-        print_line(f"repro.py, run {runs} on a fresh server: {answer}")
-        if runs >= 4 and not reproduced:
+        print_line(f"repro.py, run {new} on a fresh server: {answer}")
+        if new > _FEWEST and not reproduced:
             break
-    return ScriptRuns(reproduced, runs, output, line, time.monotonic() - begin_s)
+    return ScriptRuns(reproduced, runs, searched[1], output, line)
 
 
-async def _on_fresh_server(script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path) -> ScriptRun:
+async def _on_fresh_server(
+    script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path
+) -> tuple[ScriptRun, float]:
+    """(run, seconds that the server needed to start)."""
     assert server.launch is not None
-    held = HeldServer(server.launch, folder)
+    held, begin_s = HeldServer(server.launch, folder), time.monotonic()
     try:
         await held.start(server.ready_within_s)
+        ready_s = time.monotonic() - begin_s
         found = await run_once(script, held, expected)
     finally:
         await held.stop()
     (folder / "repro.txt").write_text(found.output)
-    return found
+    return found, ready_s
 
 
 async def run_once(

@@ -49,6 +49,7 @@ class _Ledger:
     begin: Row = field(default_factory=dict)
     facts: Row = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
+    configuration: Row = field(default_factory=dict)
 
 
 def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path | None = None) -> RequestTrace:
@@ -84,6 +85,7 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
             "kind": (ledger.begin.get("target") or {}).get("kind"), "command": ledger.command,
             "dialect": ledger.facts.get("dialect"), "version": ledger.facts.get("version"),
             "url": (ledger.begin.get("target") or {}).get("url"),
+            **{key: ledger.configuration[key] for key in ("flags", "system") if ledger.configuration.get(key)},
         },
     )  # fmt: skip
 
@@ -124,6 +126,8 @@ def _fold_event(ledger: _Ledger, row: Row) -> None:
         ledger.begin = row
     elif kind == "facts":
         ledger.facts = row.get("facts") or {}
+    elif kind == "configuration":
+        ledger.configuration = row
     elif kind == "launch" and what == "start":
         ledger.command = list(row.get("command") or ())
     elif kind == "attack" and what == "begin":

@@ -77,6 +77,24 @@ def test_saturation_needs_an_overloaded_step() -> None:
     assert not saturation([], "rate").reached
 
 
+@pytest.mark.parametrize(
+    ("offered", "completed", "e2e_p50_s", "reached"),
+    [
+        (36, 24, 0.5, True),
+        (36, 33, 0.5, False),  # what chance explains
+        (36, 24, 9.0, False),  # as many are in flight while it keeps up
+        (8, 5, 0.1, False),
+    ],
+)
+def test_saturation_is_where_less_is_served_than_was_due(
+    offered: int, completed: int, e2e_p50_s: float, reached: bool
+) -> None:
+    more: Any = {"e2e_p50_s": e2e_p50_s, "offered": offered, "completed": completed, "completing_s": 12.0}
+    found = saturation([step(1, e2e_p50_s=e2e_p50_s), step(3, requests_per_s=completed / 12, **more)], "rate")
+    assert found.reached is reached
+    assert found.offered_per_s == (pytest.approx(offered / 12, rel=0.01) if completed > 12 else None)
+
+
 def test_saturation_of_users_is_where_more_of_them_complete_no_more() -> None:
     steps = [step(13.4, output_tokens_per_s=231.0), step(16, output_tokens_per_s=235.0)]
     assert saturation(steps, "concurrency").reached

@@ -156,6 +156,22 @@ def test_step_keeps_its_figures_while_the_load_drains() -> None:
     assert to_json(watch.result()) == decided
 
 
+def test_scout_step_whose_whole_interval_is_below_the_goal_is_missed() -> None:
+    plan = StepPlan("rate", 2.0, 0.99, {"ttft": 0.1}, look_s=15.0, most_s=60.0, scout=True)
+    found = watched(plan, rows(lambda _: 0.2, rate=2.0)).result()
+    assert (found.status, found.good) == ("not_met", 0)
+    assert found.requests < 30
+    assert found.goodput_high is not None
+    assert found.goodput_high < 0.99
+
+
+def test_step_counts_what_was_due_beside_what_was_completed() -> None:
+    plan = StepPlan("rate", 3.0, 0.99, {"ttft": 90.0}, look_s=15.0, most_s=60.0, scout=True)
+    found = watched(plan, rows(lambda due_s: 0.4 * due_s, rate=3.0)).result()
+    assert found.offered == pytest.approx(3 * found.completing_s, abs=2)
+    assert 0.6 < found.completed / found.offered < 0.8
+
+
 def test_scout_step_is_short_and_proves_nothing() -> None:
     plan = StepPlan("rate", 50.0, 0.95, {"ttft": 1.0}, look_s=15.0, most_s=60.0, scout=True)
     found = to_json(watched(plan, rows(lambda _: 0.1)).result())

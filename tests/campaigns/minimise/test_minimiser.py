@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from bench.rare_failures import expected_tries, measure
-from loadchaos.campaigns.minimise import reductions
+from loadchaos.campaigns.minimise import reductions, rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.ddmin import ddmin
 from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
@@ -17,10 +18,15 @@ from loadchaos.campaigns.minimise.reductions import flags, single_requests, traf
 from loadchaos.campaigns.minimise.session import more_rounds
 from loadchaos.campaigns.minimise.trials import patience
 from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.stats import SequentialTest
-from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.profile.request_trace import BODIES, RequestTrace, TraceHeader, TraceSend
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.request import Batch
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest
 from tests.campaigns.states import decider_of
+from tests.simulator.virtual_time import closed_loop
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
 OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
@@ -174,6 +180,32 @@ def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic(
     found = minimised(attempt, mixed, OF_REQUESTS)
     assert found.candidate.requests == 2
     assert sent <= 5 * whole.requests  # the whole and its windows twice each, and small candidates
+
+
+def test_minimiser_keeps_a_cache_full_with_fewer_requests_and_longer_answers(tmp_path: Path) -> None:
+    """The engine dies when it computes a request again that it preempted. Each request that is left out frees KV blocks."""
+    words = [{"role": "user", "content": f"{'word ' * 64}"}]
+    body = store_body(tmp_path / BODIES, orjson.dumps({"messages": words, "max_tokens": 96, "ignore_eos": True}))
+    sends = tuple(TraceSend(id=f"r{n}", at_s=n * 0.05, body=body, outcome="stream_error") for n in range(16))
+    whole = Reduction(RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path), ("serve",), ())
+
+    def dies(batch: Batch, _: EngineConfig) -> None:
+        if any(request.epoch == epoch > 0 for request, epoch, *_ in batch.planned):
+            raise EngineFault("a preempted request came again", ())
+
+    async def attempt(found: Reduction) -> bool | None:
+        engine = Engine(EngineConfig(num_gpu_blocks=120, max_num_seqs=64, num_speculative_tokens=0, max_model_len=2048))
+        engine._rules.before_step.append(dies)
+        bodies = [orjson.loads(found.trace.body_file(s).read_bytes()) for s in found.trace.sends]
+        requests = [
+            EngineRequest(str(n), rewrite.words(b) + 1, b["max_tokens"], b["max_tokens"] if "ignore_eos" in b else 0)
+            for n, b in enumerate(bodies)
+        ]
+        return closed_loop(engine, iter(requests), users=len(requests)).fault is not None
+
+    found = minimised(attempt, whole, reductions.LEVELS, scripts=True)
+    assert found.candidate.requests <= 4
+    assert found.tries < 70
 
 
 def test_minimiser_raises_a_rare_failure_by_repetition() -> None:

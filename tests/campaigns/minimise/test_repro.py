@@ -17,6 +17,32 @@ from loadchaos.run.options import Options
 from loadchaos.server.process.launcher import CommandLine
 
 
+def test_own_reproducers_are_those_of_the_documentation() -> None:
+    folders = Path(__file__).parents[3] / "docs/repros"
+    for name, folder in repro.OWN_REPRODUCERS.items():
+        assert f"Failure: `{name}`" in (folders / folder / "README.md").read_text()
+
+
+def test_readme_of_a_reproducer_says_what_its_server_is_although_a_script_starts_it() -> None:
+    flags = "{'model': '/models/tiny', 'load_format': 'dummy'}"
+    header = TraceHeader(
+        event="trace", version=1, model="tiny", server={"flags": flags, "system": {"torch": "2.13.0+cpu"}}
+    )
+    whole = Reduction(RequestTrace(header, ()), ("./start.sh",), ())
+    server = ServerChoice(CommandLine(("./start.sh",), {}, "http://127.0.0.1:8000"))
+    failure = ExpectedFailure("mm_encoder_gave_nothing", "", "engine_death", "the engine died")
+    found = repro.Reproducer(whole, TryPlan(server, failure, Options(), {}), "0.32.0", "vllm")
+    output = "".join(f"{n} HTTPError('reset')\n" for n in range(64)) + "the server died in round 1\n"
+    text = repro.readme(found, ScriptRuns(9, 10, 2, output))
+    assert "- Model: /models/tiny (served as tiny), load format dummy\n- Versions: torch 2.13.0+cpu\n" in text
+    assert "- Machine: " in text
+    assert "docs/repros/vllm-0.32.0-preempted-image of loadchaos" in text
+    assert (
+        "9 of 10 runs of repro.py on a fresh server, 2 of them in the search (p = 0.90, 95 % CI 0.60 to 0.98)" in text
+    )
+    assert "    0, 1, 2 and 61 more HTTPError('reset')\n    the server died in round 1\n" in text
+
+
 def test_repro_names_its_failure_and_its_server(tmp_path: Path) -> None:
     body = store_body(
         tmp_path / "bodies", orjson.dumps({"model": "sim", "messages": [{"role": "user", "content": "a"}]})

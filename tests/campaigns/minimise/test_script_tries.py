@@ -184,6 +184,7 @@ def test_script_has_one_client_for_all_threads() -> None:
     text = _script([{"words": 3, "body": {}}] * 131, 1, ScriptFacts("x", "http://127.0.0.1:1"), inline=True)
     assert text.count("httpx.Client(") == 1
     assert "httpx.stream(" not in text
+    assert text.count("print(") == text.count('\\n", end="")') == 2, "lines of threads are written whole"
 
 
 def test_equal_requests_are_counted_and_not_tried_one_by_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 
 from loadchaos.campaigns.campaign import Campaign
-from loadchaos.campaigns.minimise import repro, session, trials
+from loadchaos.campaigns.minimise import repro, session, trials, validate
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.decider import Decision
+from loadchaos.campaigns.minimise.decider import BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.minimiser import Minimised
 from loadchaos.campaigns.minimise.session import MinimiseSession
 from loadchaos.campaigns.minimise.validate import ScriptRuns
@@ -126,6 +127,86 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     del sized[1:]  # none is larger
     assert asyncio.run(found.run()).text == "UNKNOWN: no reproducer held on fresh servers"
     assert lines[-1] == "repro.py with 9 requests reproduces in less than 15 % of the runs"
+
+
+def validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, results: list[ScriptRuns], levels: Any = ()
+) -> tuple[str, list[str], list[Reduction]]:
+    """(text of the result, lines, written candidates) of a search that kept so many candidates of one size."""
+    found, whole, lines = minimiser(tmp_path, Pool())
+    written: list[Reduction] = []
+    candidates = [replace(whole, trace=replace(whole.trace, header=whole.trace.header)) for _ in range(kept)]
+
+    async def minimised(*_: object, **__: object) -> Minimised:
+        return Minimised(candidates[-1], 1.0, kept=candidates, levels=list(levels), out_of_time=True)
+
+    async def run_script(*_: object) -> ScriptRuns:
+        return results.pop(0)
+
+    def write_script(reproducer: Any, folder: Path) -> Path:
+        written.append(reproducer.candidate)
+        return folder / "repro.py"
+
+    monkeypatch.setattr(session, "minimise", minimised)
+    monkeypatch.setattr(session, "run_script", run_script)
+    monkeypatch.setattr(repro, "write_script", write_script)
+    monkeypatch.setattr(repro, "finish", lambda *_: None)
+    return asyncio.run(found.run()).text, lines, written
+
+
+def test_minimiser_that_removed_nothing_says_so_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [Decision(False, 0, 1, requests=0, flags=2), Decision(True, 1, 1, requests=1, flags=2)]
+    levels = [("single requests", 1, 2, steps)]
+    text, lines, _ = validated(tmp_path, monkeypatch, 1, [ScriptRuns(10, 10)], levels)
+    assert text.startswith(
+        "NOT MINIMISED: none of 1 request and 2 flags could be left out: 1 smaller candidate did not fail, the budget was "
+        "spent before all were tried; repro.py reproduces 10 of 10 (p = 1.00, 95 % CI 0.72 to 1.00); "
+    )
+    assert any(line.startswith("repro.py is run on fresh servers, 3 times or more: about ") for line in lines)
+
+
+def test_script_that_reproduces_in_less_than_half_of_its_runs_is_no_result_while_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [ScriptRuns(3, 10), ScriptRuns(4, 10), ScriptRuns(2, 10), ScriptRuns(1, 10)]
+    text, _, written = validated(tmp_path, monkeypatch, 2, results)
+    assert "repro.py reproduces 4 of 10 (p = 0.40, " in text
+    assert [c.rounds for c in written] == [1, 7, 1, 11, 7], "the most reliable one is written last"
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "fails", "searched", "until_s", "found"),
+    [
+        (0.5, [True] * 8, (2, 2), math.inf, (10, 10)),
+        (0.5, [True, False, *[True] * 8], (0, 0), math.inf, (9, 10)),
+        (20.0, [True] * 3, (0, 0), math.inf, (3, 3)),
+        (20.0, [True, False, *[True] * 6], (0, 0), math.inf, (7, 8)),
+        (0.5, [True] * 3, (0, 0), 0.0, (3, 3)),
+    ],
+)
+def test_probability_of_a_script_is_that_of_all_its_runs(
+    ready_s: float, fails: list[bool], searched: tuple[int, int], until_s: float, found: tuple[int, int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    async def on_fresh_server(*_: object) -> tuple[validate.ScriptRun, float]:
+        return validate.ScriptRun("line" if fails.pop(0) else None, "", 1), ready_s
+
+    monkeypatch.setattr(validate, "_on_fresh_server", on_fresh_server)
+    run = validate.run_script(tmp_path, plan_of("serve"), tmp_path, lambda _: None, searched, until_s)
+    runs = asyncio.run(run)
+    assert (runs.reproduced, runs.runs) == found
+    assert not fails
+
+
+def test_search_leaves_time_of_the_budget_for_the_runs_of_its_script(tmp_path: Path) -> None:
+    found, whole, _ = minimiser(tmp_path, Pool())
+    found._trials.ready_s, found._trials._newest_s = 5.0, 1.0
+    assert found._decider.reserve_s() == pytest.approx(0.3 * 60), "not more than a part of it"
+    found._trials.ready_s = 0.5
+    assert found._decider.reserve_s() == pytest.approx(15)
+    found._decider._deadline_s = time.monotonic() + 10
+    with pytest.raises(BudgetSpentError):
+        asyncio.run(found._decider.decide(whole))
 
 
 def test_minimiser_without_time_says_so(tmp_path: Path) -> None:

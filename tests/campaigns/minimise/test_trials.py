@@ -65,7 +65,7 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
 ) -> None:
     """A reset between two tries may be what makes the second one fail."""
     found, pool = shared(tmp_path)
-    found._ready_s, found.version = 60.0, "1"
+    found.ready_s, found.version = 60.0, "1"
 
     async def try_script(*_: object) -> TryResult:
         assert pool.held is not None
@@ -83,7 +83,7 @@ def test_failure_of_a_script_counts_on_a_fresh_server_only(
 
 def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, pool = shared(tmp_path)
-    found._ready_s, found.version = 0.5, "1"
+    found.ready_s, found.version = 0.5, "1"
 
     async def try_script(*_: object) -> TryResult:
         assert pool.held is not None
