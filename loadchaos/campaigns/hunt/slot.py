@@ -76,15 +76,15 @@ class SlotSettings:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca: str | None = None
     insecure: bool = False
+    authorize: tuple[str, ...] = ()
 
     def server(self) -> ServerChoice:
         return ServerChoice(CommandLine(tuple(self.argv), dict(self.env), self.url), ready_within_s=self.ready_within_s)
 
     def options(self) -> Options:
-        netloc = self.url.partition("://")[2]
         return Options(
             model=self.model, api_key_env=self.api_key_env, headers=self.headers,
-            tls=TlsSettings(self.ca, self.insecure), authorize=(netloc,), live=False, replay=True,
+            tls=TlsSettings(self.ca, self.insecure), authorize=self.authorize, live=False, replay=True,
             duration_s=self.most_load_s, duration_is_end=True, argv=["loadchaos", "hunt"],
         )  # fmt: skip
 
