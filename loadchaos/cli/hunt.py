@@ -13,6 +13,7 @@ from loadchaos.cli.common import (
     COUNT,
     PATH,
     Given,
+    authorize_option,
     campaign_in,
     echo,
     flag,
@@ -60,6 +61,7 @@ Exit codes:
 @time_option("--workload-time", "End a workload after this time (default: 60s).", positive=True)
 @flag("--no-feedback", "Draw every workload at random. For comparison.")
 @flag("--resume", "Continue the newest hunt in --out, with its options.")
+@authorize_option("Allow the workloads on this server. Repeatable.")
 @wait_ready_option
 @launched_server_options
 @out_option("Folder for the hunt.")
@@ -134,7 +136,7 @@ def _slots(line: CommandLine, options: Given) -> list[SlotSettings]:
         headers=headers,
         ready_within_s=options["wait_ready"] or READY_WITHIN_S,
         most_load_s=options["workload_time"] or _WORKLOAD_S,
-        **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure")},
+        **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure", "authorize")},
     )
     slots = [first]
     for i in range(1, options["parallel"]):
@@ -164,6 +166,7 @@ def _passed_on(options: Given) -> list[str]:
     found = []
     for name, word in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [word, str(options[name])] if options[name] else []
-    found += [word for text in options["headers"] for word in ("--header", text)]
+    for name in ("header", "authorize"):
+        found += [word for text in options["headers" if name == "header" else name] for word in (f"--{name}", text)]
     found += ["--insecure"] if options["insecure"] else []
     return found

@@ -64,6 +64,7 @@ def replayed_options(what: str) -> Decorator:
         option("--failure", "Failure that has to occur again, if the run has several.", "ID"),
         flag("--any-death", "Count any death or hang, not only the same failure."),
         flag("--resume", f"Continue the newest {what} of SOURCE in --out."),
+        authorize_option("Allow the requests and attacks on this server. Repeatable."),
         wait_ready_option,
         server_options,
         out_option("Folder for the result."),
@@ -87,7 +88,6 @@ def replayed_options(what: str) -> Decorator:
 @option("--against", "Then try this launch command, which should prevent the failure.", "COMMAND")
 @option("--export", "Write the trace and its bodies. Send nothing.", "DIR", type=PATH)
 @option("--server-log", "Log of --target, as for `loadchaos run`.", "SOURCE", multiple=True)
-@authorize_option("Allow recorded attacks on --target. Repeatable.")
 @replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.
