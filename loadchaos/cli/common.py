@@ -88,6 +88,7 @@ ca_option = option("--ca", "Trust the certificates in this PEM file, not the sys
 insecure_option = flag("-k --insecure", "Accept any certificate.")
 page_option = option("--html page", "Also write an HTML page.", "FILE", type=click.Path(path_type=Path, dir_okay=False))
 no_live_option = flag("--no-live", "Print plain lines, not the live view.")
+yes_option = flag("--yes", "Do what a folder of somebody else asks for, such as its launch command.")
 _RUN_OPTIONS = (
     "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",
     "embedded", "processes", "duration_is_end",
@@ -277,6 +278,22 @@ def text_width() -> int:
 
 def terminal() -> tuple[bool, int]:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
+
+
+def allow_foreign(folder: Path, asks: Sequence[str], given: Given, instead: str) -> None:
+    """Show what a folder of somebody else asks for, and ask on a terminal. Raises OptionError where nobody allows it;
+    `instead`: what else the user may do.
+    """
+    from loadchaos.core import own_folder
+    from loadchaos.report.formatting import clean
+
+    own_folder.refuse_links(folder)
+    if not asks or own_folder.is_own(folder):
+        return
+    say("\n  ".join([f"{folder} was not made here by this user. It asks for:", *(clean(text) for text in asks)]))
+    if given["yes"] or (sys.stdin.isatty() and click.confirm("Do this?", err=True)):
+        return
+    raise OptionError(f"{folder} was made by somebody else, or before loadchaos sealed its folders: {instead} or --yes")
 
 
 def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | None = None) -> Campaign:

@@ -25,6 +25,7 @@ from loadchaos.cli.common import (
     say,
     time_option,
     wait_ready_option,
+    yes_option,
 )
 from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.errors import OptionError
@@ -63,6 +64,7 @@ Exit codes:
 @flag("--resume", "Continue the newest hunt in --out, with its options.")
 @authorize_option("Allow the workloads on this server. Repeatable.")
 @wait_ready_option
+@yes_option
 @launched_server_options
 @out_option("Folder for the hunt.")
 @click.pass_context
@@ -87,7 +89,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     stored = HuntSettings() if folder is None else read_settings(folder)
     names = {f.name for f in fields(HuntSettings)} & options.keys() - {"genes"}
     if folder is not None:
-        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt"))
+        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt", folder))
     if not options["launch"]:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     server = from_launch(options["launch"])

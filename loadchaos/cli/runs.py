@@ -30,8 +30,10 @@ _TO = "give --to a folder that can be written"
 
 
 def _run_folder(path: Path) -> Any:
+    from loadchaos.core import own_folder
     from loadchaos.core.ledger.folder import RunFolder
 
+    own_folder.refuse_links(path)
     folder = RunFolder(path)
     if not folder.events.is_file():
         raise OptionError(
