@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,9 +223,13 @@ def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line, and ignore a closed pipe or terminal. The exit code still counts then."""
+    """Print lines without what a server may have put into them to control a terminal, and ignore a closed pipe or
+    terminal. The exit code still counts then.
+    """
+    from loadchaos.report.formatting import printable
+
     try:
-        click.echo(text, err=err)
+        click.echo(printable(text, color=not err and sys.stdout.isatty()), err=err)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
@@ -237,7 +242,9 @@ def say(text: str) -> None:
 def print_json(value: Any) -> None:
     import orjson
 
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    # All but ASCII is escaped where a terminal might obey it: the value stays the same.
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    click.echo(text if text.replace("\n", "").isprintable() else json.dumps(orjson.loads(text), indent=2))
 
 
 def print_result(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
