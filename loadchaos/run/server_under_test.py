@@ -89,7 +89,7 @@ class ServerUnderTest:
         self._given = None if target.pid is None else psutil.Process(target.pid)
         self.leave: Leave | None = None
         self.no_leave: str | None = None
-        """Why the server, which came back, may not be harmed any more."""
+        """Reason why the server, which came back, may not be harmed any more."""
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
         self._machines = self._new_machines()
