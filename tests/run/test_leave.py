@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadchaos.chaos.base import AttackContext, AttackedReplica
@@ -21,12 +22,14 @@ from loadchaos.core.redact import Redactor
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import TraceSend
 from loadchaos.run.asker import discovery_client
-from loadchaos.run.server_under_test import DOWN
+from loadchaos.run.server_under_test import DOWN, ServerUnderTest, TargetSpec
 from loadchaos.server.dialects.vllm import VLLM
 from tests.campaigns.traces import stored_chat, trace_of
 from tests.embedded_server import EmbeddedServer
 from tests.http_server import Asked, Handler, answering, serving
 from tests.invoking import output_of
+from tests.report.made_up_run import write_run
+from tests.report.made_up_search import search_data
 from tests.run.conftest import SMALL, Start, StartSim, embedded_target
 
 RESETS = [{"admin": "reset_mm_cache", "every": "200ms"}]
@@ -293,3 +296,58 @@ def test_load_ends_where_a_tunnel_takes_the_place_of_the_server(
     finally:
         process.terminate()
         process.wait()
+
+
+def test_search_and_hunt_of_somebody_else_go_on_only_with_a_word(home: Path, counted: Counted) -> None:
+    hunt = home / "hunts" / "hunt-1"
+    hunt.mkdir(parents=True)
+    (hunt / "hunt.json").write_text(json.dumps({"schema": 1, "launch": f"touch {home / 'harm'} --port 9"}))
+    assert "--launch: touch" in output_of("hunt", "--resume", "--out", hunt.parent, code=USER_ERROR)
+    search = home / "search"
+    search.mkdir()
+    wanted = {"profile": "near.yaml", "target": counted.url, "authorize": [counted.address]}
+    (search / "capacity.json").write_text(json.dumps({**search_data(), "wanted": wanted}))
+    text = output_of("capacity", "--resume", search, "--budget", "1s", code=USER_ERROR)
+    assert f"--authorize: ('{counted.address}',)" in text
+    assert not (home / "harm").exists()
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("command", ["judge", "report", "export --csv", "compare", "replay"])
+@pytest.mark.parametrize("link", ["verdict.json.part", "incidents", "report.html.part", "requests-0.jsonl"])
+def test_folder_of_somebody_else_is_no_way_to_other_files(command: str, link: str, home: Path) -> None:
+    run, outside = write_run(home / "run", seconds=4, death_s=3).path, home / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("mine")
+    (run / link).unlink(missing_ok=True)
+    (run / link).symlink_to(outside if link == "incidents" else outside / "kept")
+    more = [run] if command == "compare" else []
+    assert "leads out of" in output_of(*command.split(), run, *more, code=USER_ERROR)
+    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("kept", "mine")]
+
+
+@pytest.mark.parametrize("name", ["plan", "facts"])
+def test_trace_of_somebody_else_names_no_file_of_another_folder(name: str, home: Path) -> None:
+    (home / "outside.json").write_text("{}")
+    folder = home / "trace"
+    folder.mkdir()
+    header = {"event": "trace", "version": 1, "plan": "plan.json", "facts": "facts.json", name: "../outside.json"}
+    header["failure"] = {"id": "engine_died", "severity": "engine_death"}
+    send = {"event": "send", "id": "r0", "plan": {"phase": 0, "step": 0}}
+    (folder / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (header, send)))
+    (folder / "plan.json").write_text("{}")
+    text = output_of("replay", folder, "--target", ENGINE, code=USER_ERROR)
+    assert name == "facts" or "leads out of" in text
+
+
+def test_given_pid_is_that_process_and_no_later_one(home: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    given = psutil.Process(process.pid)
+    server = ServerUnderTest.__new__(ServerUnderTest)
+    server.target, server._replicas = TargetSpec("external", ENGINE, None, (), {}), ()
+    server.url, server._given = ENGINE, given
+    assert server.pid_of("server") == process.pid
+    given._create_time = (given._create_time or 0) - 1  # the pid was given to this process later
+    given._ident = (process.pid, given._create_time)
+    assert server.pid_of("server") is None
+    process.communicate()
