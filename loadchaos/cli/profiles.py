@@ -27,7 +27,7 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
 
 
 def acts_of(profile: Profile) -> list[str]:
-    """List what a profile does beside its requests: the command that it starts, logs and pages that it reads, its dangers."""
+    """List what a profile does beside its requests: a command that it starts, logs and pages that it reads, dangers."""
     from loadchaos.campaigns.replay.servers import ServerChoice, redacted_command
     from loadchaos.server.process.launcher import CommandLine
 

@@ -351,3 +351,15 @@ def test_given_pid_is_that_process_and_no_later_one(home: Path) -> None:
     given._ident = (process.pid, given._create_time)
     assert server.pid_of("server") is None
     process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["minimise trace.jsonl", "bisect trace.jsonl --flags", "hunt --budget 5s"])
+def test_search_on_a_launched_tunnel_needs_leave(
+    command: str, home: Path, victim: EmbeddedServer, unused_port: int
+) -> None:
+    inner = shlex.join(tunnel(home, unused_port, victim))
+    launch = shlex.join(["sh", "-c", f"exec {inner}", "sh", "--port", str(unused_port)])
+    text = output_of(*command.split(), "--launch", launch, "--budget", "20s", code=USER_ERROR)
+    assert f"add --authorize 127.0.0.1:{unused_port}" in text
+    assert victim.text.count("POST /v1/chat/completions") < 20, "only what identifies a server"

@@ -29,6 +29,7 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
+from loadchaos.chaos import authorization
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalError, TargetError
 from loadchaos.core.ledger.reader import Reader
@@ -127,6 +128,7 @@ class ServerSlot:
 
     async def _probe(self) -> ProbedSlot:
         held, settings = await self._server(), self._settings
+        authorization.check(settings.url, ["each workload of the hunt"], settings.authorize, launched=True)
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
         async with discovery_client(settings.url, headers=headers, tls=tls, model=settings.model) as client:
