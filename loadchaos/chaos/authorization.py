@@ -21,17 +21,19 @@ _LAUNCHED = "is not plainly the one that the launch command started"
 
 
 def check(
-    url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False
-) -> None:
+    url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False,
+    elsewhere: bool = False,
+) -> None:  # fmt: skip
     """Raise AuthorizationError for a harmful run against a server that is neither authorized nor plainly local, and
     OptionError where an authorized address is no HOST:PORT. `reasons`: the harmful parts of the run; `option`: how the
-    user authorizes, as far as the address; `launched`: a launch command started what listens there.
+    user authorizes, as far as the address; `launched`: a launch command started what listens there; `elsewhere`: the
+    requests come from other machines.
     """
     given = {_given(text) for text in authorized}  # a misspelt address is an error even where nothing is harmed
     asked = address(url)
     if not reasons or asked in given:
         return
-    problem = _why_not_local(url)
+    problem = "Workers on other machines reach another server at that address." if elsewhere else _why_not_local(url)
     if problem is None:
         return
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""

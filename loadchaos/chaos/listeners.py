@@ -24,8 +24,12 @@ _TITLE = re.compile(r"(?:" + "|".join(command_words()) + r")::", re.IGNORECASE)
 """Title that a server gives to its processes: `VLLM::EngineCore`."""
 _MODEL_LIBRARY = re.compile(
     r"/(?:libtorch\w*|libllama|libggml[\w-]*|_turbomind[\w.-]*|libtensorrt_llm\w*|libmlx)\.(?:so|dylib)\b"
+    r"|/loadchaos/simulator/server\.py$",
+    re.MULTILINE,
 )
-"""Libraries that run models: torch (vLLM, SGLang, LMDeploy, transformers), TurboMind, ggml, TensorRT-LLM, MLX."""
+"""Libraries that run models: torch (vLLM, SGLang, LMDeploy, transformers), TurboMind, ggml, TensorRT-LLM, MLX. The embedded
+server maps its own file.
+"""
 _EMBEDDED = "loadchaos.simulator.server"
 _FORWARDING_PART = re.compile(r"(?:\w+_)?(?:proxy|proxy_server|router|gateway|lb|load_balancer|tunnel|gradio)")
 """Part of a module, or a subcommand, of an engine's package that only forwards: `lmdeploy serve proxy`."""
@@ -68,9 +72,7 @@ class Listener:
         """Return True where it can run a model, as anybody can give a name: its program is compiled, or it or a child
         has loaded a library that runs models. Their mapped files are read at each call.
         """
-        return (
-            self._is_compiled or _start(self.argv)[1] == _EMBEDDED or (self.pid is not None and _has_library(self.pid))
-        )
+        return self._is_compiled or (self.pid is not None and _has_library(self.pid))
 
     def remote(self) -> list[str]:
         """Return the addresses of other machines that it, or a process that belongs to it, is connected to. Clients do not

@@ -12,6 +12,7 @@ import pytest
 from loadchaos.chaos import authorization, listeners
 from loadchaos.chaos.listeners import Listener
 from loadchaos.core.errors import AuthorizationError, OptionError
+from tests.embedded_server import EmbeddedServer
 
 HARM = ["the attack reset_mm_cache"]
 
@@ -114,7 +115,7 @@ def test_check_allows_an_engine_by_its_program_or_module(command: str, tmp_path:
             authorization.check(f"http://{host}:{port}", HARM, [])
 
 
-@pytest.mark.parametrize("command", [c for what, c in ENGINES.items() if what != "embedded"])
+@pytest.mark.parametrize("command", ENGINES.values(), ids=ENGINES)
 def test_check_refuses_what_is_only_named_as_an_engine(command: str, tmp_path: Path) -> None:
     with listening(tmp_path, *command.split(), loads="") as port:
         with pytest.raises(AuthorizationError, match="has loaded no library that runs models"):
@@ -193,6 +194,13 @@ def test_check_looks_at_every_process_that_shares_the_socket(tmp_path: Path) -> 
             engine.wait()
 
 
+def test_check_allows_the_embedded_server() -> None:
+    with EmbeddedServer() as server:
+        authorization.check(server.url, HARM, [])
+        with pytest.raises(AuthorizationError, match=r"Workers on other machines reach another server"):
+            authorization.check(server.url, HARM, [], elsewhere=True)
+
+
 def test_check_refuses_a_copied_program_that_is_named_as_an_engine(tmp_path: Path) -> None:
     program = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "llama-server"))
     for text in (b"", b"ggml_init"):
@@ -248,6 +256,8 @@ def test_check_takes_no_other_spelling_for_an_authorization(given: str, monkeypa
 
 
 FORWARDERS = {
+    "docker": "docker-proxy 172.17.0.2:8000",
+    "rootless": "rootlessport vllm serve",
     "cloudflared": "cloudflared access tcp --hostname vllm.example.com --url 127.0.0.1:8000",
     "caddy": "/usr/bin/caddy reverse-proxy --from :8000 --to vllm.example.com:8000",
     "iap": "/usr/bin/python3 /usr/lib/google-cloud-sdk/lib/gcloud.py compute start-iap-tunnel vllm-0 8000",
