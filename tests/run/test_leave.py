@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -340,17 +341,13 @@ def test_trace_of_somebody_else_names_no_file_of_another_folder(name: str, home:
     assert name == "facts" or "leads out of" in text
 
 
-def test_given_pid_is_that_process_and_no_later_one(home: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    given = psutil.Process(process.pid)
+def test_given_pid_is_that_process_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerUnderTest.__new__(ServerUnderTest)
-    server.target, server._replicas = TargetSpec("external", ENGINE, None, (), {}), ()
-    server.url, server._given = ENGINE, given
-    assert server.pid_of("server") == process.pid
-    given._create_time = (given._create_time or 0) - 1  # the pid was given to this process later
-    given._ident = (process.pid, given._create_time)
+    server.target, server._replicas, server.url = TargetSpec("external", ENGINE, None, (), {}), (), ENGINE
+    server._given = psutil.Process()
+    assert server.pid_of("server") == os.getpid()
+    monkeypatch.setattr(psutil.Process, "is_running", lambda self: False)  # another process has the pid by now
     assert server.pid_of("server") is None
-    process.communicate()
 
 
 @pytest.mark.slow
