@@ -5,8 +5,10 @@
 
 import asyncio
 import inspect
+import os
 import socket
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,9 @@ from tests.embedded_server import EmbeddedServer
 # A busy machine is not a fault of the code: how long one example takes is measured in bench/, never asserted.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+# The key that seals run folders is of the tests, and not of who runs them.
+os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir(), f"loadchaos-tests-{os.getuid()}"))
 
 _skipped: Counter[str] = Counter()
 

@@ -7,6 +7,7 @@ authorization.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 
 import psutil
@@ -20,17 +21,19 @@ _LAUNCHED = "is not plainly the one that the launch command started"
 
 
 def check(
-    url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False
-) -> None:
+    url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ", *, launched: bool = False,
+    elsewhere: bool = False,
+) -> None:  # fmt: skip
     """Raise AuthorizationError for a harmful run against a server that is neither authorized nor plainly local, and
     OptionError where an authorized address is no HOST:PORT. `reasons`: the harmful parts of the run; `option`: how the
-    user authorizes, as far as the address; `launched`: a launch command started what listens there.
+    user authorizes, as far as the address; `launched`: a launch command started what listens there; `elsewhere`: the
+    requests come from other machines.
     """
     given = {_given(text) for text in authorized}  # a misspelt address is an error even where nothing is harmed
     asked = address(url)
     if not reasons or asked in given:
         return
-    problem = _why_not_local(url)
+    problem = "Workers on other machines reach another server at that address." if elsewhere else _why_not_local(url)
     if problem is None:
         return
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
@@ -61,8 +64,9 @@ class Leave:
 
     def check(self, url: str) -> None:
         """Raise AuthorizationError where `check` does, and remember who listens."""
+        before = _listening(url)  # a listener that is exchanged meanwhile is found out at the next look
         check(url, self._reasons, self._authorized, launched=self._launched)
-        self._checked[url] = _listening(url)
+        self._checked[url] = before
 
     def refusal(self, url: str) -> str | None:
         """Return why an attack on this address may not begin now; None where it may. Where other processes listen than
@@ -125,17 +129,19 @@ def _why_no_server(owner: Listener) -> str | None:
         return (
             f"Its listener is {shown}, which has loaded no library that runs models: it may forward to another machine."
         )
-    if owner.remote:
-        return f"Its listener {shown} is connected to {owner.remote[0]}, so it may forward to another machine."
+    if remote := owner.remote():
+        return (
+            f"Its listener {shown}, or its process, is connected to {remote[0]}, so it may forward to another machine."
+        )
     return None
 
 
 def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
     try:
+        if host.lower() == "localhost":  # /etc/hosts may say otherwise
+            return all(ipaddress.ip_address(info[4][0]).is_loopback for info in socket.getaddrinfo(host, None))
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+    except (OSError, ValueError):
         return False
 
 

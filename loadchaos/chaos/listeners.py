@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import mmap
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,10 +24,14 @@ _TITLE = re.compile(r"(?:" + "|".join(command_words()) + r")::", re.IGNORECASE)
 """Title that a server gives to its processes: `VLLM::EngineCore`."""
 _MODEL_LIBRARY = re.compile(
     r"/(?:libtorch\w*|libllama|libggml[\w-]*|_turbomind[\w.-]*|libtensorrt_llm\w*|libmlx)\.(?:so|dylib)\b"
+    r"|/loadchaos/simulator/server\.py$",
+    re.MULTILINE,
 )
-"""Libraries that run models: torch (vLLM, SGLang, LMDeploy, transformers), TurboMind, ggml, TensorRT-LLM, MLX."""
+"""Libraries that run models: torch (vLLM, SGLang, LMDeploy, transformers), TurboMind, ggml, TensorRT-LLM, MLX. The embedded
+server maps its own file.
+"""
 _EMBEDDED = "loadchaos.simulator.server"
-_FORWARDING_PART = re.compile(r"(?:\w+_)?(?:proxy|proxy_server|router|gateway|lb|load_balancer|tunnel)")
+_FORWARDING_PART = re.compile(r"(?:\w+_)?(?:proxy|proxy_server|router|gateway|lb|load_balancer|tunnel|gradio)")
 """Part of a module, or a subcommand, of an engine's package that only forwards: `lmdeploy serve proxy`."""
 _FORWARDERS = {
     "autossh", "az", "boundary", "bore", "caddy", "chisel", "cloudflared", "cloud_sql_proxy", "docker-proxy", "dropbear",
@@ -42,16 +47,16 @@ _FORWARDERS = {
 @dataclass(frozen=True)
 class Listener:
     """One process that listens on a port. `pid` None: of another user or namespace; `argv`: empty where it cannot be read;
-    `name`: may be a title that the process set itself; `remote`: addresses of other machines that it has connected to;
-    `began_s`: seconds since 1970 (a pid alone may be another process by now).
+    `name`: may be a title that the process set itself; `began_s`: seconds since 1970 (a pid alone may be another process
+    by now).
     """
 
     pid: int | None
     argv: tuple[str, ...] = ()
     name: str = ""
     program: str = ""
-    remote: tuple[str, ...] = ()
     began_s: float = 0.0
+    port: int = 0
 
     @property
     def command(self) -> str:
@@ -67,23 +72,38 @@ class Listener:
         """Return True where it can run a model, as anybody can give a name: its program is compiled, or it or a child
         has loaded a library that runs models. Their mapped files are read at each call.
         """
-        return (
-            self._is_compiled or _start(self.argv)[1] == _EMBEDDED or (self.pid is not None and _has_library(self.pid))
-        )
+        return self._is_compiled or (self.pid is not None and _has_library(self.pid))
+
+    def remote(self) -> list[str]:
+        """Return the addresses of other machines that it, or a process that belongs to it, is connected to. Clients do not
+        count: they are at the port that it listens on. The processes' connections are read at each call.
+        """
+        here = {str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic}
+        family = {process.pid for process in _family(self)}
+        return [
+            host_port(c.raddr.ip, c.raddr.port)
+            for c in psutil.net_connections(kind="tcp")
+            if c.pid in family
+            and c.status == psutil.CONN_ESTABLISHED
+            and c.raddr
+            and c.laddr
+            and c.laddr.port != self.port
+            if not _is_here(c.raddr.ip, here)
+        ]
 
     @property
     def named_as_engine(self) -> bool:
         """True for a process whose program, script, `-m` module or own title is an engine's. Other arguments prove
         nothing: `litellm --model openai/vllm` forwards.
         """
-        argv = _multiprocessing_parent(self)
+        argv = _multiprocessing_parent(self)[1]
         # A title that the server sets itself is in the name where the command line is cut.
         return any(_TITLE.match(text) for text in (*argv[:1], self.name)) or is_engine(argv)
 
     @property
     def _is_compiled(self) -> bool:
-        """True where the program file itself is an engine (llama-server), and no interpreter."""
-        return PurePath(self.program).name in command_words()
+        """True where the program file itself is an engine (llama-server): its name alone may be that of a copied tunnel."""
+        return PurePath(self.program).name in command_words() and _contains(Path(self.program), b"ggml_")
 
     def _started(self) -> Sequence[str]:
         kind, what, _ = _start(self.argv)
@@ -99,11 +119,26 @@ def listeners(host: str | None, port: int) -> list[Listener]:
     except (psutil.AccessDenied, OSError):
         return [Listener(None)]
     found = {
-        c.pid: None
+        pid: None
         for c in connections
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and _covers(c.laddr.ip, host)
+        for pid in _sharing(c)
     }
-    return [_describe(pid, connections) for pid in found]
+    return [_describe(pid, port) for pid in found]
+
+
+def _sharing(connection: Any) -> set[int | None]:
+    """Return all processes that hold a socket: each of them may accept, as a child inherits it, and psutil names one."""
+    found: set[int | None] = {connection.pid}
+    try:
+        socket = Path(f"/proc/{connection.pid}/fd/{connection.fd}").readlink()
+    except OSError:
+        return found
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if any(file.readlink() == socket for file in Path(f"/proc/{pid}/fd").iterdir()):
+                found.add(pid)
+    return found
 
 
 def is_engine(argv: Sequence[str]) -> bool:
@@ -156,19 +191,27 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
+def _describe(pid: int | None, port: int) -> Listener:
     if pid is None:
-        return Listener(None)
+        return Listener(None, port=port)
     try:
         process = psutil.Process(pid)
         argv, name = tuple(process.cmdline()), process.name()
     except psutil.Error:
-        return Listener(pid)
+        return Listener(pid, port=port)
     try:
         program, began_s = process.exe(), process.create_time()
     except psutil.Error:  # of another user
-        return Listener(pid, argv, name, remote=_remote(pid, connections))
-    return Listener(pid, argv, name, program, _remote(pid, connections), began_s)
+        return Listener(pid, argv, name, port=port)
+    return Listener(pid, argv, name, program, began_s, port)
+
+
+def _contains(program: Path, text: bytes) -> bool:
+    try:
+        with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(text) >= 0
+    except (OSError, ValueError):
+        return False
 
 
 def _has_library(pid: int) -> bool:
@@ -190,17 +233,13 @@ def _loaded(process: psutil.Process) -> str:
         return ""
 
 
-def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:
-    """Return the addresses of other machines that a process connected to; those of its clients do not count."""
-    own = [c for c in connections if c.pid == pid]
-    ports = {c.laddr.port for c in own if c.status == psutil.CONN_LISTEN and c.laddr}
-    here = {str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic}
-    return tuple(
-        host_port(c.raddr.ip, c.raddr.port)
-        for c in own
-        if c.status == psutil.CONN_ESTABLISHED and c.raddr and c.laddr.port not in ports
-        if not _is_here(c.raddr.ip, here)
-    )
+def _family(listener: Listener) -> list[psutil.Process]:
+    """Return the processes of the server that a listener belongs to: its API servers, engine cores and workers."""
+    try:
+        top = psutil.Process(_multiprocessing_parent(listener)[0])
+        return [top, *top.children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def _is_here(ip: str, here: set[str]) -> bool:
@@ -208,8 +247,8 @@ def _is_here(ip: str, here: set[str]) -> bool:
     return address is not None and (address.is_loopback or str(address) in here)
 
 
-def _multiprocessing_parent(listener: Listener) -> Sequence[str]:
-    """Return the command line, of a multiprocessing child that of its parent, as vLLM's API servers are."""
+def _multiprocessing_parent(listener: Listener) -> tuple[int | None, Sequence[str]]:
+    """Return pid and command line, of a multiprocessing child those of its parent, as vLLM's API servers are."""
     argv: Sequence[str] = listener.argv
     pid = listener.pid
     for _ in range(_MOST_PARENTS):
@@ -223,4 +262,4 @@ def _multiprocessing_parent(listener: Listener) -> Sequence[str]:
             pid, argv = parent.pid, parent.cmdline()
         except psutil.Error:
             break
-    return argv
+    return pid, argv

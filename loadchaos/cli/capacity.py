@@ -32,9 +32,11 @@ from loadchaos.cli.common import (
     terminal,
     time_option,
     wait_ready_option,
+    yes_option,
 )
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.resume import recorded, restored
+from loadchaos.core import own_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json, to_json
@@ -95,6 +97,7 @@ Exit codes:
 @authorize_option("Allow dangerous payloads. Repeatable.")
 @shared_option
 @wait_ready_option
+@yes_option
 @out_option("Folder for the result.")
 @option("--seed", "Seed of the requests; default: a new one, as a server caches prompts.", type=int)
 @exporter_port_option
@@ -120,7 +123,7 @@ def capacity(
     stored = None
     if options["resume"] is not None:
         stored = files.read(options["resume"], "--resume")
-        options.update(restored(ctx, vars(stored.wanted), vars(stored.wanted), "search"))
+        options.update(restored(ctx, vars(stored.wanted), vars(stored.wanted), "search", options["resume"]))
         profile, overrides = options["profile"], options["overrides"]
         if stored.ended and options["budget"] is None:
             raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
@@ -140,6 +143,7 @@ def capacity(
     lines = _Lines()
     campaign = campaign_in(folder, "capacity", lines.print)
     if stored is None:
+        own_folder.seal(folder)
         campaign.write({files.PROFILE: recorded("", loaded.to_yaml())})
     metrics = SearchMetrics(folder.resolve().name, port)
     session = CapacitySession(campaign, searched, settings, run_options, SearchOutput(lines.live, metrics.publish))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import json_option, print_json, print_result, text_width
+from loadchaos.cli.common import echo, json_option, print_json, print_result, say, text_width
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.typed_json import from_json, to_json
 
@@ -60,7 +60,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
         try:
             found = classify_file(path, as_json=as_json)
         except UnreadableError as e:
-            click.echo(f"loadchaos: {e}", err=True)
+            say(f"loadchaos: {e}")
             unreadable = True
             continue
         data = [{key: f[key] for key in _KEYS} for f in map(to_json, found)]
@@ -91,7 +91,7 @@ def classify_file(path: str, *, as_json: bool) -> list[LogFailure]:
     if not as_json:
         marks, version = diagnosis.landmarks.lines, diagnosis.landmarks.version
         name = "stdin" if path == "-" else path
-        click.echo(render(name, failures, lines=diagnosis.lines, version=version, marks=marks, width=text_width()))
+        echo(render(name, failures, lines=diagnosis.lines, version=version, marks=marks, width=text_width()))
     if broken is not None:
         raise broken
     return failures

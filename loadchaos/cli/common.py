@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ ca_option = option("--ca", "Trust the certificates in this PEM file, not the sys
 insecure_option = flag("-k --insecure", "Accept any certificate.")
 page_option = option("--html page", "Also write an HTML page.", "FILE", type=click.Path(path_type=Path, dir_okay=False))
 no_live_option = flag("--no-live", "Print plain lines, not the live view.")
+yes_option = flag("--yes", "Do what a folder of somebody else asks for, such as its launch command.")
 _RUN_OPTIONS = (
     "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",
     "embedded", "processes", "duration_is_end",
@@ -221,9 +223,13 @@ def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line, and ignore a closed pipe or terminal. The exit code still counts then."""
+    """Print lines without what a server may have put into them to control a terminal, and ignore a closed pipe or
+    terminal. The exit code still counts then.
+    """
+    from loadchaos.report.formatting import printable
+
     try:
-        click.echo(text, err=err)
+        click.echo(printable(text, color=not err and sys.stdout.isatty()), err=err)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
@@ -236,7 +242,9 @@ def say(text: str) -> None:
 def print_json(value: Any) -> None:
     import orjson
 
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    # All but ASCII is escaped where a terminal might obey it: the value stays the same.
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    click.echo(text if text.replace("\n", "").isprintable() else json.dumps(orjson.loads(text), indent=2))
 
 
 def print_result(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
@@ -277,6 +285,22 @@ def text_width() -> int:
 
 def terminal() -> tuple[bool, int]:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
+
+
+def allow_foreign(folder: Path, asks: Sequence[str], given: Given, instead: str) -> None:
+    """Show what a folder of somebody else asks for, and ask on a terminal. Raises OptionError where nobody allows it;
+    `instead`: what else the user may do.
+    """
+    from loadchaos.core import own_folder
+    from loadchaos.report.formatting import clean
+
+    own_folder.refuse_links(folder)
+    if not asks or own_folder.is_own(folder):
+        return
+    say("\n  ".join([f"{folder} was not made here by this user. It asks for:", *(clean(text) for text in asks)]))
+    if given["yes"] or (sys.stdin.isatty() and click.confirm("Do this?", err=True)):
+        return
+    raise OptionError(f"{folder} was made by somebody else, or before loadchaos sealed its folders: {instead} or --yes")
 
 
 def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | None = None) -> Campaign:

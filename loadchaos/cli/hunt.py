@@ -13,6 +13,7 @@ from loadchaos.cli.common import (
     COUNT,
     PATH,
     Given,
+    authorize_option,
     campaign_in,
     echo,
     flag,
@@ -24,6 +25,7 @@ from loadchaos.cli.common import (
     say,
     time_option,
     wait_ready_option,
+    yes_option,
 )
 from loadchaos.cli.resume import recorded, restored
 from loadchaos.core.errors import OptionError
@@ -60,7 +62,9 @@ Exit codes:
 @time_option("--workload-time", "End a workload after this time (default: 60s).", positive=True)
 @flag("--no-feedback", "Draw every workload at random. For comparison.")
 @flag("--resume", "Continue the newest hunt in --out, with its options.")
+@authorize_option("Allow the workloads on this server. Repeatable.")
 @wait_ready_option
+@yes_option
 @launched_server_options
 @out_option("Folder for the hunt.")
 @click.pass_context
@@ -85,7 +89,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     stored = HuntSettings() if folder is None else read_settings(folder)
     names = {f.name for f in fields(HuntSettings)} & options.keys() - {"genes"}
     if folder is not None:
-        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt"))
+        options.update(restored(context, {name: getattr(stored, name) for name in names}, _FIXED, "hunt", folder))
     if not options["launch"]:
         raise OptionError("a hunt needs a server that it can start: give its command with --launch")
     server = from_launch(options["launch"])
@@ -134,7 +138,7 @@ def _slots(line: CommandLine, options: Given) -> list[SlotSettings]:
         headers=headers,
         ready_within_s=options["wait_ready"] or READY_WITHIN_S,
         most_load_s=options["workload_time"] or _WORKLOAD_S,
-        **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure")},
+        **{name: options[name] for name in ("model", "api_key_env", "ca", "insecure", "authorize")},
     )
     slots = [first]
     for i in range(1, options["parallel"]):
@@ -164,6 +168,7 @@ def _passed_on(options: Given) -> list[str]:
     found = []
     for name, word in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [word, str(options[name])] if options[name] else []
-    found += [word for text in options["headers"] for word in ("--header", text)]
+    for name in ("header", "authorize"):
+        found += [word for text in options["headers" if name == "header" else name] for word in (f"--{name}", text)]
     found += ["--insecure"] if options["insecure"] else []
     return found

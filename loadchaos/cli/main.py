@@ -13,6 +13,7 @@ import click
 from loadchaos.cli.bisect import bisect
 from loadchaos.cli.capacity import capacity
 from loadchaos.cli.classify import classify, signatures
+from loadchaos.cli.common import say
 from loadchaos.cli.environment import PREFIX, name_variables
 from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
@@ -64,7 +65,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except LoadchaosError as e:
             # A mistake in a file starts with file:line:column, as compilers print it: editors can jump there.
-            click.echo(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}", err=True)
+            say(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}")
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has started: a run handles Ctrl-C itself
             ctx.exit(exit_codes.INTERRUPTED)

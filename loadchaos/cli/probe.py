@@ -46,8 +46,9 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
         raise OptionError("which server? Give its URL, e.g. http://127.0.0.1:8000, or set OPENAI_BASE_URL")
     profiles = {name: profile_of(str(path), ()) for name, path in resources.profiles().items()}
     if lengths:
-        admin = parse_target(options["admin_url"] or options["target"])
-        authorization.check(admin, ["--lengths sends prompts at the edge of its context"], options["authorize"])
+        harm = ["--lengths sends prompts at the edge of its context"]
+        for url in filter(None, (options["target"], options["admin_url"])):
+            authorization.check(parse_target(url), harm, options["authorize"])
     probed = asyncio.run(probed_server(options["target"], profiles, options, lengths=lengths))
     print_result(as_json, probed.to_json, lambda: page(probed))
     if probed.trouble:

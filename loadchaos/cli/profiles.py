@@ -26,6 +26,18 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     return load(resources.profile(name), registry.full_registry(), overrides)
 
 
+def acts_of(profile: Profile) -> list[str]:
+    """List what a profile does beside its requests: a command that it starts, logs and pages that it reads, dangers."""
+    from loadchaos.campaigns.replay.servers import ServerChoice, redacted_command
+    from loadchaos.server.process.launcher import CommandLine
+
+    launch, watch = profile.target.launch, profile.watch
+    server = ServerChoice(CommandLine(launch.command, launch.env, launch.url)) if launch is not None else None
+    starts = [f"starts {redacted_command(server)}"] if server is not None else []
+    logs = [f"reads the log {replica.log}" for replica in profile.target.replicas if replica.log]
+    return [*starts, *logs, *(f"reads {url}" for url in (*watch.dcgm, *watch.node)), *profile.dangers()]
+
+
 _profile_argument = together(click.argument("profile", shell_complete=profile_names), set_option, allow_path_option)
 
 
@@ -56,12 +68,18 @@ def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) 
 @_profile_argument
 @json_option()
 def check(profile: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a profile and list every mistake with file, line and column."""
+    """Check a profile and list every mistake with file, line and column.
+
+    Without a mistake, list what it does beside its requests: the command that it starts, attacks, logs.
+    """
+    from loadchaos.report.formatting import clean
+
     loaded = profile_of(profile, overrides)
+    acts = [clean(text) for text in acts_of(loaded)]
     print_result(
         as_json,
         lambda: {"good": True, "name": loaded.name, "profile": loaded.to_json()},
-        lambda: f"{profile}: no mistakes found (profile {loaded.name})",
+        lambda: "\n  ".join([f"{profile}: no mistakes found (profile {loaded.name})", *acts]),
     )
 
 

@@ -14,6 +14,7 @@ from loadchaos.cli.common import (
     PATH,
     Decorator,
     Given,
+    allow_foreign,
     authorize_option,
     campaign_in,
     echo,
@@ -26,6 +27,7 @@ from loadchaos.cli.common import (
     server_options,
     together,
     wait_ready_option,
+    yes_option,
 )
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -64,7 +66,9 @@ def replayed_options(what: str) -> Decorator:
         option("--failure", "Failure that has to occur again, if the run has several.", "ID"),
         flag("--any-death", "Count any death or hang, not only the same failure."),
         flag("--resume", f"Continue the newest {what} of SOURCE in --out."),
+        authorize_option("Allow the requests and attacks on this server. Repeatable."),
         wait_ready_option,
+        yes_option,
         server_options,
         out_option("Folder for the result."),
     )
@@ -87,7 +91,6 @@ def replayed_options(what: str) -> Decorator:
 @option("--against", "Then try this launch command, which should prevent the failure.", "COMMAND")
 @option("--export", "Write the trace and its bodies. Send nothing.", "DIR", type=PATH)
 @option("--server-log", "Log of --target, as for `loadchaos run`.", "SOURCE", multiple=True)
-@authorize_option("Allow recorded attacks on --target. Repeatable.")
 @replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.
@@ -138,9 +141,10 @@ def prepare(source: Path, campaign: Campaign, options: Given) -> tuple[RequestTr
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
 
+    _refuse_links(source)
     found = read_source(source, campaign.folder)
     expected = expected_failure(source, found, options)
-    server = _server(found, options)
+    server = _server(source, found, options)
     whole = len(found.sends)
     found = without_later(source, found, expected.id)
     if len(found.sends) < whole:
@@ -181,7 +185,7 @@ def expected_failure(source: Path, trace: RequestTrace, options: Given) -> Expec
     raise OptionError(f"{source}: the trace names no failure: give its id with --failure ID, or use --any-death")
 
 
-def _server(trace: RequestTrace, options: Given) -> ServerChoice:
+def _server(source: Path, trace: RequestTrace, options: Given) -> ServerChoice:
     from loadchaos.campaigns.replay import servers
     from loadchaos.server.discovery.client import parse_target
 
@@ -191,8 +195,18 @@ def _server(trace: RequestTrace, options: Given) -> ServerChoice:
         found = servers.ServerChoice(url=parse_target(options["target"]))
     else:
         found = servers.of_source(trace, takes_target="target" in options)
+        if not servers.is_embedded(found):
+            folder = source if source.is_dir() else source.parent
+            allow_foreign(folder, [f"starts {servers.redacted_command(found)}"], options, "type it with --launch")
     waits_s = options.get("wait_ready")
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
+
+
+def _refuse_links(source: Path) -> None:
+    from loadchaos.core import own_folder
+
+    run = source.parent.parent if (source / "incident.json").is_file() else source
+    own_folder.refuse_links(run if run.is_dir() else run.parent / "bodies")
 
 
 def replay_campaign(out: Path, what: str, source: Path, *, resume: bool) -> Campaign:
@@ -213,6 +227,7 @@ def _export(source: Path, folder: Path, options: Given) -> None:
     from loadchaos.campaigns.replay.sources import read_source
     from loadchaos.profile import request_trace
 
+    _refuse_links(source)
     found = read_source(source, folder)
     trace = bodies.stored(bodies.fitting(found), folder)
     try:

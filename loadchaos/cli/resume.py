@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from loadchaos.cli.common import Given
+from loadchaos.cli.common import Given, allow_foreign
 from loadchaos.cli.load_options import load_option_names
+from loadchaos.cli.profiles import acts_of, profile_of
+from loadchaos.core import own_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED, Redactor
 
@@ -43,9 +45,12 @@ def hidden(value: object) -> bool:
     return any(REDACTED in str(text) for text in (value if isinstance(value, tuple) else (value,)))
 
 
-def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: str) -> Given:
+def restored(
+    ctx: click.Context, before: Given, fixed: Collection[str], what: str, folder: Path, more: Sequence[str] = ()
+) -> Given:
     """Complete the options of a `what` that is continued from those recorded `before`. What is typed now replaces them,
-    but one of `fixed` may only be typed as it was. Raises OptionError for another one, and for a secret that is missing.
+    but one of `fixed` may only be typed as it was. Raises OptionError for another one, for a secret that is missing, and
+    where `folder` was made by somebody else and nobody allows what it asks for: these options and `more`.
     """
     by_variable = [
         name
@@ -60,6 +65,8 @@ def restored(ctx: click.Context, before: Given, fixed: Collection[str], what: st
     for name, value in before.items():
         if hidden(value) and name not in typed:
             raise OptionError(f"--resume: {option[name]} had a secret, which is not recorded; give it again")
+    asks = [f"{option[n]}: {v}" for n, v in before.items() if v and n not in typed and v != ctx.params.get(n)]
+    allow_foreign(folder, [*asks, *more], ctx.params, f"start a new {what}")
     return {**ctx.params, **before, **typed}
 
 
@@ -72,9 +79,11 @@ def called_again(ctx: click.Context, folder: Path) -> Given:
     from loadchaos.core.ledger.folder import RunFolder
 
     run = RunFolder(folder)
-    options = restored(ctx, _recorded_options(ctx.command, run), _CHANGE_THE_PLAN, "run")
     typed = _typed(ctx)
     profile = typed.get("profile") or str(run.profile)
+    own_folder.refuse_links(folder)
+    acts = [] if "profile" in typed or own_folder.is_own(folder) else acts_of(profile_of(profile, ()))
+    options = restored(ctx, _recorded_options(ctx.command, run), _CHANGE_THE_PLAN, "run", folder, acts)
     if "profile" not in typed and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
     unchanged: Given = {**dict.fromkeys(_CHANGE_THE_PLAN), "goodput": {}, "overrides": ()}
@@ -88,7 +97,9 @@ def _recorded_options(command: click.Command, run: RunFolder) -> Given:
     from loadchaos.run.resume import arguments, begin_row
 
     context, begin = command.make_context("run", arguments(run)), begin_row(run)
-    earlier = RunFolder(Path(begin["resumes"])) if begin.get("resumes") else None
+    # A folder of somebody else names no other one.
+    resumes = begin.get("resumes") if own_folder.is_own(run.path) else None
+    earlier = RunFolder(Path(resumes)) if resumes else None
     # If the earlier run was deleted, only this run's own options are known.
     exists = earlier is not None and earlier.events.exists()
     params = {**_recorded_options(command, earlier), **_typed(context)} if earlier and exists else context.params

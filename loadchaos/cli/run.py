@@ -32,6 +32,7 @@ from loadchaos.cli.common import (
     terminal,
     time_option,
     wait_ready_option,
+    yes_option,
 )
 from loadchaos.cli.environment import from_openai_variables, openai_target, words_from_environment
 from loadchaos.cli.load_options import (
@@ -43,13 +44,15 @@ from loadchaos.cli.load_options import (
     made_profile,
     refuse_with_profile,
 )
-from loadchaos.cli.profiles import profile_of, set_option
+from loadchaos.cli.profiles import acts_of, profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
 from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.worker import bind_options, master
+from loadchaos.core import resources
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
+from loadchaos.report.formatting import clean
 
 if TYPE_CHECKING:
     from loadchaos.analysis.verdict.model import Verdict
@@ -103,6 +106,7 @@ if TYPE_CHECKING:
 @option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT)
 @shared_option
 @wait_ready_option
+@yes_option
 @flag("--embedded", "Use the embedded server, also if CI=true or the profile has none.")
 @exporter_port_option
 @option(
@@ -178,6 +182,12 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
 
         click.echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"]))
         return
+    if (
+        profile is not None
+        and (acts := acts_of(loaded))
+        and resources.profile(profile) not in resources.profiles().values()
+    ):
+        say("\n  ".join([f"{profile} is no shipped profile:", *(clean(text) for text in acts)]))
     sys.exit(_run(loaded, profile, options, resumed))
 
 
@@ -316,7 +326,6 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
 
 
 def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
-    from loadchaos.core import resources
     from loadchaos.report.export import github
 
     path = home / "profile.yaml" if profile is None else resources.profile(profile)

@@ -23,6 +23,7 @@ from loadchaos.cli.common import (
     write_page,
     writing,
 )
+from loadchaos.core import own_folder
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.private import create_privately
 
@@ -37,6 +38,7 @@ def _run_folder(path: Path) -> Any:
         raise OptionError(
             f"{path} is not a run folder: it has no events.jsonl; `loadchaos runs` lists the runs in runs/"
         )
+    own_folder.refuse_links(path)
     return folder
 
 
@@ -96,6 +98,8 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
     searches = [(path / "capacity.json").is_file() for path in (run_a, run_b)]
     if any(searches):
+        for path in (run_a, run_b):
+            own_folder.refuse_links(path)
         _compare_searches(run_a, run_b, searches, as_json=as_json, page=page)
         return
     for path in (run_a, run_b):
@@ -158,6 +162,7 @@ def export(run_folder: Path, to: Path | None, step: float, **formats: bool) -> N
     from loadchaos.run.finalize import read_verdict
 
     if (run_folder / "capacity.json").is_file():
+        own_folder.refuse_links(run_folder)
         _export_search(run_folder, to or run_folder / "export", step, **formats)
         return
     if not any(formats.values()):

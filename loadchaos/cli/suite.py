@@ -33,6 +33,7 @@ from loadchaos.cli.common import (
 from loadchaos.cli.environment import from_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
+from loadchaos.core import own_folder
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
@@ -95,6 +96,8 @@ def suite(
     target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
+    if options["resume"]:
+        own_folder.refuse_links(options["resume"])
     before = _stored(options["resume"]) if options["resume"] else None
     campaign = Campaign(options["resume"] or options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", say)
     work = _suite(campaign, target, profiles, {**options, "before": before})

@@ -219,13 +219,17 @@ class Profile(ProfilePart):
 
     def dangers(self) -> list[str]:
         """Names of the parts that can harm a server. They need an authorisation."""
-        found = [f"the attack {a.operation}" for a in self.attacks]
+        return list(dict.fromkeys([*(f"the attack {a.operation}" for a in self.attacks), *self.load_dangers()]))
+
+    def load_dangers(self) -> list[str]:
+        """Names of the parts other than attacks that can harm a server."""
+        found = []
         for traffic in self.traffic:
             dangerous = [n for n, o in traffic.payload_options.items() if o.can_kill]
             found += [f"the payload {name} of traffic {traffic.name}" for name in dangerous]
         if self.can_kill:
             found.append("can_kill: true of the profile")
-        return list(dict.fromkeys(found))
+        return found
 
     def recovers_within_s(self) -> float:
         """Seconds that `expect` allows a server to recover in, or 0."""

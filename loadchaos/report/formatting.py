@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 # Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]+"
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]+"
 )
+_NO_LINE = re.compile(_CONTROL.pattern.replace("\\x00-\\x1f", "\\x00-\\x08\\x0b-\\x1f"))
 
 
 def clean(text: object, limit: int = 2000) -> str:
@@ -28,6 +29,13 @@ def clean(text: object, limit: int = 2000) -> str:
 def clean_line(text: str, limit: int = 2000) -> str:
     """Clean a line of a log or a file and keep its indentation."""
     return text[: len(text) - len(text.lstrip(" "))] + clean(text, limit)
+
+
+def printable(text: str, *, color: bool = False) -> str:
+    """Clean text of several lines for a terminal or a page; with `color`, its own colours stay."""
+    parts = re.split(r"(\x1b\[[0-9;]*m)", text) if color else [text]
+    parts[::2] = [_NO_LINE.sub(" ", _ESCAPES.sub("", part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def duration(seconds: float | None) -> str:

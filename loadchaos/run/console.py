@@ -8,6 +8,8 @@ import textwrap
 import threading
 from typing import Self
 
+from loadchaos.report.formatting import printable
+
 _STDERR = 2
 
 
@@ -35,7 +37,7 @@ class Console:
     def _write_lines(self) -> None:
         while (text := self._lines.get()) is not None:
             # Not through Python's own buffer: a thread that hangs in a write would keep its lock for ever.
-            data = f"{self._wrapped(text)}\n".encode("utf-8", "replace")
+            data = f"{self._wrapped(printable(text))}\n".encode("utf-8", "replace")
             try:
                 while data:
                     data = data[os.write(_STDERR, data) :]

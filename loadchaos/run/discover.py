@@ -43,9 +43,8 @@ async def discover_server(plan: RunPlan) -> Facts:
 
 
 def _require_authorization(profile: Profile, base: str) -> None:
-    harms = profile.model_copy(update={"attacks": ()}).dangers()
     given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
-    authorization.check(base, harms, given, f"export {AUTHORIZE}=")
+    authorization.check(base, profile.load_dangers(), given, f"export {AUTHORIZE}=")
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from loadchaos.core.errors import LedgerError
+from loadchaos.core.errors import AuthorizationError, LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
 from loadchaos.core.units import format_duration
@@ -87,10 +87,14 @@ class LoadSession:
                 await tick()
 
     async def drive(self, tick: Tick) -> None:
-        """Tick until the load process is done, or stop it. Raises LedgerError when it is silent."""
+        """Tick until the load process is done, or stop it. Raises LedgerError when it is silent, and
+        AuthorizationError where another server, which may not be harmed, answers in place of the one that was checked.
+        """
         stopped_s: float | None = None
         while self._process.alive:
             await tick()
+            if self._server.no_leave is not None:
+                raise AuthorizationError(f"the load was ended: {self._server.no_leave}")
             if self._silent_ticks * _TICK_S > _SILENT_S:
                 raise LedgerError(
                     f"the load process wrote nothing for {_SILENT_S:g} s and was ended: see locust.log and run it again"

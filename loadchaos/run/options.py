@@ -109,6 +109,8 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     external_urls = tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
     for external_url in external_urls:
         authorization.check(external_url, profile.dangers(), options.authorize)
+    if options.master is not None and url is not None:
+        authorization.check(url, profile.load_dangers(), options.authorize, elsewhere=True)
     prove_logs(profile, options.server_log, may_appear=options.wait_ready_s is not None)
     tls = options.tls
     if tls == TlsSettings():

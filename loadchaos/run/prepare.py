@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from loadchaos.chaos import authorization
+from loadchaos.chaos.authorization import Leave
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.network import LocalProxy
@@ -128,11 +128,11 @@ class Preparation:
                 await launched.wait_recorded()
             raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
         await self._refuse_foreign_server()
-        self._leave = authorization.Leave(
+        leave = self._server.leave = Leave(
             self._profile.dangers(), self._options.authorize, launched=self._target.kind != "external"
         )
         for url in dict.fromkeys((self._server.url, *self._server.replicas.values())):
-            self._leave.check(url)  # a server that we launched may be a tunnel to one that we did not
+            leave.check(url)  # a server that we launched may be a tunnel to one that we did not
 
     def _launched_ports(self) -> Sequence[int]:
         launched = self._server.launched
@@ -280,9 +280,10 @@ class Preparation:
             AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
         ]
         tls = self._target.tls.context()
+        assert self._server.leave is not None
         injector = AttackInjector(
             [a.spec() for a in self._profile.attacks],
-            AttackTarget(dialect, replicas, self._target.headers, facts.version, tls, self._leave.refusal),
+            AttackTarget(dialect, replicas, self._target.headers, facts.version, tls, self._server.leave.refusal),
             self._record.event,
             self._redactor,
             self._options.seed,

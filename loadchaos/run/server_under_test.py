@@ -11,6 +11,7 @@ import psutil
 
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos import authorization
+from loadchaos.chaos.authorization import Leave
 from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
@@ -85,6 +86,10 @@ class ServerUnderTest:
         self._replicas = profile.target.replicas if target.kind == "external" else ()
         self._monitor: Monitor | None = None
         self.launched: LaunchedServer | None = None
+        self._given = None if target.pid is None else psutil.Process(target.pid)
+        self.leave: Leave | None = None
+        self.no_leave: str | None = None
+        """Reason why the server, which came back, may not be harmed any more."""
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
         self._machines = self._new_machines()
@@ -254,6 +259,8 @@ class ServerUnderTest:
             if recovered and self._monitor is not None and self.target.kind == "external":
                 # An external server that came back is a new process: monitor that one.
                 self._monitor.set_process(change["replica"], self.pid_of(change["replica"]))
+            if change["to"] == "healthy" and change["from"] in DOWN and self.leave is not None:
+                self.no_leave = self.leave.refusal(self.replicas[change["replica"]])
             self._record.event(change)
 
     @property
@@ -297,8 +304,8 @@ class ServerUnderTest:
     def pid_of(self, name: str) -> int | None:
         if self.target.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
-        if self.target.pid is not None and psutil.pid_exists(self.target.pid):
-            return self.target.pid
+        if self._given is not None and self._given.is_running():  # its pid may be another process by now
+            return self._given.pid
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from loadchaos.chaos import authorization, listeners
 from loadchaos.chaos.listeners import Listener
 from loadchaos.core.errors import AuthorizationError, OptionError
+from tests.embedded_server import EmbeddedServer
 
 HARM = ["the attack reset_mm_cache"]
 
@@ -23,7 +25,9 @@ if "LISTEN_ON" in os.environ:
         file = open(library, "rb")
         loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     host = os.environ.pop("LISTEN_ON")
-    s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     s.bind((host, int(os.environ.pop("LISTEN_PORT", 0)))); s.listen()
     if "CONNECT_TO" in os.environ:
         host, port = os.environ.pop("CONNECT_TO").split(":")
@@ -39,21 +43,22 @@ if "LISTEN_ON" in os.environ:
 
 @contextlib.contextmanager
 def listening(
-    folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "", loads: str = "libtorch_cpu.so"
-) -> Iterator[int]:
+    folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "", loads: str = "libtorch_cpu.so", port: int = 0,
+    program: Path | str = sys.executable,
+) -> Iterator[int]:  # fmt: skip
     """Run a process with this command line that listens; yields its port.
 
     It has the library `loads` mapped.
     Python imports sitecustomize before it looks at its arguments, so they can be those of any program.
     """
     (folder / "sitecustomize.py").write_text(LISTENS, "utf-8")
-    variables = {"PYTHONPATH": str(folder), "PYTHONHOME": sys.base_prefix, "LISTEN_ON": on}
+    variables = {"PYTHONPATH": str(folder), "PYTHONHOME": sys.base_prefix, "LISTEN_ON": on, "LISTEN_PORT": str(port)}
     variables |= {"CONNECT_TO": connect_to} if connect_to else {}
     if loads:
         (folder / loads).write_bytes(b"library")
         variables["LOADS"] = str(folder / loads)
     process = subprocess.Popen(
-        argv, executable=sys.executable, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
+        argv, executable=program, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -110,7 +115,7 @@ def test_check_allows_an_engine_by_its_program_or_module(command: str, tmp_path:
             authorization.check(f"http://{host}:{port}", HARM, [])
 
 
-@pytest.mark.parametrize("command", [c for what, c in ENGINES.items() if what != "embedded"])
+@pytest.mark.parametrize("command", ENGINES.values(), ids=ENGINES)
 def test_check_refuses_what_is_only_named_as_an_engine(command: str, tmp_path: Path) -> None:
     with listening(tmp_path, *command.split(), loads="") as port:
         with pytest.raises(AuthorizationError, match="has loaded no library that runs models"):
@@ -143,18 +148,116 @@ def test_leave_belongs_to_the_process_that_was_checked(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{port}"
         leave.check(url)
         assert leave.refusal(url) is None
-    os.environ["LISTEN_PORT"] = str(port)
-    try:
-        with listening(tmp_path, "python3", "forward.py"):
-            refusal = leave.refusal(url)
-        assert refusal is not None and "no known server" in refusal
-        with listening(tmp_path, *engine):
-            assert leave.refusal(url) is None, "a restarted engine is checked again"
-    finally:
-        del os.environ["LISTEN_PORT"]
+    with listening(tmp_path, "python3", "forward.py", port=port):
+        refusal = leave.refusal(url)
+    assert refusal is not None and "no known server" in refusal
+    with listening(tmp_path, *engine, port=port):
+        assert leave.refusal(url) is None, "a restarted engine is checked again"
+
+
+def test_leave_notes_who_listened_before_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ["engine"]
+    monkeypatch.setattr(authorization, "_listening", lambda url: frozenset(now))
+    monkeypatch.setattr(authorization, "_why_not_local", lambda url: now.__setitem__(0, "tunnel"))
+    leave = authorization.Leave(HARM, [])
+    leave.check("http://127.0.0.1:9")
+    monkeypatch.setattr(authorization, "_why_not_local", lambda url: "It forwards.")
+    assert "It forwards." in str(leave.refusal("http://127.0.0.1:9"))
+
+
+ENGINE = ("/venv/bin/python", "/venv/bin/vllm", "serve", "m")
+
+
+@pytest.mark.parametrize("on", [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "::1"), ("::", "127.0.0.1")])
+def test_check_refuses_a_tunnel_beside_an_engine_on_one_port(on: tuple[str, str], tmp_path: Path) -> None:
+    """By SO_REUSEPORT, and by IPv4 and IPv6: `localhost` is either."""
+    with listening(tmp_path, *ENGINE, on=on[0]) as port:
+        authorization.check(f"http://localhost:{port}", HARM, [])
+        (tmp_path / "other").mkdir()
+        with (
+            listening(tmp_path / "other", "python3", "forward.py", on=on[1], port=port),
+            pytest.raises(AuthorizationError, match="no known server"),
+        ):
+            authorization.check(f"http://localhost:{port}", HARM, [])
+
+
+def test_check_looks_at_every_process_that_shares_the_socket(tmp_path: Path) -> None:
+    """A child that inherits the socket may accept; here an engine's, of a process that is none."""
+    (tmp_path / "sitecustomize.py").write_text("import os, time; 'HOLD' in os.environ and time.sleep(60)")
+    with socket.create_server(("127.0.0.1", 0)) as shared:
+        variables = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHOME": sys.base_prefix, "HOLD": "1"}
+        engine = subprocess.Popen(ENGINE, executable=sys.executable, env=variables, pass_fds=[shared.fileno()])
+        try:
+            assert {one.pid for one in listeners.listeners(None, shared.getsockname()[1])} == {os.getpid(), engine.pid}
+        finally:
+            engine.kill()
+            engine.wait()
+
+
+def test_check_allows_the_embedded_server() -> None:
+    with EmbeddedServer() as server:
+        authorization.check(server.url, HARM, [])
+        with pytest.raises(AuthorizationError, match=r"Workers on other machines reach another server"):
+            authorization.check(server.url, HARM, [], elsewhere=True)
+
+
+def test_check_refuses_a_copied_program_that_is_named_as_an_engine(tmp_path: Path) -> None:
+    program = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "llama-server"))
+    for text in (b"", b"ggml_init"):
+        with program.open("ab") as file:
+            file.write(text)
+        with listening(tmp_path, "llama-server", "-m", "x", loads="", program=program) as port:
+            url = f"http://127.0.0.1:{port}"
+            if text:
+                authorization.check(url, HARM, [])
+            else:
+                with pytest.raises(AuthorizationError, match="has loaded no library that runs models"):
+                    authorization.check(url, HARM, [])
+
+
+def test_connections_of_the_whole_engine_count_but_those_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_is_here", lambda ip, here: False)
+    code = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+    with socket.create_server(("127.0.0.1", 0)) as served, socket.create_server(("127.0.0.1", 0)) as workers:
+        port, other = served.getsockname()[1], workers.getsockname()[1]
+        this = Listener(os.getpid(), ENGINE, port=port)
+        with socket.create_connection(("127.0.0.1", port)) as client, served.accept()[0]:
+            mine = f"127.0.0.1:{client.getsockname()[1]}"
+            assert mine not in this.remote(), "it is a client"
+        for argv_port in (port, other):  # of a child to another machine; of a worker elsewhere to the engine
+            child = subprocess.Popen([sys.executable, "-c", code, str(argv_port)], stdin=subprocess.PIPE)
+            listening_there = served if argv_port == port else workers
+            peer, address = listening_there.accept()
+            with peer:
+                expected = f"127.0.0.1:{port}" if argv_port == port else f"127.0.0.1:{address[1]}"
+                assert expected in this.remote()
+            child.communicate()
+
+
+@pytest.mark.parametrize("found", ["192.0.2.7", "2001:db8::7"])
+def test_check_refuses_a_localhost_that_is_another_machine(
+    found: str, local_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", (ip, 0)) for ip in ("127.0.0.1", found)])
+    with pytest.raises(AuthorizationError, match="not on this machine's loopback"):
+        authorization.check(f"http://localhost:{local_port}", HARM, [])
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["*:8000", "127.0.0.1:80", "localhost:8000", "0.0.0.0:8000", "[::1]:8000", "[::ffff:127.0.0.1]:8000", "127.1:8000",
+     "127.0.0.1.:8000", "127.0.0.01:8000", "127.0.0.2:8000", "127.0.0.1:8000@prod:8000", "http://prod:8000/127.0.0.1:8000",
+     "127.0.0.1:80000", "127.0.0.1:8000-8001", "127.0.0.1:*", "127.0.0.1:-8000", "127.0.0.1:8000,127.0.0.1:8001"],
+)  # fmt: skip
+def test_check_takes_no_other_spelling_for_an_authorization(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "listeners", lambda host, port: [])
+    with pytest.raises((AuthorizationError, OptionError)):
+        authorization.check("http://127.0.0.1:8000", HARM, [given])
 
 
 FORWARDERS = {
+    "docker": "docker-proxy 172.17.0.2:8000",
+    "rootless": "rootlessport vllm serve",
     "cloudflared": "cloudflared access tcp --hostname vllm.example.com --url 127.0.0.1:8000",
     "caddy": "/usr/bin/caddy reverse-proxy --from :8000 --to vllm.example.com:8000",
     "iap": "/usr/bin/python3 /usr/lib/google-cloud-sdk/lib/gcloud.py compute start-iap-tunnel vllm-0 8000",

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
-from loadchaos.core.exit_codes import USER_ERROR
+from loadchaos.chaos.base import AttackContext, AttackedReplica
+from loadchaos.chaos.registry import make_attack
+from loadchaos.core import bounded_http
+from loadchaos.core.exit_codes import FAIL, TARGET_ERROR, USER_ERROR
+from loadchaos.core.redact import Redactor
+from loadchaos.profile import request_trace
+from loadchaos.profile.request_trace import TraceSend
+from loadchaos.run.asker import discovery_client
+from loadchaos.run.server_under_test import DOWN, ServerUnderTest, TargetSpec
+from loadchaos.server.dialects.vllm import VLLM
+from tests.campaigns.traces import stored_chat, trace_of
 from tests.embedded_server import EmbeddedServer
-from tests.run.conftest import Start, StartSim, embedded_target
+from tests.http_server import Asked, Handler, answering, serving
+from tests.invoking import output_of
+from tests.report.made_up_run import write_run
+from tests.report.made_up_search import search_data
+from tests.run.conftest import SMALL, Start, StartSim, embedded_target
 
 RESETS = [{"admin": "reset_mm_cache", "every": "200ms"}]
 
@@ -63,3 +83,280 @@ def test_replica_beside_a_server_of_ours_needs_leave(
     finally:
         process.terminate()
         process.wait()
+
+
+@dataclass
+class Counted:
+    """A server that loadchaos may not harm, because it is none that runs models. `reached`: what came, but reads."""
+
+    url: str = ""
+    reached: list[str] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def reply(self, asked: Asked) -> tuple[int, object]:
+        if asked.method == "POST":
+            self.reached.append(asked.path)
+        return 200, {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
+
+
+@pytest.fixture
+def counted() -> Iterator[Counted]:
+    found = Counted()
+    with answering(found.reply) as found.url:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Working folder with profiles that harm, a trace that killed a server, and a file of requests."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CI", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    failure = {"id": "engine_died", "severity": "engine_death", "title": "it died"}
+    send = TraceSend(id="r0", body=stored_chat(tmp_path), path="/sleep")
+    request_trace.write(trace_of(tmp_path, [send], source="test", failure=failure), tmp_path)
+    attacks = {**SMALL, "target": {}, "attacks": RESETS}
+    near = [{"name": "near", "payload": {"near_limit": {}}}]
+    replicas = [{"name": "a", "url": "http://127.0.0.1:9"}, {"name": "b", "url": counted.url}]
+    recorded = [{"name": "replay", "payload": {"recorded": {"trace": "trace.jsonl"}}}]
+    profiles = {
+        "attacks": attacks,
+        "near": {**SMALL, "target": {}, "traffic": near},
+        "replicas": {**attacks, "target": {"replicas": replicas}},
+        "recorded": {**SMALL, "target": {}, "traffic": recorded, "load": [{"replay": "trace.jsonl"}]},
+        **{key: {**SMALL, "target": {key: counted.url}} for key in ("url", "admin_url", "authorize")},
+        "top": {**SMALL, "authorize": [counted.address]},
+    }
+    for name, profile in profiles.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(profile))
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "m"}
+    for name, path in {"sleep": "/sleep?level=1", "coded": "/%73leep", "prefixed": "/x/reset_prefix_cache/"}.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"custom_id": "1", "url": path, "body": body}) + "\n")
+    return tmp_path
+
+
+ENGINE = "http://127.0.0.1:9"
+WAYS = {
+    "replay": "replay trace.jsonl --target URL --times 1",
+    "run of a trace": "run recorded.yaml --target URL",
+    "attack": "run attacks.yaml --target URL",
+    "payload": "run near.yaml --target URL",
+    "admin URL": f"run attacks.yaml --target {ENGINE} --authorize 127.0.0.1:9 --admin-url URL",
+    "replica": f"run replicas.yaml --target {ENGINE} --authorize 127.0.0.1:9",
+    "--set": f"run replicas.yaml --target {ENGINE} --authorize 127.0.0.1:9 --set target.replicas.0.url=URL",
+    "authorised elsewhere": "run attacks.yaml --target URL --authorize localhost:PORT",
+    "capacity": "capacity near.yaml --target URL --slo ttft=1s",
+    "probe": f"probe URL --lengths --admin-url {ENGINE} --authorize 127.0.0.1:9",
+    "probe of the admin URL": f"probe {ENGINE} --lengths --admin-url URL --authorize 127.0.0.1:9",
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_nothing_reaches_a_server_without_leave(way: str, home: Path, counted: Counted) -> None:
+    port = counted.url.rpartition(":")[2]
+    words = [w.replace("URL", counted.url).replace("PORT", port) for w in way.split()]
+    assert f"add --authorize {counted.address}" in output_of(*words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "way"),
+    [({"OPENAI_BASE_URL": "URL"}, "run attacks.yaml"), ({"LOADCHAOS_RUN_TARGET": "URL"}, "run attacks.yaml"),
+     ({"LOADCHAOS_RUN_ADMIN_URL": "URL", "LOADCHAOS_RUN_AUTHORIZE": "127.0.0.1:9"}, f"run attacks.yaml --target {ENGINE}"),
+     ({"LOADCHAOS_REPLAY_TARGET": "URL"}, "replay trace.jsonl --times 1")],
+)  # fmt: skip
+def test_a_variable_that_names_the_server_gives_no_leave(
+    variables: dict[str, str], way: str, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("URL", counted.url))
+    assert f"add --authorize {counted.address}" in output_of(*way.split(), code=USER_ERROR)
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("key", ["url", "admin_url", "authorize", "top"])
+def test_profile_names_no_server_and_gives_no_leave(key: str, home: Path) -> None:
+    assert "authorize" in (text := output_of("run", f"{key}.yaml", code=USER_ERROR)) or key in text
+
+
+@pytest.mark.parametrize("file", ["sleep", "coded", "prefixed"])
+def test_file_of_requests_reaches_no_admin_endpoint(file: str, home: Path, counted: Counted) -> None:
+    words = ("--dataset-name", "custom", "--dataset-path", f"{file}.jsonl", "--num-prompts", 1, "--rate", 1)
+    assert "is an admin endpoint" in output_of("run", "--target", counted.url, *words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_attack_follows_no_redirect_and_no_proxy_of_the_environment(
+    status: int, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Elsewhere(Handler):
+        def reply(self, request: Asked) -> None:
+            asked.append(request.path)
+            self.answer(status, b"", {"Location": counted.url + request.path})
+
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, counted.url)
+    with serving(Elsewhere) as url:
+        async with bounded_http.client() as client:
+            attack = make_attack({"admin": "reset_prefix_cache"}, {}, AttackContext(VLLM, client, Redactor()))[1]
+            result = await attack.begin(AttackedReplica("server", url))
+        async with discovery_client(url) as discovery:
+            await discovery.ask("GET", "/health")
+    assert (result.ok, result.status) == (False, status)
+    assert asked == ["/reset_prefix_cache", "/health"]
+    assert counted.reached == []
+
+
+def test_replay_of_a_launched_tunnel_needs_leave(home: Path, victim: EmbeddedServer, unused_port: int) -> None:
+    command = shlex.join(tunnel(home, unused_port, victim))
+    launch = shlex.join(["sh", "-c", f"exec {command}", "sh", "--port", str(unused_port)])
+    text = output_of("replay", "trace.jsonl", "--launch", launch, "--times", 1, code=USER_ERROR)
+    assert f"add --authorize 127.0.0.1:{unused_port}" in text
+    assert "POST /sleep" not in victim.text
+
+
+def foreign_run(home: Path, counted: Counted) -> Path:
+    """A folder that somebody else made: its record names a server and gives leave, its profile starts a command."""
+    folder = home / "foreign"
+    folder.mkdir()
+    argv = ["loadchaos", "run", "attacks.yaml", "--target", counted.url, "--authorize", counted.address]
+    begin = {
+        "row": "run",
+        "what": "begin",
+        "at_ns": 1,
+        "profile": "small",
+        "argv": argv,
+        "target": {"kind": "launched"},
+    }
+    rows = [begin, {"row": "launch", "what": "start", "at_ns": 2, "command": ["touch"], "pid": 1}]
+    (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    launch = {"command": ["touch", str(home / "harm")], "url": counted.url}
+    profile = {**SMALL, "target": {"launch": launch}, "attacks": RESETS}
+    (folder / "profile.yaml").write_text(json.dumps(profile))
+    header = {"event": "trace", "version": 1, "server": {"kind": "launched"}, "failure": {"id": "engine_died"}}
+    send = {"event": "send", "id": "r0", "body": stored_chat(folder)}
+    (folder / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (header, send)))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["replay", "minimise", "bisect --flags"])
+def test_launch_command_of_somebody_elses_folder_is_shown_and_not_run(
+    command: str, home: Path, counted: Counted
+) -> None:
+    folder = foreign_run(home, counted)
+    text = output_of(*command.split(), folder / "trace.jsonl", code=USER_ERROR)
+    assert f"starts touch {home / 'harm'}" in text
+    assert "type it with --launch or --yes" in text
+    assert not (home / "harm").exists()
+    assert counted.reached == []
+
+
+def test_launch_command_of_somebody_elses_folder_runs_with_yes(home: Path, unused_port: int, counted: Counted) -> None:
+    folder = foreign_run(home, counted)
+    profile = json.loads((folder / "profile.yaml").read_text())
+    profile["target"]["launch"]["url"] = f"http://127.0.0.1:{unused_port}"
+    (folder / "profile.yaml").write_text(json.dumps(profile))
+    output_of("replay", folder / "trace.jsonl", "--yes", "--times", 1, "--wait-ready", "2s", code=TARGET_ERROR)
+    assert (home / "harm").exists()
+
+
+def test_resume_of_somebody_elses_run_gives_no_leave(home: Path, counted: Counted) -> None:
+    folder = foreign_run(home, counted)
+    text = output_of("run", "--resume", folder, code=USER_ERROR)
+    for asked in (f"--authorize: ('{counted.address}',)", "starts touch", "the attack reset_mm_cache"):
+        assert asked in text
+    assert not (home / "harm").exists()
+    assert counted.reached == []
+
+
+@pytest.mark.slow
+def test_load_ends_where_a_tunnel_takes_the_place_of_the_server(
+    start: Start, sim: StartSim, victim: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The payload can kill; there are no attacks, each of which looks for itself."""
+    first = sim("--dialect", "vllm", "--era", "0.18")
+    load = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
+    target = {"on_death": {"wait": {"at_most": "60s"}}}
+    run = start("--target", first.url, target=target, load=load, can_kill=True).loaded()
+    first.process.kill()
+    first.process.wait()
+    run.wait(lambda: any(row["to"] in DOWN for row in run.rows(row="state")), "the end of the server")
+    before = victim.text.count("POST /v1/chat/completions")
+    process = subprocess.Popen(tunnel(tmp_path, first.port, victim))
+    try:
+        assert run.ends(120) == FAIL, "the first server died"
+        assert "the load was ended: " in run.output
+        assert f"--authorize 127.0.0.1:{first.port}" in run.output
+        assert victim.text.count("POST /v1/chat/completions") - before < 30, "the server was known by then"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_search_and_hunt_of_somebody_else_go_on_only_with_a_word(home: Path, counted: Counted) -> None:
+    hunt = home / "hunts" / "hunt-1"
+    hunt.mkdir(parents=True)
+    (hunt / "hunt.json").write_text(json.dumps({"schema": 1, "launch": f"touch {home / 'harm'} --port 9"}))
+    assert "--launch: touch" in output_of("hunt", "--resume", "--out", hunt.parent, code=USER_ERROR)
+    search = home / "search"
+    search.mkdir()
+    wanted = {"profile": "near.yaml", "target": counted.url, "authorize": [counted.address]}
+    (search / "capacity.json").write_text(json.dumps({**search_data(), "wanted": wanted}))
+    text = output_of("capacity", "--resume", search, "--budget", "1s", code=USER_ERROR)
+    assert f"--authorize: ('{counted.address}',)" in text
+    assert not (home / "harm").exists()
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("command", ["judge", "report", "export --csv", "compare", "replay"])
+@pytest.mark.parametrize("link", ["verdict.json.part", "incidents", "report.html.part", "requests-0.jsonl"])
+def test_folder_of_somebody_else_is_no_way_to_other_files(command: str, link: str, home: Path) -> None:
+    run, outside = write_run(home / "run", seconds=4, death_s=3).path, home / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("mine")
+    (run / link).unlink(missing_ok=True)
+    (run / link).symlink_to(outside if link == "incidents" else outside / "kept")
+    more = [run] if command == "compare" else []
+    assert "leads out of" in output_of(*command.split(), run, *more, code=USER_ERROR)
+    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("kept", "mine")]
+
+
+@pytest.mark.parametrize("name", ["plan", "facts"])
+def test_trace_of_somebody_else_names_no_file_of_another_folder(name: str, home: Path) -> None:
+    (home / "outside.json").write_text("{}")
+    folder = home / "trace"
+    folder.mkdir()
+    header = {"event": "trace", "version": 1, "plan": "plan.json", "facts": "facts.json", name: "../outside.json"}
+    header["failure"] = {"id": "engine_died", "severity": "engine_death"}
+    send = {"event": "send", "id": "r0", "plan": {"phase": 0, "step": 0}}
+    (folder / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (header, send)))
+    (folder / "plan.json").write_text("{}")
+    text = output_of("replay", folder, "--target", ENGINE, code=USER_ERROR)
+    assert name == "facts" or "leads out of" in text
+
+
+def test_given_pid_is_that_process_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerUnderTest.__new__(ServerUnderTest)
+    server.target, server._replicas, server.url = TargetSpec("external", ENGINE, None, (), {}), (), ENGINE
+    server._given = psutil.Process()
+    assert server.pid_of("server") == os.getpid()
+    monkeypatch.setattr(psutil.Process, "is_running", lambda self: False)  # another process has the pid by now
+    assert server.pid_of("server") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["minimise trace.jsonl", "bisect trace.jsonl --flags", "hunt --budget 5s"])
+def test_search_on_a_launched_tunnel_needs_leave(
+    command: str, home: Path, victim: EmbeddedServer, unused_port: int
+) -> None:
+    inner = shlex.join(tunnel(home, unused_port, victim))
+    launch = shlex.join(["sh", "-c", f"exec {inner}", "sh", "--port", str(unused_port)])
+    text = output_of(*command.split(), "--launch", launch, "--budget", "20s", code=USER_ERROR)
+    assert f"add --authorize 127.0.0.1:{unused_port}" in text
+    assert victim.text.count("POST /v1/chat/completions") < 20, "only what identifies a server"

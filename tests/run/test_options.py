@@ -2,15 +2,16 @@ from typing import Any
 
 import pytest
 
+from loadchaos.chaos import authorization
 from loadchaos.core.errors import AuthorizationError
 from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import Profile, from_mapping
-from loadchaos.run.options import Options, target_spec
+from loadchaos.run.options import Master, Options, target_spec
 
 TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
 
 
-def harmful(target: dict[str, Any]) -> Profile:
+def harmful(target: dict[str, Any], **more: Any) -> Profile:
     return from_mapping(
         {
             "name": "p",
@@ -18,6 +19,7 @@ def harmful(target: dict[str, Any]) -> Profile:
             "attacks": [{"admin": "reset_mm_cache", "every": "2s"}],
             "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}],
             "load": [{"users": 1, "requests": 1}],
+            **more,
         },
         full_registry(),
     )
@@ -41,6 +43,17 @@ def test_authorize_is_needed_for_each_address(
         with pytest.raises(AuthorizationError, match=f"--authorize {missing}"):
             target_spec(harmful(target), Options(**options, authorize=given))
     assert sorted(target_spec(harmful(target), Options(**options, authorize=words)).external_urls) == sorted(asked)
+
+
+def test_load_of_other_machines_needs_authorize_for_a_local_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loopback of a worker is another one: what may be attacked from here may be a tunnel there."""
+    monkeypatch.setattr(authorization, "_why_not_local", lambda url: None)
+    options: dict[str, Any] = {"target": "http://127.0.0.1:9", "master": Master(1)}
+    deadly = harmful({}, can_kill=True)
+    with pytest.raises(AuthorizationError, match=r"Workers on other machines .* --authorize 127\.0\.0\.1:9"):
+        target_spec(deadly, Options(**options))
+    target_spec(deadly, Options(**options, authorize=["127.0.0.1:9"]))
+    target_spec(harmful({}), Options(**options))  # attacks come from here
 
 
 def test_authorize_is_not_needed_for_the_embedded_server() -> None:

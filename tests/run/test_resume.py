@@ -8,6 +8,7 @@ import pytest
 from loadchaos.cli.environment import name_variables
 from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.run import run
+from loadchaos.core import own_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
@@ -61,6 +62,7 @@ def interrupted(
 ) -> RunFolder:
     """Rows that a worker left of an interrupted run."""
     folder.mkdir(exist_ok=True)
+    own_folder.seal(folder)
     left = RunFolder(folder)
     left.plan.write_text(json.dumps({"workers": workers, "resume": to_json(before)}))
     writer = Writer(left.requests(worker), f"locust-{worker}")

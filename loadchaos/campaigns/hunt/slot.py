@@ -29,6 +29,7 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
+from loadchaos.chaos import authorization
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalError, TargetError
 from loadchaos.core.ledger.reader import Reader
@@ -76,15 +77,15 @@ class SlotSettings:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca: str | None = None
     insecure: bool = False
+    authorize: tuple[str, ...] = ()
 
     def server(self) -> ServerChoice:
         return ServerChoice(CommandLine(tuple(self.argv), dict(self.env), self.url), ready_within_s=self.ready_within_s)
 
     def options(self) -> Options:
-        netloc = self.url.partition("://")[2]
         return Options(
             model=self.model, api_key_env=self.api_key_env, headers=self.headers,
-            tls=TlsSettings(self.ca, self.insecure), authorize=(netloc,), live=False, replay=True,
+            tls=TlsSettings(self.ca, self.insecure), authorize=self.authorize, live=False, replay=True,
             duration_s=self.most_load_s, duration_is_end=True, argv=["loadchaos", "hunt"],
         )  # fmt: skip
 
@@ -127,6 +128,7 @@ class ServerSlot:
 
     async def _probe(self) -> ProbedSlot:
         held, settings = await self._server(), self._settings
+        authorization.check(settings.url, ["each workload of the hunt"], settings.authorize, launched=True)
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
         async with discovery_client(settings.url, headers=headers, tls=tls, model=settings.model) as client:

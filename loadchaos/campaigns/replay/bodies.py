@@ -14,6 +14,7 @@ from loadchaos.core.body_hash import is_sent_body, store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.own_folder import inside
 from loadchaos.load import request_builder
 from loadchaos.load.payloads.live import SentBack
 from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
@@ -48,8 +49,8 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
             f"{header.source}: the trace has neither bodies nor a plan with facts: nothing can be sent; give the run folder"
         )
     try:
-        plan = RunPlan.read(trace.folder / header.plan)
-        facts = typed_json.from_json(Facts, orjson.loads((trace.folder / header.facts).read_bytes()))
+        plan = RunPlan.read(inside(trace.folder, header.plan))
+        facts = typed_json.from_json(Facts, orjson.loads(inside(trace.folder, header.facts).read_bytes()))
         steps = dict(planned_steps(plan, missing))
     except (OSError, ValueError, KeyError, LoadchaosError) as e:
         raise OptionError(

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.campaigns.replay import bodies
@@ -101,10 +100,8 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
-    own = [urlsplit(plan.server.launch.url).netloc] if plan.server.launch is not None else []
     return replace(
         plan.options, target=plan.server.url, out=folder / "run", held=held, live=False, replay=True,
-        authorize=[*plan.options.authorize, *own],
         wait_ready_s=plan.options.wait_ready_s or (BACK_WITHIN_S if plan.server.url else plan.server.ready_within_s),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from loadchaos.core import own_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
@@ -71,10 +72,21 @@ def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice
     )
 
 
+def is_embedded(server: ServerChoice) -> bool:
+    """Return True for the embedded server, which somebody else's folder may start."""
+    own = SimulatorSpec("vllm", DEFAULT_ERA["vllm"], (), {})
+    return (
+        server.launch is not None
+        and not server.launch.env
+        and (list(server.launch.argv[:3]) == embedded_command(own, 1)[:3])
+    )
+
+
 def recorded_parts(trace: RequestTrace) -> dict[str, object]:
-    """Parts of the recorded profile that a try keeps. Limits of requests, monitors."""
+    """Parts of the recorded profile that a try keeps: limits of requests and, of a folder of this user, monitors."""
     data = _recorded_profile(trace)
-    return {key: data[key] for key in ("limits", "watch") if key in data and REDACTED not in str(data[key])}
+    keys = ("limits", "watch") if own_folder.is_own(trace.folder) else ("limits",)
+    return {key: data[key] for key in keys if key in data and REDACTED not in str(data[key])}
 
 
 def _recorded_profile(trace: RequestTrace) -> Mapping[str, object]:

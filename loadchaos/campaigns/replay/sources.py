@@ -13,6 +13,7 @@ from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.own_folder import inside
 from loadchaos.load.payloads import requests_file
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile import request_trace
@@ -73,7 +74,7 @@ def _of_incident(path: Path, scratch: Path) -> RequestTrace:
     rows = [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
     sends = []
     for row in rows:
-        stored = path.parent / str(row.get("body"))
+        stored = inside(path.parent, str(row.get("body")))
         if row.get("body") and stored.is_file():
             name = store_body(scratch / BODIES, stored.read_bytes())
             data = orjson.loads(stored.read_bytes())

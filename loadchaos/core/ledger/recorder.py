@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
+from loadchaos.core import own_folder
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.parquet import HOUR_S
@@ -29,6 +30,7 @@ def create_folder(out: Path, name: str) -> RunFolder:
             continue
         except OSError as e:
             raise OptionError(f"the run folder {path} cannot be created: {e.strerror}; {next_step(e)}") from e
+        own_folder.seal(path)
         return RunFolder(path)
     raise OptionError(f"{out} has no free name for a run folder; choose another folder with --out")
 

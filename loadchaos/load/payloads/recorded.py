@@ -23,6 +23,7 @@ class Options(Payload):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
 
     ORDER: ClassVar[int] = 0
+    can_kill: ClassVar[bool] = True  # they made a server fail, and go to any path
     file_option: ClassVar[str] = "trace"
     ignores: ClassVar[frozenset[str] | None] = None
     trace: str

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import orjson
 from pydantic import model_validator
@@ -32,8 +33,10 @@ from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_options import RequestContent
+from loadchaos.server.dialects import DIALECTS
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_ADMIN_PATHS = tuple({operation.path for dialect in DIALECTS.values() for operation in dialect.admin.values()})
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
@@ -307,6 +310,8 @@ def _file_request(body: Body, url: str | None, folder: Path, recorded: str | Non
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
         raise ValueError(f"a path such as {_CHAT} was expected as url (got {url!r})")
+    if url is not None and unquote(urlsplit(url).path).rstrip("/").endswith(_ADMIN_PATHS):
+        raise ValueError(f"{url} is an admin endpoint and no path of requests: make it an attack of a profile")
     body = dict(body)
     model, stream = body.pop("model", None), body.pop("stream", None)
     if (own := _row_length(body)) is not None:

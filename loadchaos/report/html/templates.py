@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.report import performance, phrases
-from loadchaos.report.formatting import clean, duration, number, percent, plural, since_load
+from loadchaos.report.formatting import clean, duration, number, percent, plural, printable, since_load
 
 
 @cache
@@ -20,6 +21,7 @@ def _environment() -> Environment:
         "clean": clean,
         "duration": duration,
         "known_text": phrases.known_text,
+        "local": lambda path: quote(str(path).lstrip("/")),  # a link that stays beside the page
         "number": number,
         "percent": percent,
         "plural": plural,
@@ -30,4 +32,4 @@ def _environment() -> Environment:
 
 def render(name: str, **values: Any) -> str:
     """Render a template; it may use the filters, phrases and figures of all reports."""
-    return _environment().get_template(name).render(**values)
+    return printable(_environment().get_template(name).render(**values))

@@ -14,6 +14,7 @@ import pytest
 
 from loadchaos.cli.hunt import hunt, newest_hunt
 from loadchaos.cli.resume import recorded, restored
+from loadchaos.core import own_folder
 from loadchaos.core.redact import REDACTED
 from tests.campaigns.traces import embedded_command
 from tests.invoking import output_of
@@ -61,6 +62,7 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
 
 def stored_hunt(folder: Path, *workloads: str, **more: object) -> None:
     folder.mkdir(parents=True)
+    own_folder.seal(folder)
     settings = {
         "schema": 1, "launch": "serve --port 9", "budget_s": 60.0, "genes": {"load": {"users": [2]}}, "seed": 3,
         "requests": 64, "no_feedback": False, "model": "m", "headers": [], "parallel": 2, **more,
@@ -90,13 +92,14 @@ def test_resumed_hunt_has_the_options_of_the_stored_one(
     assert message in output_of("hunt", "--resume", *args, code=2)
 
 
-def test_resumed_hunt_takes_options_that_were_not_typed() -> None:
+def test_resumed_hunt_takes_options_that_were_not_typed(tmp_path: Path) -> None:
     typed = ["--launch", "serve", "--model", "m", "--parallel", "2", "--header", "X-Team=text", "--workload-time", "9s"]
     first = hunt.make_context("hunt", typed)
     stored = {name: recorded(name, value) for name, value in first.params.items()}
     assert stored["headers"] == (f"X-Team={REDACTED}",)
     again = hunt.make_context("hunt", ["--resume", "--parallel", "4", "--header", "X-Team=other"])
-    found = restored(again, stored, ("seed",), "hunt")
+    own_folder.seal(tmp_path)
+    found = restored(again, stored, ("seed",), "hunt", tmp_path)
     assert (found["model"], found["workload_time"], found["parallel"]) == ("m", 9.0, 4)
     assert found["headers"] == ("X-Team=other",)
 

@@ -1,0 +1,77 @@
+"""Tell run folders of this user and machine from those that somebody else made. The latter name commands, servers and
+files, none of which is used without a word of the user. The proof is a seal in the folder. Its key is outside of the
+folder, and it holds for the folder's inode alone: a copy or an unpacked archive has no valid one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from loadchaos.core.errors import OptionError
+
+SEAL = ".seal"
+_KEY_BYTES = 32
+_MOST_PARENTS = 6
+
+
+def seal(folder: Path) -> None:
+    """Seal a folder that was just made. Where that fails (no home folder), it counts as somebody else's."""
+    with contextlib.suppress(OSError):
+        (folder / SEAL).write_text(_seal(folder, _key()))
+
+
+def is_own(path: Path) -> bool:
+    """Return True where the folder, or the nearest sealed one that it is in, has a valid seal."""
+    for folder in [path, *path.resolve().parents][:_MOST_PARENTS]:
+        file = folder / SEAL
+        with contextlib.suppress(OSError, ValueError):
+            status = file.lstat()
+            own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            return own and hmac.compare_digest(file.read_text("ascii"), _seal(folder, _key()))
+    return False
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise OptionError where somebody else's folder has a link that leaves it, or a file that is none (a pipe)."""
+    if is_own(folder) or not folder.is_dir():
+        return
+    root = folder.resolve()
+    for parent, folders, files in os.walk(root):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            inside(root, path.relative_to(root))
+            if not path.is_dir() and not path.is_file() and not path.is_symlink():
+                raise OptionError(
+                    f"{path} is neither a file nor a folder; the run was made by somebody else: remove it"
+                )
+
+
+def inside(folder: Path, name: str | Path) -> Path:
+    """Return a file that data of a folder names. Raises OptionError where it is outside of the folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise OptionError(f"{path} leads out of {folder}, which was made by somebody else: look at it, and remove it")
+    return path
+
+
+def _seal(folder: Path, key: bytes) -> str:
+    return hmac.new(key, str(folder.stat().st_ino).encode(), hashlib.sha256).hexdigest()
+
+
+def _key() -> bytes:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    file = Path(state, "loadchaos", "seal.key")
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = file.with_name(f"{secrets.token_hex(8)}.part")
+        part.touch(mode=0o600)
+        part.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(part, file)
+        part.unlink()
+    return file.read_bytes()
