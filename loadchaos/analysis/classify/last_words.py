@@ -53,8 +53,11 @@ _WORDED = re.compile(
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
 _HARMLESS = re.compile(
-    r"^\s*(?:File \"|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b|UserWarning|Deprecat"
+    r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b"
+    r"|\b(?:INF|DBG|TRC|WRN)\b|\blevel=(?:info|debug|warn)"
+    r"|UserWarning|Deprecat"
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
+    r"|\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b|thrown while requesting"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
@@ -138,9 +141,13 @@ class LastWords:
         chosen = best(ended)
         return chosen[0] if chosen else None
 
-    def raised(self, source: str) -> list[Candidate]:
-        """Exceptions and messages of native code, for a log in which nothing else was found."""
-        return [replace(c, loud=True) for c in self.kept.get(source, ()) if c.rank >= _RAISED]
+    def raised(self, source: str, last_line: int) -> list[Candidate]:
+        """Exceptions and messages of native code, for a log in which nothing else was found; without any, the likeliest
+        of its last lines that reads as an error.
+        """
+        kept = self.kept.get(source, ())
+        said = best(c for c in kept if last_line - c.line <= _END)
+        return [replace(c, loud=True) for c in [c for c in kept if c.rank >= _RAISED] or said[:1]]
 
     def forget(self, source: str) -> None:
         self.kept.pop(source, None)
