@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Match, match_of, put_stack
+from loadchaos.analysis.classify.match import Match, engine_of, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -115,6 +115,7 @@ class _Source:
     open: int = 0
     attend_until: int = 0
     facts: dict[str, str] = field(default_factory=dict)
+    engine: str = ""  # who writes it, as the newest proof says
     before: str = ""
     last_line: int = 0
     starting: bool = False
@@ -194,7 +195,8 @@ class Classifier:
         if HINT in line and state.stills.may_matter(line):
             hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
         idle = not state.open and line_no > state.attend_until and not _may_be_cut(line, line_no, state)
-        if ('" 50' in line or "| 50" in line) and (refused := _REFUSED.search(line)) is not None and idle:
+        seen = not self._live and idle and ('" 50' in line or "| 50" in line)  # a run knows the answers itself
+        if seen and (refused := _REFUSED.search(line)) is not None:
             answer = f"{refused['status'] or refused['gin']} for {refused['path'] or refused['gin_path']}"
             self.loud.append(Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
@@ -551,6 +553,7 @@ class Classifier:
             shown = f"{position.text_before} <- {shown}"  # the request that it answered so
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
+        position.state.engine = engine_of(signature, trace) or position.state.engine
         match = match_of(
             signature,
             {**position.state.facts, **groups} if with_facts else groups,
@@ -558,6 +561,7 @@ class Classifier:
             evidence(position.source, shown[:_EVIDENCE].rstrip(), position.line_no),
             trace,
             self._signatures,
+            engine=position.state.engine,
         )
         match.at_ns, match.transport_s = position.at_ns, position.transport_s
         if trace is not None and trace.warned and trace.may_be_uncaught:

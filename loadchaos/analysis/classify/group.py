@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadchaos.analysis.classify.last_words import writer_distance
 from loadchaos.analysis.classify.match import Match, near
-from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END
+from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
@@ -242,7 +242,9 @@ def _death(
     explained.update(chosen_ones)
     severity: Severity = chosen.severity if chosen.severity in (*DEADLY, "node") else "engine_death"
     of_start = any(m.severity == "startup" or m.loading for m in cluster) or any(m.loading for m in causes)
-    if of_start or all(m.starting for m in cluster):
+    if chosen.severity == "hang" and all(m.id == UNCAUGHT.id for m in echoes):
+        severity = "hang"  # the thread that printed its exception ended, and its process went on
+    elif of_start or all(m.starting for m in cluster):
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
     return replace(failure, gone=bool(echoes)), refined
