@@ -135,6 +135,13 @@ def test_classify_unreadable_file_exits_2_after_the_others(log: Path, tmp_path: 
         assert str(bad) in result.output
 
 
+def test_classify_shows_the_error_of_a_log_of_one_line() -> None:
+    line = b'time=2026-06-02T10:11:00Z level=ERROR msg="no request could be processed" error="odd"\n'
+    [failure] = json.loads(call("classify", "--json", stdin=line).output)
+    assert (failure["id"], failure["severity"]) == ("unexplained_error", "request")
+    assert call("classify", stdin=line.replace(b"ERROR", b"INFO")).exit_code == 0
+
+
 @pytest.mark.parametrize(("magic", "said"), [(b"PK\3\4", "a zip archive"), (b"\x28\xb5\x2f\xfd", "packed by zstd")])
 def test_classify_names_a_packing_that_it_does_not_read(tmp_path: Path, magic: bytes, said: str) -> None:
     (tmp_path / "x").write_bytes(magic + bytes(100))

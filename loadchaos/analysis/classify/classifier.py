@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Match, engine_of, match_of, put_stack
+from loadchaos.analysis.classify.match import Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -561,8 +561,9 @@ class Classifier:
             evidence(position.source, shown[:_EVIDENCE].rstrip(), position.line_no),
             trace,
             self._signatures,
-            engine=position.state.engine,
         )
+        if not signature.id.startswith(position.state.engine.lower()):
+            match.remedy = for_engine(match.remedy, position.state.engine)
         match.at_ns, match.transport_s = position.at_ns, position.transport_s
         if trace is not None and trace.warned and trace.may_be_uncaught:
             position.state.warned.append(match)

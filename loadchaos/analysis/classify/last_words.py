@@ -146,7 +146,7 @@ class LastWords:
         of its last lines that reads as an error.
         """
         kept = self.kept.get(source, ())
-        said = best(c for c in kept if last_line - c.line <= _END)
+        said = best(c for c in kept if last_line - c.line <= _END) if last_line > 1 else []  # one line is no log's end
         return [replace(c, loud=True) for c in [c for c in kept if c.rank >= _RAISED] or said[:1]]
 
     def forget(self, source: str) -> None:

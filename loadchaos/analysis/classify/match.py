@@ -97,12 +97,9 @@ def match_of(
     shown: Evidence,
     trace: Trace | None,
     signatures: Signatures,
-    *,
-    engine: str = "",
 ) -> Match:
     """Make a match with its title, remedy and known issues filled in. `groups` are those of the pattern, with the facts
-    of the log where the signature uses them; the frames of `trace` choose the variant. `engine`: who wrote the log, by
-    `engine_of`; its remedies name no options of another one.
+    of the log where the signature uses them; the frames of `trace` choose the variant.
     """
     frames = trace.frames if trace is not None else []
     variant = _variant(signature, frames) if signature.variants else None
@@ -122,7 +119,6 @@ def match_of(
         values["frame"] = blamed.where
     issues = (variant.known if variant else ()) or signature.known
     template = variant.title if variant else signature.title
-    remedy = _clauses(variant.remedy if variant and variant.remedy else signature.remedy, values)
     return Match(
         signature=signature,
         id=signature.id,
@@ -130,7 +126,7 @@ def match_of(
         role=signature.role,
         title=_fill(template, values),
         alt=tuple(_fill(a, values) for a in signature.alt),
-        remedy=_for_engine(remedy, "" if signature.id.startswith(engine.lower()) else engine),
+        remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
         known=signatures.issues(issues),
         evidence=shown,
         process=line.writer or None,
@@ -155,7 +151,7 @@ def engine_of(signature: Signature, trace: Trace | None) -> str:
     return _ENGINES.get(speaker, "") if speaker != "vllm" else ""
 
 
-def _for_engine(remedy: str, engine: str) -> str:
+def for_engine(remedy: str, engine: str) -> str:
     """Remedy without the sentences that name options of another engine. Of `--x (SGLang: --y)` SGLang gets `--y`."""
     if not engine or not remedy:
         return remedy

@@ -111,7 +111,12 @@ VLLM = 'File "/opt/env/lib/python3.12/site-packages/vllm/v1/worker/gpu_model_run
             "--gpu-memory-utilization",
             "SGLang",
         ),
-        (SGLANG, "RuntimeError: CUDA error: an illegal memory access was encountered", "--disable-cuda-graph", "vLLM"),
+        (
+            SGLANG,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "CUDA_LAUNCH_BLOCKING",
+            "--gpu-m",
+        ),
         (VLLM, "RuntimeError: CUDA error: an illegal memory access was encountered", "--enforce-eager", "--eager-mode"),
     ],
 )
