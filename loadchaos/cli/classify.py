@@ -144,7 +144,8 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
         for line in head:
             diagnosis.feed(line)
         text = "\n".join(line.text for line in head)
-        return [_at_its_line(f, head) for f in classify_text(text)] or list(filter(None, [unknown(text)]))
+        found = [_at_its_line(f, head) for f in classify_text(text)] or list(filter(None, [unknown(text)]))
+        return found or ([] if body else diagnosis.finish())
     for line in chain(head, whole):
         diagnosis.feed(line)
     return diagnosis.finish()

@@ -23,6 +23,7 @@ _DECOMPRESSORS: Mapping[bytes, Callable[..., Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
+_PACKED = {b"PK\3\4": "a zip archive", b"\x28\xb5\x2f\xfd": "packed by zstd", b"\x04\x22\x4d\x18": "packed by lz4"}
 _HEAD_BYTES = 4096
 _TEXT_CONTROLS = b"\t\n\r\f\b\x1b"
 _MAX_BINARY_SHARE = 0.02
@@ -53,6 +54,9 @@ def _decoded(name: str, raw: Any) -> Iterator[str]:
             with unpack(raw, "rb") as unpacked:
                 yield from _decoded(name, unpacked)
             return
+    for magic, kind in _PACKED.items():
+        if head.startswith(magic):
+            raise UnreadableError(f"{name}: {kind}, which is not read here: unpack it")
     encoding = _encoding(head)
     if encoding == "utf-8" and _is_binary(head):
         raise UnreadableError(f"{name}: not a text file")

@@ -5,6 +5,7 @@ import lzma
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,39 @@ def test_classify_unreadable_file_exits_2_after_the_others(log: Path, tmp_path: 
         assert result.exit_code == 2, bad
         assert "encoder_cache_miss" in result.output
         assert str(bad) in result.output
+
+
+def test_classify_shows_the_error_of_a_log_of_one_line() -> None:
+    line = b'time=2026-06-02T10:11:00Z level=ERROR msg="no request could be processed" error="odd"\n'
+    [failure] = json.loads(call("classify", "--json", stdin=line).output)
+    assert (failure["id"], failure["severity"]) == ("unexplained_error", "request")
+    assert call("classify", stdin=line.replace(b"ERROR", b"INFO")).exit_code == 0
+
+
+@pytest.mark.parametrize(("magic", "said"), [(b"PK\3\4", "a zip archive"), (b"\x28\xb5\x2f\xfd", "packed by zstd")])
+def test_classify_names_a_packing_that_it_does_not_read(tmp_path: Path, magic: bytes, said: str) -> None:
+    (tmp_path / "x").write_bytes(magic + bytes(100))
+    result = call("classify", tmp_path / "x")
+    assert (result.exit_code, said in result.output) == (2, True)
+
+
+def test_classify_says_that_an_empty_log_has_nothing_to_classify(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    result = call("classify", tmp_path / "x")
+    assert (result.exit_code, "nothing was classified" in result.output) == (0, True)
+
+
+def test_classify_needs_no_memory_for_a_hole_without_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(DEATH)
+    call("classify", tmp_path / "x")  # the signatures stay in memory
+    with (tmp_path / "x").open("ab") as f:
+        f.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        assert call("classify", tmp_path / "x").exit_code == 1
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("hole", [b"\0" * 10_000, b"x\xff\xfe\0y\n"])

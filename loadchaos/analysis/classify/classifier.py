@@ -16,7 +16,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Match, match_of, put_stack
+from loadchaos.analysis.classify.match import Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -29,7 +29,7 @@ from loadchaos.analysis.classify.prefixes import (
     strip_prefixes,
     without_margin,
 )
-from loadchaos.analysis.classify.python_stack import HEADER, Trace, begins_chained_traceback
+from loadchaos.analysis.classify.python_stack import FRAME, HEADER, Trace, begins_chained_traceback, is_of_start
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
     UNEXPLAINED_END,
@@ -58,6 +58,7 @@ _MOST_REPEATS_KEPT = 4_096
 _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
+_HEAD_LINES = 200  # of a log that was rotated or cut
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
 _ANSWER = re.compile(
@@ -65,6 +66,12 @@ _ANSWER = re.compile(
     r"|equest (?:handled|routed)|completion routed"
 )
 """Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+_REFUSED = re.compile(
+    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]+){1,3})[^\s"]*(?: HTTP/[\d.]+)?"'
+    r" (?P<status>50[0245])\b"
+    r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"(?P<gin_path>/[^"?]+)'
+)
+"""Request that an access log answers with 5xx, in the words of uvicorn, nginx and gin (Ollama). 503 is a refusal."""
 _STATISTICS = ("Avg prompt throughput", "Decode batch")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
@@ -108,6 +115,7 @@ class _Source:
     open: int = 0
     attend_until: int = 0
     facts: dict[str, str] = field(default_factory=dict)
+    engine: str = ""  # who writes it, as the newest proof says
     before: str = ""
     last_line: int = 0
     starting: bool = False
@@ -118,6 +126,7 @@ class _Source:
     stills: StandstillWatch = field(default_factory=StandstillWatch)
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
     record_line: int = 0  # the newest line with a level of its own
+    headed: bool = False  # a traceback began in this log: before it, the first one may be cut off
     warned: list[Match] = field(default_factory=list)  # matches of the traceback after a warning
     warned_line: int = 0
     crash: tuple[Match, NativeStack] | None = None
@@ -185,7 +194,11 @@ class Classifier:
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
             hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
-        idle = not state.open and line_no > state.attend_until
+        idle = not state.open and line_no > state.attend_until and not _may_be_cut(line, line_no, state)
+        seen = not self._live and idle and ('" 50' in line or "| 50" in line)  # a run knows the answers itself
+        if seen and (refused := _REFUSED.search(line)) is not None:
+            answer = f"{refused['status'] or refused['gin']} for {refused['path'] or refused['gin_path']}"
+            self.loud.append(Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return hangs  # nine lines in ten end here
         if before.endswith("}"):
@@ -271,6 +284,7 @@ class Classifier:
                 state.crash = None
             return False
         put_stack(match, stack.outermost_first(), stack.guilty_frame(self._signatures.skip))
+        match.loading = not self._live and not state.served and is_of_start(stack.frames)
         state.attend_until = max(state.attend_until, line_no + _STACK_FOLLOWS)
         return True
 
@@ -281,10 +295,15 @@ class Classifier:
         found: list[Match] = []
         for source, state in self._sources.items():
             for process, writer in state.writers.items():
+                if writer.trace is not None and not writer.trace.frames and writer.word is not None:
+                    writer.word.loud = True  # no frame of the traceback that it introduced could be read
                 if writer.trace is not None and writer.trace.frames:
                     last = writer.trace.frames[-1]
                     line = LogLine(f"(the log ends inside this traceback) {last}", process)
-                    found += self._ended(writer, line, _Position(source, state, last.line_no, None))
+                    position = _Position(source, state, last.line_no, None)
+                    phase = self._match(UNKNOWN, None, line, position, writer.trace)
+                    phase.role = "hint"  # it only tells the phase of what raised it
+                    found += [phase, *self._ended(writer, line, position)]
             state.writers.clear()
             state.open = 0
             if died and state.record_line < state.warned_line:
@@ -325,7 +344,11 @@ class Classifier:
             state.record_line = position.line_no
         writer = self._writer(state, process)
         if writer.trace is None and HEADER not in line.text:
-            return self._plain(writer, line, position)
+            if not _may_be_cut(line.text, position.line_no, state) or FRAME.match(without_margin(line.text)) is None:
+                return self._plain(writer, line, position)
+            begun = self._open(writer, line, state)
+            begun.logged = begun.loud = True  # nothing says that it ended its process
+        state.headed = True
         body = without_margin(line.text)
         if HEADER in body:
             found = self._begin(writer, line, body, position)
@@ -364,33 +387,37 @@ class Classifier:
         before = body[: body.index(HEADER)]
         if before.strip():
             found = self._plain(writer, line._replace(text=before, file=""), position)
-        if writer.trace is None:
-            state.open += 1
         if len(state.warned) > _MOST_WRITERS:
             state.warned.clear()
         introduced = bool(writer.intro) and line_no - writer.intro_line <= _INTRO
-        if writer.last is not None and writer.chained:
-            writer.trace = writer.last.chained(line.level)
-        else:
-            self._chain += 1
-            writer.trace = Trace(self._chain, line.level)
-        writer.trace.logged |= introduced
+        trace = self._open(writer, line, state)
+        trace.logged |= introduced
         if writer.word is not None and line_no - writer.word.line <= _INTRO:
             writer.word.loud = False  # it introduces this traceback
-        writer.chained = False
         if introduced:
             for match in writer.intro:
-                match.chain = writer.trace.chain
+                match.chain = trace.chain
             if any(match.reported for match in writer.intro):
-                state.told_chains.append(writer.trace.chain)
+                state.told_chains.append(trace.chain)
         writer.intro = []
         if line.writer:
             state.carry = line.writer
         # With frames, a line seemed to go on with the traceback before; right before this one, it introduces it.
         near = [m for m in writer.causes if line_no - m.line <= (1 if m.frames else _INTRO)]
-        writer.causes, writer.trace.introduced_by = [], near
-        writer.trace.named |= any(not m.signature.quiet for m in near)
+        writer.causes, trace.introduced_by = [], near
+        trace.named |= any(not m.signature.quiet for m in near)
         return found
+
+    def _open(self, writer: _Writer, line: LogLine, state: _Source) -> Trace:
+        """Open a traceback of its own, or the next one of a chain."""
+        state.open += writer.trace is None
+        if writer.last is not None and writer.chained:
+            writer.trace = writer.last.chained(line.level)
+        else:
+            self._chain += 1
+            writer.trace = Trace(self._chain, line.level)
+        writer.chained = False
+        return writer.trace
 
     def _ended(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
         """Close a traceback at its exception line. The line is matched, then the frames; else it is an unknown
@@ -448,6 +475,10 @@ class Classifier:
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
         """Match a line outside tracebacks. Right after one it may still be the exception's message."""
         line_no, state = position.line_no, position.state
+        for match in writer.causes:
+            if match.signature.text_below and line_no == match.line + 1 and (match.evidence.text or "").endswith(":"):
+                match.evidence = replace(match.evidence, text=f"{match.evidence.text} {line.text}"[:_EVIDENCE])
+                match.title = f"{match.title.rstrip(':')}: {normalise(line.text)[:_TITLE]}"
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
         trace = writer.last
@@ -461,6 +492,8 @@ class Classifier:
         if line.level and not line.writer:
             state.carry = ""
         writer.causes = [m for m in found if m.role == "cause"]
+        if any(m.signature.text_below for m in writer.causes):
+            state.attend_until = max(state.attend_until, line_no + 1)
         introducing = [m for m in found if m.role == "echo"]
         if introducing:
             writer.intro, writer.intro_line = introducing, line_no
@@ -515,22 +548,30 @@ class Classifier:
         trace: Trace | None,
     ) -> Match:
         hits = [hit, *(p.search(position.text_before) for p in signature.before)]
+        shown = line.text
+        if signature.role == "echo" and _REFUSED.search(position.before):
+            shown = f"{position.text_before} <- {shown}"  # the request that it answered so
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
+        position.state.engine = engine_of(signature, trace) or position.state.engine
         match = match_of(
             signature,
             {**position.state.facts, **groups} if with_facts else groups,
             line,
-            evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
+            evidence(position.source, shown[:_EVIDENCE].rstrip(), position.line_no),
             trace,
             self._signatures,
         )
+        if not signature.id.startswith(position.state.engine.lower()):
+            match.remedy = for_engine(match.remedy, position.state.engine)
         match.at_ns, match.transport_s = position.at_ns, position.transport_s
         if trace is not None and trace.warned and trace.may_be_uncaught:
             position.state.warned.append(match)
             position.state.warned_line = position.line_no
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
         match.starting = position.state.starting and not self._live
+        if trace is not None and not self._live and not position.state.served:
+            match.loading = is_of_start(trace.frames)
         return match
 
     def _is_reported(self, match: Match, state: _Source) -> bool:
@@ -552,6 +593,11 @@ class Classifier:
         match.repeats += repeat.left_out
         repeat.left_out, repeat.last, match.reported = 0, match, True
         return True
+
+
+def _may_be_cut(line: str, line_no: int, state: _Source) -> bool:
+    """True for a line of the head of a log that may be of a traceback whose begin is missing."""
+    return line_no <= _HEAD_LINES and not state.headed and 'File "' in line
 
 
 def _is_counted(match: Match) -> bool:

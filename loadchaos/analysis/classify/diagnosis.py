@@ -158,7 +158,7 @@ class Diagnosis:
         self._errors.add_lines(self._classifier.take_loud())
         found = [*self._deaths, *self._others.values()]
         if not found and not self._errors.kinds:
-            self._errors.add_lines(self._classifier.last_words.raised(self._source))
+            self._errors.add_lines(self._classifier.last_words.raised(self._source, self.lines))
         found += self._errors.beside(found)
         found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadchaos.analysis.classify.last_words import writer_distance
 from loadchaos.analysis.classify.match import Match, near
-from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END
+from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
@@ -60,6 +60,9 @@ def _lives(matches: Sequence[Match]) -> list[list[Match]]:
 def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[Match] | None) -> list[Failure]:
     used = set(old)
     explained: set[int] = set()  # by an earlier death: one cause kills once
+    loading = {m.chain for m in life if m.loading and m.chain}
+    for match in life if loading else ():
+        match.loading |= match.chain in loading
     failures = []
     life = _without_refusals(_without_torn_echoes(_without_explained_end(life)))
     deaths = _deaths(life)
@@ -238,7 +241,10 @@ def _death(
     used.add(id(refined))
     explained.update(chosen_ones)
     severity: Severity = chosen.severity if chosen.severity in (*DEADLY, "node") else "engine_death"
-    if any(m.severity == "startup" for m in cluster) or all(m.starting for m in cluster):
+    of_start = any(m.severity == "startup" or m.loading for m in cluster) or any(m.loading for m in causes)
+    if chosen.severity == "hang" and all(m.id == UNCAUGHT.id for m in echoes):
+        severity = "hang"  # the thread that printed its exception ended, and its process went on
+    elif of_start or all(m.starting for m in cluster):
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
     handlers = (m for m in life if m.role == "echo" and m.severity == "request" and m.chain)

@@ -38,20 +38,26 @@ _GLOG = ("E0", "E1", "F0", "F1")
 
 
 _NATIVE = re.compile(
-    r"\bFATAL\b|^[Ff]atal\b|\[F\]|\bF\d{4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
+    r"\bFATAL\b|^[Ff]atal\b|\[F\]|\bF\d{3,4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
     r"|core dumped|panicked at|\b(?:CUDA|HIP|NPU|SYCL|ACL|Driver)\b[\w ]{0,20}\berror\b|NCCL error|[Cc]heck failed:"
     r"|[Ii]llegal instruction|Bus error|unsupported toolchain|\bwhat\(\):|\bERR\d{5}\b|\bE[A-Z]\d{4}\b|libc\+\+abi"
     r"|but (?:your )?CPU does not support|\b(?:[Ff]atal|[Cc]ritical) error\b"
 )
 _EXCEPTION = re.compile(rf"{EXCEPTION_NAME}(?::\s|$)")
-_MARKED = re.compile(r"\[E\]|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b|\bE\d{4} \d\d:|\bERROR\b|\|CCL_ERROR\|")
+_MARKED = re.compile(
+    r"\[E\]|\[CRITICAL\]|^CRITICAL\b|\bE\d{3,4} \d\d:|\b(?:ERROR|ERR|FTL|PNC)\b|\|CCL_ERROR\|"
+    r"|\blevel=(?:error|fatal|panic)\b"
+)
 _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
 _HARMLESS = re.compile(
-    r"^\s*(?:File \"|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b|UserWarning|Deprecat"
+    r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b"
+    r"|\b(?:INF|DBG|TRC|WRN)\b|\blevel=(?:info|debug|warn)"
+    r"|UserWarning|Deprecat"
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
+    r"|\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b|thrown while requesting"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
@@ -71,6 +77,7 @@ class Candidate:
     reported: bool = False  # by a logger at ERROR
     traced: bool = False  # the exception of a traceback
     place: Signature | None = None  # the part of the server it is from, where it is loud
+    answer: str = ""  # a request that was answered with 5xx, as the access log has it
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -134,9 +141,13 @@ class LastWords:
         chosen = best(ended)
         return chosen[0] if chosen else None
 
-    def raised(self, source: str) -> list[Candidate]:
-        """Exceptions and messages of native code, for a log in which nothing else was found."""
-        return [replace(c, loud=True) for c in self.kept.get(source, ()) if c.rank >= _RAISED]
+    def raised(self, source: str, last_line: int) -> list[Candidate]:
+        """Exceptions and messages of native code, for a log in which nothing else was found; without any, the likeliest
+        of its last lines that reads as an error.
+        """
+        kept = self.kept.get(source, ())
+        said = best(c for c in kept if last_line - c.line <= _END) if last_line > 1 else []  # one line is no log's end
+        return [replace(c, loud=True) for c in [c for c in kept if c.rank >= _RAISED] or said[:1]]
 
     def forget(self, source: str) -> None:
         self.kept.pop(source, None)

@@ -37,7 +37,8 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
     first = next((line.strip() for line in head if line.strip()), "")
     whole = chain(head, rest)
     if first[:1] in ("{", "[") and not _is_record(first, alone=len(head) == 1):
-        return _of_document(whole, longest_line)
+        each = len(head) > 1 and all(_parsed(line) is not None for line in head if line.strip())
+        return _of_json_lines(whole) if each else _of_document(whole, longest_line)
     if (columns := _columns(first)) is not None:
         return _of_table(whole, columns, longest_line)
     return _reversed(whole) if _newest_first(head) else whole
@@ -54,13 +55,21 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
     if not whole:
         yield from chain(read, lines)
         return
-    found = [record for text in _documents(read, longest_line) for record in _records(text)]
-    if not found:
-        yield from read
-        return
+    found = list(_records(_parsed(_joined(read, longest_line))))
     if all(at is not None for at, _ in found):
         found.sort(key=lambda record: record[0] or 0)  # stable: records of one time keep their order
-    for at, text in found:
+    yield from _stamped(found) if found else read
+
+
+def _of_json_lines(lines: Iterator[str]) -> Iterator[str]:
+    """Lines of a file with one document in each line (OTLP's file exporter), which stands in the order of time."""
+    for line in lines:
+        found = list(_records(_parsed(line)))
+        yield from _stamped(found) if found else [line]
+
+
+def _stamped(records: Iterable[tuple[int | None, str]]) -> Iterator[str]:
+    for at, text in records:
         stamp = "" if at is None else iso_utc(at / 1e9, "microseconds") + " "
         for line in text.splitlines():
             yield stamp + line
@@ -68,12 +77,6 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
 
 def _joined(read: list[str], longest_line: int) -> str:
     return "".join(line if len(line) >= longest_line else line + "\n" for line in read)
-
-
-def _documents(read: list[str], longest_line: int) -> Iterator[object]:
-    """The document, or one in each line (OTLP's file exporter)."""
-    whole = _parsed(_joined(read, longest_line))
-    yield from map(_parsed, read) if whole is None else [whole]
 
 
 def _parsed(text: str) -> object:

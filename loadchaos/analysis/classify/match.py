@@ -16,6 +16,26 @@ from loadchaos.core.model import Severity
 _LINES_A_SECOND = 50  # where a log has no clock at all
 _TITLE = 240
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_ENGINE_PATH = re.compile(r"(?:^|[/.])(vllm|sglang|lmdeploy|tensorrt_llm|text_generation_server|mlx_lm)/")
+_ENGINES = {
+    "vllm": "vLLM", "sglang": "SGLang", "lmdeploy": "LMDeploy", "tensorrt_llm": "TensorRT-LLM",
+    "text_generation_server": "TGI", "mlx_lm": "MLX", "llamacpp": "llama.cpp", "transformers": "Transformers",
+}  # fmt: skip
+_OPTION = re.compile(r"--[a-z][\w-]+|\b(?:VLLM|SGLANG)_\w+")
+_OF_OTHERS = re.compile(r" \((?:SGLang|LMDeploy): [^()]*\)")
+_PYTHON = "--chat-template --tool-call-parser --reasoning-parser --trust-remote-code --quantization --max-lora-rank"
+_OPTIONS = {
+    name: frozenset(options.split())
+    for name, options in {
+        "": "--gpus --device --shm-size --ipc --previous --port --host",  # of Docker, kubectl or any server
+        "SGLang": f"{_PYTHON} --attention-backend --grammar-backend --max-loras-per-batch --disable-custom-all-reduce"
+        " --tensor-parallel-size --tokenizer-mode --disable-cuda-graph --mem-fraction-static --max-running-requests"
+        " --speculative-algorithm --disable-radix-cache --enable-hierarchical-cache --disaggregation-ib-device"
+        " --enable-metrics --chunked-prefill-size --cuda-graph-max-bs",
+        "LMDeploy": f"{_PYTHON} --eager-mode --cache-max-entry-count --max-batch-size --session-len --server-name --tp",
+    }.items()
+}
+"""Options that remedies name and an engine has."""
 _CLAUSE_END = re.compile(r"(?<=[.;]) ")
 
 
@@ -25,8 +45,9 @@ class Match:
 
     `chain` is the number of its traceback (0: none). `warned`: a logger only warned of it, so that a deadly one is reported
     only where something died of it. `loud`: an exception that a logger reported as an error. `starting`: the server had
-    not served yet. `unknown`: an exception that no signature knows; a place may name the part of the server. `harmless`: one
-    that a server answers with a 4xx, or that ends a task on purpose.
+    not served yet. `loading`: its stack is of a server that starts, and none was seen to serve before. `unknown`: an
+    exception that no signature knows; a place may name the part of the server. `harmless`: one that a server answers with a
+    4xx, or that ends a task on purpose.
     """
 
     signature: Signature
@@ -55,6 +76,7 @@ class Match:
     harmless: bool = False
     loud: bool = False
     starting: bool = False
+    loading: bool = False
     unknown: bool = False
     reported: bool = False
 
@@ -118,6 +140,29 @@ def match_of(
         template=template,
         values=values,
     )
+
+
+def engine_of(signature: Signature, trace: Trace | None) -> str:
+    """Engine that a match proves, as remedies call it; "" for none. Texts of vllm.toml are those of other engines, too."""
+    for frame in reversed(trace.frames) if trace is not None else ():
+        if (found := _ENGINE_PATH.search(frame.path)) is not None:
+            return _ENGINES[found[1]]
+    speaker = signature.file.removesuffix(".toml")
+    return _ENGINES.get(speaker, "") if speaker != "vllm" else ""
+
+
+def for_engine(remedy: str, engine: str) -> str:
+    """Remedy without the sentences that name options of another engine. Of `--x (SGLang: --y)` SGLang gets `--y`."""
+    if not engine or not remedy:
+        return remedy
+    remedy = re.sub(rf"--[\w-]+ \((?:[^()]*; )?{re.escape(engine)}: ([^;()]*)(?:;[^()]*)?\)", r"\1", remedy)
+    remedy = _OF_OTHERS.sub("", remedy)
+    if engine == "vLLM":
+        return remedy
+    own = _OPTIONS[""] | _OPTIONS.get(engine, frozenset())
+    parts = _CLAUSE_END.split(remedy)
+    kept = [part for part in parts if own.issuperset(_OPTION.findall(part)) and not part.startswith("vLLM: ")]
+    return " ".join(kept).rstrip(";") or f"No remedy is known for {engine}."
 
 
 def _variant(signature: Signature, frames: Sequence[Frame]) -> Variant | None:

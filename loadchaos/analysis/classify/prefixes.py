@@ -24,7 +24,7 @@ _OUTER = re.compile(
     r"[\w.@-]+ +\| "  # docker compose: `vllm-1  | `; docker service: `llm_vllm.1.x@node | `
     r"|\[pod/[\w./-]+\] "  # kubectl logs --prefix
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[ \t]"  # ISO: kubelet, CI, CloudWatch, journald
-    r"(?:(?:stdout|stderr) [FP] |[\w.-]+ [\w.@/()-]+\[\d+\]: )?"
+    r"(?:(?:stdout|stderr) [FP] |[\w.-]+ [\w.@/()-]+\[\d+\]: |\| )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[\w.-]+ [\w.@/()-]+(?:\[\d+\])?: )?"  # journald, syslog, ts
     r"|<\d{1,3}>"  # a syslog priority
     r"|data: ?(?=\{)"  # an event of a stream
@@ -42,9 +42,9 @@ _STAMP = re.compile(
     r" \[?(?P<vfile>[^\s\[\]:]+)[^\s\[\]]*\] ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
     r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - "
     r"(?:(?P<lfile>\S+):\d+ - )?"
-    r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?:\.\d+)?"  # SGLang
+    r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?:[.,]\d+)?"  # SGLang, routers in Python
     r"(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "
-    r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"  # uvicorn
+    r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,4}(?:(?<=INFO:    ) )?"  # uvicorn, in ten columns
     r"|(?P<gtime>\d+\.\d\d\.\d{3})\.\d{3} (?P<glevel>[DIWE]) "  # llama.cpp: minutes.seconds.ms.us since the start
     r"|\d{4}-(?P<rdate>\d\d-\d\d) (?P<rtime>\d\d:\d\d:\d\d)(?:\.\d+)? +"  # Rust's tracing
     r"(?P<rlevel>TRACE|DEBUG|INFO|WARN|ERROR) "
@@ -74,6 +74,11 @@ TEXT_KEYS = (
 """Keys of the text of a JSON log record."""
 _JSON_INSIDE = ("jsonPayload", "body", "Body")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
+_JSON_LEVELS = (
+    "level",
+    "levelname",
+    "lvl",
+)  # of programs: log stores call all of stderr an error, in keys of their own
 _JSON_LIMIT = 1 << 20
 _FLAT_BREAK = re.compile(r"\\r?\\n|\s*(?=\bFile \"[^\"]+\", line \d+)")
 _FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
@@ -156,7 +161,7 @@ def _unflattened(raw: str) -> list[str]:
 
 
 def record_texts(record: object) -> list[str]:
-    """Messages in a JSON log record or HTTP error body."""
+    """Messages in a JSON log record or HTTP error body. That of a record at an error's level begins with the level."""
     if not isinstance(record, dict):
         return []
     error = record.get("error")
@@ -167,6 +172,9 @@ def record_texts(record: object) -> list[str]:
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
     if not found:
         found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
+    level = next((str(record[k]).upper() for k in _JSON_LEVELS if record.get(k)), "")
+    if found and _LEVELS.get(level, level) in ERROR_LEVELS and not begins_record(found[0]):
+        found[0] = f"ERROR: {found[0]}"
     return found
 
 

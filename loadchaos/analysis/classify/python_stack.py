@@ -16,13 +16,18 @@ EXCEPTION_NAME = (
     r"(?:[A-Z]\w*(?:Error|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)|(?:[A-Z]\w*)?Exception(?:Group)?)"
 )
 """Name of a Python exception with its module, as a traceback ends with it, for use in a regular expression."""
-_FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
+FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _CARETS = re.compile(r"\s*[\^~]+[\^~ ]*$")
 _GROUP_MEMBER = re.compile(r" *\+[-+]+ (?:\d+|\.\.\.) -+$")  # the next exception of an ExceptionGroup
 _GROUP_MARGIN = re.compile(r"^ *\| *")
 _PROCESS_STARTS = ("multiprocessing/process.py", "multiprocessing/spawn.py", "multiprocessing/popen_fork.py")
+_OF_START = re.compile(
+    r"(?:.*::)?(?:__init__|_?init_\w+|_?initialize\w*|_?load_?[Mm]odel\w*|load_weights|_?build_model|create(?:Model|_engine\w*)"
+    r"|deserialize\w*|lifespan|startup|_?warm_?up\w*|_?capture\w*|from_(?:pretrained|engine_args)|profile_run)$"
+)
+_OF_SERVICE = re.compile(r"event_loop|_loop$|handle_|run_asgi|::execute|::enqueue|forward_step")
 _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
 
 
@@ -98,7 +103,7 @@ class Trace:
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer. True when it is part of this traceback and leaves it open."""
-        found = _FILE.match(text)
+        found = FRAME.match(text)
         if found is not None:
             self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))
             if len(self.frames) > _MOST_FRAMES:
@@ -113,6 +118,12 @@ class Trace:
             self.exception = exception["type"].rsplit(".", 1)[-1]
             self.message = exception["message"] or ""
         return False
+
+
+def is_of_start(frames: Sequence[Frame]) -> bool:
+    """True for a stack of a server that loads its model or opens its service, and of none that serves."""
+    functions = [frame.function for frame in frames]
+    return any(map(_OF_START.match, functions)) and not any(map(_OF_SERVICE.search, functions))
 
 
 def begins_chained_traceback(text: str) -> bool:

@@ -94,6 +94,7 @@ class Signature:
     where: str = "line"
     quiet: bool = False
     vague: bool = False
+    text_below: bool = False
     weak: bool = False
     asynchronous: bool = False
     symptom: bool = False

@@ -16,6 +16,7 @@ from loadchaos.analysis.failure import SERVER_LOST, Failure, evidence
 
 _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
+_ANSWERS = "unexplained_answers_5xx"
 _BEFORE, _AFTER = 400, 400  # lines around a death whose errors belong to it
 _TITLE = 240
 _REMEDY = "no signature matches this error: compare its time with the failed requests, and report it upstream"
@@ -35,7 +36,7 @@ class UnexplainedErrors:
                 self._count(
                     Failure(
                         name,
-                        "request",
+                        "startup" if m.loading else "request",
                         m.title,
                         m.evidence,
                         m.at_ns or 0,
@@ -54,6 +55,8 @@ class UnexplainedErrors:
                 place = line.place
                 name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
                 title = f"{what}: {normalise(line.text)[:_TITLE]}"
+                if line.answer:
+                    name, title = _ANSWERS, f"Requests were answered with {line.answer}"
                 remedy = (place.remedy if place is not None else "") or _REMEDY
                 shown, process = evidence(line.source, line.text, line.line), line.process or None
                 self._count(Failure(name, "request", title, shown, line.at_ns or 0, process=process, remedy=remedy))
@@ -72,6 +75,8 @@ class UnexplainedErrors:
         deaths = [f for f in found if f.severity in SERVER_LOST]
         room = max(0, _MOST_FINDINGS - len({(f.id, f.title) for f in found}))
         rest = [f for f in self.kinds.values() if not any(_near(f, death) for death in deaths)]
+        if found or any(f.id != _ANSWERS for f in rest):  # they only follow
+            rest = [f for f in rest if f.id != _ANSWERS]
         rest.sort(key=lambda f: (not f.frames, -f.repeats, f.evidence.line))
         return rest[:room]
 

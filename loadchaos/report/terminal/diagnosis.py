@@ -32,7 +32,7 @@ def render(
     """
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
-        return f"{read}: no failure found."
+        return f"{read}: no failure found." if lines else f"{source}: no lines, so that nothing was classified."
     deaths = [f for f in failures if f.severity in SERVER_LOST]
     others = [f for f in failures if f.severity not in SERVER_LOST]
     parts = [f"{read}: {_counts(deaths, others)}"]

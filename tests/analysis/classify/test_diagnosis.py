@@ -30,6 +30,33 @@ def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
     assert {(f.id, f.title, f.severity, f.evidence.line) for f in found} == whole
 
 
+SAID = "main: could not bind the socket of the frobnicator"
+
+
+@pytest.mark.parametrize("after", [[], ["bye"] * 3])
+def test_diagnosis_shows_the_last_line_that_reads_as_an_error_where_nothing_else_was_found(after: list[str]) -> None:
+    _, found = diagnose(["main: load", SAID, *after])
+    assert [(f.id, f.severity, f.evidence.text) for f in found] == [("unexplained_error", "request", SAID)]
+
+
+@pytest.mark.parametrize(
+    "after", [["step"] * 20, ["INFO:     Application startup complete.", "ERROR: of another kind"]]
+)
+def test_diagnosis_does_not_show_such_a_line_of_a_log_that_goes_on_or_has_more(after: list[str]) -> None:
+    _, found = diagnose(["main: load", SAID, *after])
+    assert SAID not in [f.evidence.text for f in found]
+
+
+_INSIDE = ("client-left-before", "stream-refused", "tool-call-cut", "quote-a-failed-import")  # what follows excuses it
+
+
+@pytest.mark.parametrize("path", sorted((CRASHES / "benign").glob("*.log")), ids=lambda p: p.stem)
+def test_healthy_log_that_is_cut_anywhere_is_silent(path: Path) -> None:
+    lines = log_text(path).splitlines()
+    if not any(name in path.stem for name in _INSIDE):
+        assert [n for n in range(2, min(len(lines), 400), 41) if diagnose(lines[:n])[1]] == []
+
+
 def test_diagnosis_reports_every_death_of_a_crash_loop() -> None:
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(5) for line in [start, *DEATH])

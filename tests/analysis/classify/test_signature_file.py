@@ -90,3 +90,48 @@ def test_lines_of_a_profile_that_remedies_give_are_valid() -> None:
     for name, line in given:
         (accepted,) = YAML(typ="safe").load(line.replace("YYYY-MM-DD", "2099-01-31"))["accept"]
         assert AcceptedFailure.model_validate(accepted).id == name
+
+
+SGLANG = 'File "/opt/env/lib/python3.12/site-packages/sglang/srt/model_executor/model_runner.py", line 9, in forward'
+VLLM = 'File "/opt/env/lib/python3.12/site-packages/vllm/v1/worker/gpu_model_runner.py", line 9, in execute_model'
+
+
+@pytest.mark.parametrize(
+    ("frame", "exception", "has", "lacks"),
+    [
+        (
+            SGLANG,
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            "--mem-fraction-static",
+            "--gpu-m",
+        ),
+        (
+            VLLM,
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            "--gpu-memory-utilization",
+            "SGLang",
+        ),
+        (
+            SGLANG,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "CUDA_LAUNCH_BLOCKING",
+            "--gpu-m",
+        ),
+        (VLLM, "RuntimeError: CUDA error: an illegal memory access was encountered", "--enforce-eager", "--eager-mode"),
+    ],
+)
+def test_remedy_names_options_of_the_engine_that_wrote_the_log(
+    frame: str, exception: str, has: str, lacks: str
+) -> None:
+    text = f"Traceback (most recent call last):\n  {frame}\n    x()\n{exception}\n"
+    [failure] = classify_text(f"ERROR: failed\n{text}\n")
+    assert has in failure.remedy
+    assert lacks not in failure.remedy
+
+
+def test_remedy_of_a_log_of_llamacpp_has_no_option_of_vllm() -> None:
+    start = (
+        "slot update_slots: id  0 | task 1 | new prompt\nsrv    send_error: task id = 1, error: Invalid input batch.\n"
+    )
+    found = classify_text(f"{start}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    assert not any("--gpu-memory" in f.remedy or "--max-num" in f.remedy for f in found)
