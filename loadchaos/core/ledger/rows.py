@@ -173,6 +173,7 @@ class AnswerContent(TypedDict, total=False):
     ]
     hash: Annotated[str, "hash of its words, or vectors, that no other prompt should get"]
     begin: Annotated[str, "begin of an odd text, or of one that came before"]
+    id: Annotated[str, "id in the body of an answer with a `hash`, where `request_id` is another one, of a header"]
     rule: Annotated[
         Literal["checked", "cut", "no_room"],
         "whether it was held to the schema of its request, or `no_room`: the profile gives too few tokens for one",
