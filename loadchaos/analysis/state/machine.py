@@ -339,7 +339,7 @@ class StateMachine:
                 return "healthy", self._worked_ns, ["answers requests"]
             return ("restarting" if self._was_up else "starting"), 0, []
         if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
-            return "degraded", network.unhealthy_ns[0], [f"{network.page} returns {network.unhealthy_status}"]
+            return "degraded", network.unhealthy_ns[0], [network.unhealthy_text]
         silent = network.silent_ns.get("health")
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
             return "degraded", silent[0], [f"{network.page} does not answer"]

@@ -28,6 +28,15 @@ def test_state_is_healthy_when_health_answers(world: World) -> None:
     assert path(watch(world.idle(1))) == ["healthy"]
 
 
+def test_state_is_degraded_while_health_is_a_web_page(world: World) -> None:
+    world.idle(3)
+    probe = {"row": "probe", "replica": "server", "what": "health", "ok": False, "status": 200}
+    for n in range(3):
+        world.rows.append({**probe, "at_ns": world.now + n * S // 4, "body": "<html><title>Down for maintenance"})
+    (row,) = [r for r in watch(world) if r["to"] == "degraded"]
+    assert row["signs"] == ["/health returns 200, a web page: 'Down for maintenance'"]
+
+
 def test_state_is_starting_while_a_new_server_refuses(world: World) -> None:
     world.close().run(20).open().run(1)
     assert path(watch(world)) == ["healthy"]
