@@ -230,7 +230,9 @@ class EndRow(_RequestRow):
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
     ]
-    labels: NotRequired[Annotated[Mapping[str, str], "labels at the top of the answer (`service_tier`)"]]
+    labels: NotRequired[
+        Annotated[Mapping[str, str], "labels at the top of the answer (`service_tier`, `system_fingerprint`)"]
+    ]
     wrong: NotRequired[
         Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
     ]
@@ -676,6 +678,15 @@ class LastQuestionRow(_Row):
     error: NotRequired[Annotated[str, "answer: error; empty: none"]]
 
 
+class IdentityRow(_Row):
+    """Version and model that an external server tells, once and whenever they differ. Written by
+    server/monitor/identity.py.
+    """
+
+    row: Literal["identity"]
+    named: Annotated[Mapping[str, str], "`version`, and `model`: its entry in /v1/models"]
+
+
 class QuestionRow(_Row):
     """Question beside the load and its answer; `at_ns` is when it ended. Questions of one `group` are compared with
     each other. Written by server/probes/ask.py.
@@ -919,8 +930,8 @@ AnyRow: TypeAlias = (
     | WorkerRow | ClockRow
     | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | DiscoveryRow | ConfigurationRow | LaunchRow
     | ProcessRow | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow
-    | LastQuestionRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow
-    | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
+    | LastQuestionRow | IdentityRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow
+    | ControlRow | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
 
@@ -946,8 +957,8 @@ FILES = (
     LedgerFile("events.jsonl", "the run process", (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, DiscoveryRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow,
         PreflightRow,
-        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, QuestionRow, LearnedRow,
-        OffersRow, CommandRow, DiskRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, IdentityRow, QuestionRow,
+        LearnedRow, OffersRow, CommandRow, DiskRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
     LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),
