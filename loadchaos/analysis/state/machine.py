@@ -245,7 +245,7 @@ class StateMachine:
         worked_ns = self._worked_ns or 0
         proofs, signs = self._evidence.gone(self._now_ns, worked_ns)
         if self._was_up and self.state != "restarting":  # a starting server also refuses and returns 503
-            more_proofs, more_signs = self._evidence.reported(self._now_ns, knows_death=self.knows_death)
+            more_proofs, more_signs = self._evidence.reported(self._now_ns, worked_ns, knows_death=self.knows_death)
             beside = bool(more_signs or more_proofs)
             least_ns = 0 if self._progress_ns else HANG_WITHOUT_SIGN_NS  # its gaps are not known
             waiting_ns = beyond_gaps_ns(least_ns, self._longest_gap_ns) + self._client.prefill_ns(self._now_ns)

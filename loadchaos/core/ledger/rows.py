@@ -230,9 +230,7 @@ class EndRow(_RequestRow):
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
     ]
-    labels: NotRequired[
-        Annotated[Mapping[str, str], "labels at the top of the answer (`service_tier`, `system_fingerprint`)"]
-    ]
+    labels: NotRequired[Annotated[Mapping[str, str], "labels at its top (`service_tier`, `system_fingerprint`)"]]
     wrong: NotRequired[
         Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
     ]

@@ -37,6 +37,18 @@ def test_state_is_degraded_while_health_is_a_web_page(world: World) -> None:
     assert row["signs"] == ["/health returns 200, a web page: 'Down for maintenance'"]
 
 
+@pytest.mark.parametrize("body", ["", "busy"])
+def test_state_is_degraded_while_health_is_503_and_tokens_arrive(world: World, body: str) -> None:
+    world.serve(5)
+    world.health, world.body = 503, body
+    world.serve(20)
+    world.health = 200
+    rows = watch(world.serve(2))
+    assert [state for state in path(rows) if state != "dying"] == ["healthy", "degraded", "healthy"]
+    lasted = row_to(rows, "degraded")["at_ns"] - next((r["at_ns"] for r in rows if r["to"] == "dying"), 0)
+    assert body or lasted < 2 * S
+
+
 def test_state_is_starting_while_a_new_server_refuses(world: World) -> None:
     world.close().run(20).open().run(1)
     assert path(watch(world)) == ["healthy"]
