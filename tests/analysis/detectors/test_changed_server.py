@@ -8,7 +8,7 @@ from tests.analysis.conftest import History
 
 def answered(history: History, fingerprints: list[str | None]) -> History:
     for name in fingerprints:
-        labels = {} if name is None else {"labels": {"system_fingerprint": name}}
+        labels: dict[str, Any] = {} if name is None else {"labels": {"system_fingerprint": name}}
         history.serve(0.05).answer(history.send(), **labels)
     return history
 
