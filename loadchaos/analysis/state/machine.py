@@ -236,7 +236,8 @@ class StateMachine:
         if self.state in ("dead", "terminated"):
             return self._recovery() or (self.state, 0, [])
         bad = self._death() or self._outage() or self._hang_or_silence()
-        if bad is None and self.state == "degraded" and self._stalls.recent(self._now_ns):
+        busy = not self._sole or self._traffic.in_flight(self._now_ns) > 0
+        if bad is None and self.state == "degraded" and busy and self._stalls.recent(self._now_ns):
             return "degraded", 0, []  # one stall after the other is one degraded time
         return bad or self._health()
 
@@ -344,7 +345,7 @@ class StateMachine:
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
             return "degraded", silent[0], [f"{network.page} does not answer"]
         stalls = self._stalls.describe()
-        return "healthy", self._now_ns, [f"working; {stalls}" if stalls else "working"]
+        return "healthy", self._stalls.ended_ns or self._now_ns, [f"working; {stalls}" if stalls else "working"]
 
     def _recovery(self) -> Verdict | None:
         """Judge whether a dead server comes back. A dying vLLM 0.8 returns /health 200 for 5 s more."""

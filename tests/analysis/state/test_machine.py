@@ -480,13 +480,20 @@ def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: W
     assert rows[-1]["signs"] == ["working; 20 stalls in 167 s, the longest 7.2 s"]
 
 
-def test_state_is_healthy_ten_seconds_after_a_single_stall(world: World) -> None:
-    world.serve(5).stall(4.5)
+@pytest.mark.parametrize("stall_s", [4.5, 30])
+def test_state_is_healthy_ten_seconds_after_a_single_stall_from_its_end_on(world: World, stall_s: float) -> None:
+    world.serve(5).processes(engine="R").stall(stall_s)
     back = world.now
     rows = watch(world.serve(16))
     assert path(rows) == ["healthy", "degraded", "healthy"]
-    assert 13 * S <= rows[-1]["at_ns"] - back <= 14.5 * S
-    assert rows[-1]["signs"][0].startswith("working; 1 stall of 4.")
+    assert 10 * S <= rows[-1]["at_ns"] - back <= 11 * S
+    assert abs(rows[-1]["since_ns"] - back) <= S
+    assert rows[-1]["signs"][0].startswith(f"working; 1 stall of {stall_s:.0f}"[:20])
+
+
+def test_state_is_healthy_when_the_load_ends_after_a_stall(world: World) -> None:
+    rows = watch(world.serve(5).stall(5).serve(1).idle(1))
+    assert path(rows) == ["healthy", "degraded", "healthy"]
 
 
 @pytest.mark.parametrize("api_server_works", [True, False])
