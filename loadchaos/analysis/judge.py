@@ -33,7 +33,7 @@ from loadchaos.analysis.incidents.failures import FailureRegistry, failures_of
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.mechanisms import SAME_SERVER, Check, Mechanisms
+from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.verdict import error_budget
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
@@ -300,7 +300,6 @@ class Judge(RowFold):
         episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(f.counts for f in failures))
         checks = rules.accepted_checks(checks, terms, today)
-        checks.sort(key=lambda check: check.name != SAME_SERVER)  # all other figures are those of several servers
         figures = rules.figures_of(failures, episodes, self._figures(episodes, terms), checks)
         judged = rules.expectations(terms, figures)
         failures = error_budget.excused(failures, judged, figures.errors[""].n)

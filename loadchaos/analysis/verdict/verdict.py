@@ -70,7 +70,7 @@ def accepted_checks(checks: Sequence[Check], terms: Terms, today: date | None) -
                 if why_not is None:
                     break
         found.append(check)
-    return found
+    return sorted(found, key=lambda check: check.name != SAME_SERVER)  # else all figures are those of several servers
 
 
 def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
