@@ -21,6 +21,8 @@ _FEWEST_READINGS = 2
 """A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
 NOT_JUDGED = "answers_not_judged"
 """Id in `accept` that excuses every `NotJudged`."""
+SAME_SERVER = "same_server"
+"""Name of the check, and id in `accept`, of a server that another one replaced during the run."""
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),

@@ -37,6 +37,10 @@ LABELS = (
 )
 NAMES = tuple(label.name for label in LABELS)
 BODY_LABELS = tuple(label for label in LABELS if not label.of_choice)
+FINGERPRINT = "system_fingerprint"
+"""Name of version and settings of a server; it is in the row of an answer, and not counted."""
+BODY_KEYS = (*(label.name for label in BODY_LABELS), FINGERPRINT)
+"""Keys at the top of an answer that its row has in `labels`."""
 
 
 def label_value(value: object) -> str | None:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+_WEB_PAGE = re.compile(r"\s*(?:<!--.*?-->\s*)*<(?:!doctype html|html|head)\b", re.IGNORECASE | re.DOTALL)
+_UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1>|$)|<[^>]*>?", re.IGNORECASE | re.DOTALL)
+_FIRST_CHARS = 120
+
+
+def web_page(status: int | None, body: str) -> str | None:
+    """First words of an HTML page with status 200, such as the login of a network or the front page of a gateway; None
+    for any other answer.
+    """
+    if status != 200 or _WEB_PAGE.match(body) is None:
+        return None
+    return " ".join(html.unescape(_UNSEEN.sub(" ", body[: 1 << 14])).split())[:_FIRST_CHARS]
 
 
 @dataclass(frozen=True)

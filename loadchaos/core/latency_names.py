@@ -36,7 +36,7 @@ REPORTED_LATENCIES = ("ttft", "itl", "tpot", "e2e")
 """Latencies in the order in which the report and the terminal show them."""
 
 FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20, "max": 1}
-"""Samples that a statistic needs to be judged, or compared with another run.
+"""Samples that a statistic needs to be judged, or compared with another run, and a percentile to be shown.
 
 From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`. With fewer, the
 quantile may be the largest sample, which a bootstrap only repeats. A comparison of two runs counts the gaps of an answer
@@ -84,6 +84,11 @@ def parse(text: str) -> LatencyName | None:
 
 def all_names() -> Iterator[LatencyName]:
     return (LatencyName(latency, statistic) for latency in LATENCIES for statistic in STATISTICS)
+
+
+def enough_to_show(statistic: str, n: int) -> bool:
+    """True for the mean and the maximum, and for a percentile of enough samples."""
+    return STATISTICS[statistic] is None or n >= FEWEST_SAMPLES[statistic]
 
 
 def quantile_label(q: float) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from loadchaos.analysis.figures.refusals import retry_after_text
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
-from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
+from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.phrases import outcome_count_text
 
@@ -27,6 +28,23 @@ _ENDS = (*SESSION_ENDS, "unfinished")
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
+class _Times(Protocol):
+    """Statistics of times in seconds."""
+
+    @property
+    def n(self) -> int: ...
+
+
+def time_text(found: _Times, statistic: str) -> str:
+    """A statistic of times; a dash for a percentile of too few samples."""
+    return duration(getattr(found, statistic) if enough_to_show(statistic, found.n) else None)
+
+
+def latency_head(kind: str, *, void: bool) -> str:
+    """Heading of a latency, with a mark on one that means nothing."""
+    return kind.upper() + (" ?" if void else "")
+
+
 def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
     by_traffic = dict(verdict.latency)
     if len(by_traffic) > 1 and verdict.latency_all is not None:
@@ -35,8 +53,8 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
     for traffic, kinds in by_traffic.items():
         for kind in REPORTED_LATENCIES:
             if (found := kinds.of(kind)) is not None and found.n:
-                figures = (duration(found.of(name)) for name in statistics)
-                name = kind.upper() + (" ?" if f"{kind}_s" in kinds.void else "")
+                figures = (time_text(found, name) for name in statistics)
+                name = latency_head(kind, void=f"{kind}_s" in kinds.void)
                 rows.append([clean(traffic, 40), name, *figures, number(found.n)])
     return rows
 
@@ -48,7 +66,10 @@ def endpoint_rows(verdict: Verdict) -> list[list[str]]:
     rows = []
     for endpoint, figures in verdict.by_endpoint.items():
         outcomes = figures.outcomes
-        times = (found.of(name) if (found := figures.latency.of(kind)) else None for kind, name in ENDPOINT_LATENCIES)
+        times = (
+            time_text(found, name) if (found := figures.latency.of(kind)) else duration(None)
+            for kind, name in ENDPOINT_LATENCIES
+        )
         others = (outcome_count_text(name, n) for name, n in outcomes.items() if n and name != "ok")
         rows.append(
             [
@@ -56,7 +77,7 @@ def endpoint_rows(verdict: Verdict) -> list[list[str]]:
                 ", ".join(clean(traffic, 40) for traffic in figures.traffic),
                 number(sum(outcomes.values())),
                 number(outcomes.get("ok", 0)),
-                *map(duration, times),
+                *times,
                 ", ".join(others),
             ]
         )
@@ -115,7 +136,7 @@ def sessions_text(verdict: Verdict) -> str:
     parts = [f"{plural(found.sessions, 'session')}: {', '.join(ends)}", ", ".join(turns)]
     times = found.session_e2e_s
     if times.n:
-        parts.append(f"p50 {duration(times.p50)}, p95 {duration(times.p95)}, longest {duration(times.max)}")
+        parts.append(f"p50 {time_text(times, 'p50')}, p95 {time_text(times, 'p95')}, longest {duration(times.max)}")
     choices = {traffic.tools for traffic in found.by_traffic.values()}
     if found.tool_calls or choices - {None, "none"}:
         parts.append(plural(found.tool_calls, "tool call") if found.tool_calls else "no tool call got a result")
@@ -137,7 +158,7 @@ def session_rows(verdict: Verdict) -> list[list[str]]:
     for traffic, figures in by_traffic.items():
         times = figures.session_e2e_s
         counts = (number(vars(figures)[key]) for key in SESSION_COLUMNS)
-        rows.append([clean(traffic, 40), *counts, *map(duration, (times.p50, times.p95, times.max))])
+        rows.append([clean(traffic, 40), *counts, *(time_text(times, name) for name in ("p50", "p95", "max"))])
     return rows
 
 

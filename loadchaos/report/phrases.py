@@ -167,6 +167,10 @@ CHECKS = {
         "tool parser fits the model",
     ),
     "shed": CheckText(f"requests {SHED}", "use fewer users or a lower rate: the server refuses part of the load"),
+    "same_server": CheckText(
+        "server under test",
+        "run again while nobody replaces the server; for a rollout on purpose, accept same_server in the profile",
+    ),
     "longest_stall": CheckText(
         "longest time without a token",
         "find out what the server or the path to it did meanwhile, or set an expectation on it",

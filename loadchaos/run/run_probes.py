@@ -15,6 +15,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
 from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.monitor.canary import Canary
+from loadchaos.server.monitor.identity import ServerIdentity
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
@@ -82,6 +83,7 @@ class RunProbes:
     def __init__(self, profile: Profile, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self._server, self._record, self._redactor = profile, server, record, redactor
         self._canary: Canary | None = None
+        self._identity: ServerIdentity | None = None
         self._prober: Prober | None = None
         self._begun = False
         self._requests = 0
@@ -90,6 +92,9 @@ class RunProbes:
         self._requests += row.get("row") == "end"
 
     async def learn_canary(self, facts: Facts) -> None:
+        if self._server.target.kind == "external":
+            self._identity = ServerIdentity(self._server.asker, facts, self._record.event)
+            await self._identity.read()
         if (canary := self._profile.watch.canary) is not None:
             asker, url, emit = self._server.asker, self._server.url, self._record.event
             self._canary = Canary(asker, url, facts.model, emit, self._redactor, every_s=canary.every)
@@ -117,13 +122,13 @@ class RunProbes:
 
     def start(self) -> None:
         self._begun = True
-        for part in (self._canary, self._prober):
+        for part in (self._canary, self._identity, self._prober):
             if part is not None:
                 part.start(lambda: self._server.down)
 
     async def stop(self) -> None:
         """Ask no more: after the load the server has to become idle."""
-        for part in (self._canary, self._prober):
+        for part in (self._canary, self._identity, self._prober):
             if part is not None:
                 await part.stop()
 

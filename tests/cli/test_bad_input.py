@@ -164,7 +164,7 @@ def test_run_reports_a_target_that_refuses_the_connection(tmp_path: Path) -> Non
 TARGETS = [
     ("does not speak HTTP", b"SSH-2.0-OpenSSH_9.2\r\n", r"does not use HTTP"),
     ("answers 401", http("401 Unauthorized", '{"error":"Unauthorized"}'), r"401.*--api-key-env OPENAI_API_KEY"),
-    ("is a web page", http("200 OK", "<html>hello</html>", "text/html"), r"not an OpenAI-compatible server"),
+    ("is a web page", http("200 OK", "<html>hello</html>", "text/html"), r"no OpenAI-compatible API"),
     ("serves no model", http("200 OK", '{"object":"list","data":[]}'), r"--model"),
 ]
 

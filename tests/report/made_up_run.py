@@ -196,12 +196,16 @@ BY_ENDPOINT: dict[str, Any] = {
         "traffic": ["a", "b"],
         "outcomes": {"ok": 90, "timeout": 10},
         "latency": {
-            "ttft_s": {"p50": 0.1, "p99": 0.2},
-            "itl_s": {"p50": 0.01, "p99": 0.02},
-            "e2e_s": {"p50": 1.0, "p99": 2.0},
+            "ttft_s": {"p50": 0.1, "p99": 0.2, "n": 300},
+            "itl_s": {"p50": 0.01, "p99": 0.02, "n": 300},
+            "e2e_s": {"p50": 1.0, "p99": 2.0, "n": 300},
         },
     },
-    "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06}}},
+    "embeddings": {
+        "traffic": ["c"],
+        "outcomes": {"ok": 50},
+        "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06, "n": 300}},
+    },
 }
 """Of verdict.json: a chat endpoint with two kinds of traffic, and one that makes no tokens."""
 

@@ -34,7 +34,10 @@ def text_of(content: Any) -> str:
 
 
 @contextmanager
-def odd_server(write: Write, vector: Callable[[str], list[float]] | None = None) -> Iterator[str]:
+def odd_server(
+    write: Write, vector: Callable[[str], list[float]] | None = None, name: Callable[[int], str] = "chatcmpl-{}".format
+) -> Iterator[str]:
+    """`name` makes the id of an answer from the number of its request."""
     numbers = itertools.count()
 
     class OddHandler(Handler):
@@ -58,17 +61,19 @@ def odd_server(write: Write, vector: Callable[[str], list[float]] | None = None)
         def _chat(self, body: dict[str, Any]) -> None:
             prompt = "\n".join(text_of(m["content"]) for m in body["messages"])
             most = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
-            written = write(Prompt(prompt, most, next(numbers), body))
+            n = next(numbers)
+            written = write(Prompt(prompt, most, n, body))
             text, finish = (written, "stop") if isinstance(written, str) else written
             words = [w if i == 0 else f" {w}" for i, w in enumerate(text.split(" "))]
             tokens, counted = min(most, max(len(words), 1)), 4 + len(prompt.split())
             usage = {"prompt_tokens": counted, "completion_tokens": tokens, "total_tokens": counted + tokens}
-            base = {"id": f"chatcmpl-{next(numbers)}", "model": "odd", "created": 1}
+            base = {"id": name(n), "model": "odd", "created": 1}
+            own_id = {"x-request-id": f"req-{n}"}  # as a gateway gives it
             if not body.get("stream"):
                 choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
-                self.answer(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+                self.answer(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage}, own_id)
                 return
-            self.begin_stream()
+            self.begin_stream(own_id)
             chunk = {**base, "object": "chat.completion.chunk"}
             for word in words:
                 if word:

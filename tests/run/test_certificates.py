@@ -1,4 +1,5 @@
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
     assert {row["ok"] for row in run.rows(row="probe", what="health")} == {True}
     assert run.rows("metrics.jsonl", row="metrics"), "they were scraped"
     assert run.verdict()["outcomes"] == {"ok": 20}
+
+
+@pytest.mark.slow
+def test_certificate_that_changes_in_the_run_is_told_as_tls(
+    start: Start, sim: StartSim, front: Callable[[str], str], certificate: Path, tmp_path: Path
+) -> None:
+    ca, key, other = tmp_path / "ca.pem", tmp_path / "key.pem", tmp_path / "other.pem"
+    argv = ["openssl", "req", "-x509", "-key", str(key), "-days", "2", "-subj", "/CN=localhost", "-out", str(other)]
+    subprocess.run([*argv, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    ca.write_bytes(certificate.read_bytes())
+    run = start("--target", front(sim().url), "--ca", str(ca), load=[{"users": 4, "for": "15s"}])
+    run.loaded(5)
+    certificate.write_text(other.read_text() + key.read_text())
+    run.ends(90)
+    (failure,) = [f for f in run.verdict()["failures"] if f["severity"] == "node"]
+    assert (failure["id"], run.verdict()["exit_code"]) == ("tls_connections_fail", 1)
+    assert failure["title"] == "Outage: TLS connections fail: certificate verify failed: self-signed certificate"
+    assert {r["error"] for r in run.rows(row="probe", what="health", ok=False)} == {"tls: self-signed certificate"}
 
 
 @pytest.mark.slow

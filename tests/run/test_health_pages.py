@@ -39,3 +39,15 @@ def test_litellm_is_probed_at_its_liveness_page(start: Start) -> None:
     assert server.asked["/health/liveliness"] > 4
     signs = [sign for state in run.verdict()["states"] for sign in state["signs"]]
     assert "/health/liveliness returns 200" in signs
+
+
+@pytest.mark.slow
+def test_server_that_tells_another_version_in_the_run_is_unknown(start: Start) -> None:
+    pages = {"/v1/models": (200, MODELS), "/version": (200, '{"version": "0.18.0"}')}
+    with serving(ForeignServer(pages)) as server:
+        run = start("--target", server.url, expect=EXPECT)
+        run.loaded(1)
+        server.pages["/version"] = (200, '{"version": "0.19.1"}')
+        assert run.ends() == 3, run.output
+    assert "its version was '0.18.0', and '0.19.1'" in " ".join(run.output.partition("UNKNOWN")[2][:400].split())
+    assert [row["named"]["version"] for row in run.rows(row="identity")] == ["0.18.0", "0.19.1"]

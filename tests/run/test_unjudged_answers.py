@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ def own_words(prompt: Prompt) -> Any:
     return cut(" ".join(rng.choice(WORDS) for _ in range(200)), prompt.most)
 
 
-def ended(start: Start, write: Write, **parts: Any) -> Any:
-    with odd_server(write) as url:
+def ended(start: Start, write: Write, name: Callable[[int], str] = str, **parts: Any) -> Any:
+    with odd_server(write, name=name) as url:
         run = start("--target", url, **{"target": OPENAI, "traffic": TEXT, "load": LOAD, **parts})
         run.ends(90)
     return run
@@ -50,6 +51,24 @@ def test_answers_that_say_nothing_about_their_prompt_fail(start: Start, write: W
 
 def test_answers_of_their_own_to_each_prompt_pass(start: Start) -> None:
     assert ended(start, own_words).verdict()["exit_code"] == 0
+
+
+@pytest.mark.parametrize("accept", [[], [{"id": "answer_repeated", "because": "cache", "until": "2099-01-01"}]])
+def test_answers_that_a_gateway_gives_again_fail_unless_accepted(start: Start, accept: list[Any]) -> None:
+    def replay(prompt: Prompt) -> Any:
+        return cut(" ".join(random.Random(prompt.n // 4).choices(WORDS, k=20)), prompt.most)
+
+    verdict = ended(start, replay, lambda n: f"chatcmpl-{n // 4}", accept=accept).verdict()
+    assert verdict["exit_code"] == (0 if accept else 1)
+    (failure,) = verdict["failures"]
+    assert failure["id"] == "answer_repeated"
+    assert 25 <= failure["count"] <= 30
+
+
+def test_answers_of_one_id_pass_with_a_note(start: Start) -> None:
+    verdict = ended(start, own_words, lambda _: "chatcmpl-123").verdict()
+    assert (verdict["exit_code"], verdict["failures"]) == (0, [])
+    assert any("'chatcmpl-123'" in note for note in verdict["notes"])
 
 
 def test_answers_of_one_word_from_the_begin_are_unknown(start: Start) -> None:

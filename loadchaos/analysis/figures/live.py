@@ -407,6 +407,7 @@ class LiveFigures(RowFold):
             done_per_s=(recent.outcomes.total() - recent.outcomes["missed"]) / span,
             tokens_per_s=recent.events * figures.answers.event_tokens.mean / span,
             recent={kind: percentiles(hist) for kind, hist in self._shown_latency(recent)},
+            void=figures.answers.all_latency().void(),
             lag_s=self._worst("lag_ns") / NS_PER_S,
             oldest_silence_s=self._worst("oldest_silence_ns") / NS_PER_S,
             states=tuple(self.states.values()),

@@ -122,6 +122,7 @@ class Snapshot:
     done_per_s: float = 0.0
     tokens_per_s: float = 0.0
     recent: Mapping[str, Percentiles] = field(default_factory=dict)
+    void: Mapping[str, str] = field(default_factory=dict)  # latencies of the run that mean nothing, with the reason
     lag_s: float = 0.0
     oldest_silence_s: float = 0.0
     states: tuple[ReplicaState, ...] = ()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.failure import Failure, evidence, of_signature
 from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
 from loadchaos.analysis.incidents.incident import COVERED_NS, Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
+from loadchaos.analysis.state.client_evidence import TLS_LABEL
 from loadchaos.analysis.state.death_evidence import gone_sign
 from loadchaos.analysis.state.limits import FEWEST_FAILED
 from loadchaos.analysis.verdict.model import Kind
@@ -118,6 +120,10 @@ class IncidentTracker(RowFold):
             incident = self._recent.adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
             incident.starting = was == "starting"
         incident.note(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
+        if kind == "outage" and (told := next((sign for sign in signs if TLS_LABEL in sign), None)) is not None:
+            why = told.partition(TLS_LABEL)[2].rpartition(": ")[0]  # without the count of requests
+            found = of_signature("tls_connections_fail", evidence("signs", told), at_ns)
+            self.explain(incident, replace(found, title=f"{found.title}: {why}"))
         if kind is not None:
             self._continue(incident, kind, to, row, signs)
         if to == "healthy" or (to == "degraded" and incident.kind in ("unreachable", "outage")):

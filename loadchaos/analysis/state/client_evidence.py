@@ -6,6 +6,7 @@ stall is no token on any request; how long it has to last depends on how the ser
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from loadchaos.analysis.state.limits import (
@@ -33,6 +34,9 @@ _LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
 _BROKEN = frozenset({"reset", "connect_error", "truncated", "stream_error"})
 _GATEWAY = frozenset({502, 503, 504})
+_TLS_ERROR = re.compile(r"^SSL\w*: (?:\[[^\]]*\] )?(.*?)(?: \(_ssl\.c:\d+\))?$")
+TLS_LABEL = "TLS connections fail: "
+"""Begin of the label of such failures; what follows is the reason."""
 _OUR_FAULT = ("assign requested address", "open files")
 
 Stall = tuple[int, str]  # since when, and its sign
@@ -190,6 +194,8 @@ def _failure(row: EndRow, outcome: str) -> tuple[str | None, bool]:
     """Label of a failure that may be an outage, None for another answer. With True where a living server may give it."""
     status = row.get("status")
     if outcome in _BROKEN:
+        if (tls := _TLS_ERROR.match(str(row.get("error") or ""))) is not None:
+            return TLS_LABEL + tls[1], False
         names = {"connect_error": "no connection", "stream_error": "error in stream"}
         return names.get(outcome, outcome), outcome == "stream_error"
     if status is None or status < 500 or outcome not in ("http_error", "shed"):

@@ -74,6 +74,8 @@ class DeathEvidence:
     log_death: Sign | None = None
     orchestrator_end: Sign | None = None
     log: LogSignals = field(default_factory=LogSignals)
+    outlived_health: bool = False
+    """Progress came well after a /health that tells a death: it fails by habit, and only silence makes it a sign again."""
 
     def forget(self) -> None:
         self.traffic.forget_death()
@@ -149,8 +151,8 @@ class DeathEvidence:
             return None
         return dead[0], f"{dead[1]}; requests fail and no tokens arrive"
 
-    def reported(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
-        """(proofs, signs) of the listener and of /health."""
+    def reported(self, now_ns: int, worked_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
+        """(proofs, signs) of the listener and of /health. `worked_ns`: time of the newest progress."""
         network = self.network
         proofs: list[Sign] = []
         signs: list[Sign] = []
@@ -160,10 +162,13 @@ class DeathEvidence:
             (proofs if sure else signs).append((first, f"connection refused ({counted(n, 'probe')})"))
         if network.says_dead(knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
+            self.outlived_health |= self.sole and worked_ns > first + _LATER_NS
             sure = newest - first >= 50 * MS and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append(
-                (first, f"/health returned {network.unhealthy_status}{f' {n} times' if n > 1 else ''}")
-            )
+            if self.outlived_health:
+                sure = sure and newest - max(first, worked_ns) >= TEXT_ALONE_NS
+            told = (first, f"/health returned {network.unhealthy_status}{f' {n} times' if n > 1 else ''}")
+            if sure or not self.outlived_health:
+                (proofs if sure else signs).append(told)
         return proofs, signs
 
     def _silent_since(self, ns: int, now_ns: int) -> bool:

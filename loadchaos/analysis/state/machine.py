@@ -236,7 +236,8 @@ class StateMachine:
         if self.state in ("dead", "terminated"):
             return self._recovery() or (self.state, 0, [])
         bad = self._death() or self._outage() or self._hang_or_silence()
-        if bad is None and self.state == "degraded" and self._stalls.recent(self._now_ns):
+        busy = not self._sole or self._traffic.in_flight(self._now_ns) > 0
+        if bad is None and self.state == "degraded" and busy and self._stalls.recent(self._now_ns):
             return "degraded", 0, []  # one stall after the other is one degraded time
         return bad or self._health()
 
@@ -245,7 +246,7 @@ class StateMachine:
         worked_ns = self._worked_ns or 0
         proofs, signs = self._evidence.gone(self._now_ns, worked_ns)
         if self._was_up and self.state != "restarting":  # a starting server also refuses and returns 503
-            more_proofs, more_signs = self._evidence.reported(self._now_ns, knows_death=self.knows_death)
+            more_proofs, more_signs = self._evidence.reported(self._now_ns, worked_ns, knows_death=self.knows_death)
             beside = bool(more_signs or more_proofs)
             least_ns = 0 if self._progress_ns else HANG_WITHOUT_SIGN_NS  # its gaps are not known
             waiting_ns = beyond_gaps_ns(least_ns, self._longest_gap_ns) + self._client.prefill_ns(self._now_ns)
@@ -339,12 +340,12 @@ class StateMachine:
                 return "healthy", self._worked_ns, ["answers requests"]
             return ("restarting" if self._was_up else "starting"), 0, []
         if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
-            return "degraded", network.unhealthy_ns[0], [f"{network.page} returns {network.unhealthy_status}"]
+            return "degraded", network.unhealthy_ns[0], [network.unhealthy_text]
         silent = network.silent_ns.get("health")
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
             return "degraded", silent[0], [f"{network.page} does not answer"]
         stalls = self._stalls.describe()
-        return "healthy", self._now_ns, [f"working; {stalls}" if stalls else "working"]
+        return "healthy", self._stalls.ended_ns or self._now_ns, [f"working; {stalls}" if stalls else "working"]
 
     def _recovery(self) -> Verdict | None:
         """Judge whether a dead server comes back. A dying vLLM 0.8 returns /health 200 for 5 s more."""

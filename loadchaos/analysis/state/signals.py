@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import (
     AttackRow,
     CanaryRow,
@@ -208,6 +209,11 @@ class NetworkSignals:
         if any(p.search(self.unhealthy_body) for p in _HEALTH_DEAD):
             return True
         return knows_death and not self.unhealthy_body.strip()
+
+    @property
+    def unhealthy_text(self) -> str:
+        words = web_page(self.unhealthy_status, self.unhealthy_body)
+        return f"{self.page} returns {self.unhealthy_status}" + ("" if words is None else f", a web page: {words!r}")
 
     def says_hung(self) -> bool:
         """True when /health reports a hung engine (LMDeploy 0.14 and later)."""

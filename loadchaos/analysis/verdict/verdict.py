@@ -10,7 +10,7 @@ from datetime import date
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.mechanisms import NOT_JUDGED, Check, NotJudged
+from loadchaos.analysis.mechanisms import NOT_JUDGED, SAME_SERVER, Check, NotJudged
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core import exit_codes
@@ -56,18 +56,21 @@ def _refusal(entry: Acceptance, count: int, today: date | None) -> str | None:
 
 
 def accepted_checks(checks: Sequence[Check], terms: Terms, today: date | None) -> list[Check]:
-    """Let pass each `NotJudged` that an entry of `accept` excuses, with the entry's reason."""
+    """Let pass each `NotJudged`, and a change of the server, that an entry of `accept` excuses, with its reason."""
     found = []
     for check in checks:
+        names = [check.name] if check.name == SAME_SERVER else []
         if isinstance(check, NotJudged):
-            for entry in [e for e in terms.accept if e.id in (NOT_JUDGED, check.name)]:
+            names = [NOT_JUDGED, check.name]
+        if names:
+            for entry in [e for e in terms.accept if e.id in names]:
                 why_not = _refusal(entry, 1, today)
                 actual = f"{check.actual}; {why_not or f'accepted: {entry.because}'}"
                 check = replace(check, actual=actual, verdict="unknown" if why_not else "pass")
                 if why_not is None:
                     break
         found.append(check)
-    return found
+    return sorted(found, key=lambda check: check.name != SAME_SERVER)  # else all figures are those of several servers
 
 
 def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:

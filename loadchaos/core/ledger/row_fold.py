@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from types import MethodType
+from typing import Any, cast
 
 from loadchaos.core.ledger import rows
 from loadchaos.core.model import Row
@@ -16,7 +17,7 @@ Receiver = Callable[[Any], None]
 class RowFold:
     """Folds rows in the order in which the ledger gives them. A subclass overrides `on_<kind>` for each kind that it
     needs, so that a search for `def on_end(` finds everything that reads `end` rows. Rows of other kinds change
-    nothing. The methods here give each kind its type; a kind that no class folds has none.
+    nothing. A kind that no class folds has no method here.
     """
 
     def fold(self, row: Row) -> None:
@@ -27,10 +28,45 @@ class RowFold:
     @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
         """Methods that this class overrides, by kind of row."""
+        every: dict[str, Receiver] = {
+            "header": self.on_header,
+            "begin": self.on_begin,
+            "end": self.on_end,
+            "missed": self.on_missed,
+            "conversation": self.on_conversation,
+            "heartbeat": self.on_heartbeat,
+            "load": self.on_load,
+            "worker": self.on_worker,
+            "disk": self.on_disk,
+            "run": self.on_run,
+            "probe": self.on_probe,
+            "state": self.on_state,
+            "attack": self.on_attack,
+            "facts": self.on_facts,
+            "configuration": self.on_configuration,
+            "launch": self.on_launch,
+            "process": self.on_process,
+            "gap": self.on_gap,
+            "preflight": self.on_preflight,
+            "locust": self.on_locust,
+            "gate": self.on_gate,
+            "heard": self.on_heard,
+            "supervisor": self.on_supervisor,
+            "baseline": self.on_baseline,
+            "canary": self.on_canary,
+            "last_question": self.on_last_question,
+            "identity": self.on_identity,
+            "question": self.on_question,
+            "learned": self.on_learned,
+            "command": self.on_command,
+            "metrics": self.on_metrics,
+            "device": self.on_device,
+            "log": self.on_log,
+            "failure": self.on_failure,
+            "incident": self.on_incident,
+        }
         return {
-            kind: getattr(self, name)
-            for kind, name in ((kind, f"on_{kind}") for kind in rows.KINDS)
-            if getattr(type(self), name, None) is not vars(RowFold).get(name)
+            kind: receiver for kind, receiver in every.items() if cast("MethodType", receiver).__func__ not in _EMPTY
         }
 
     def on_header(self, row: rows.HeaderRow, /) -> None: ...
@@ -59,6 +95,7 @@ class RowFold:
     def on_baseline(self, row: rows.BaselineRow, /) -> None: ...
     def on_canary(self, row: rows.CanaryRow, /) -> None: ...
     def on_last_question(self, row: rows.LastQuestionRow, /) -> None: ...
+    def on_identity(self, row: rows.IdentityRow, /) -> None: ...
     def on_question(self, row: rows.QuestionRow, /) -> None: ...
     def on_learned(self, row: rows.LearnedRow, /) -> None: ...
     def on_command(self, row: rows.CommandRow, /) -> None: ...
@@ -67,6 +104,9 @@ class RowFold:
     def on_log(self, row: rows.LogRow, /) -> None: ...
     def on_failure(self, row: rows.FailureRow, /) -> None: ...
     def on_incident(self, row: rows.IncidentRow, /) -> None: ...
+
+
+_EMPTY = frozenset(value for name, value in vars(RowFold).items() if name.startswith("on_"))
 
 
 class RowRouter:

@@ -173,6 +173,7 @@ class AnswerContent(TypedDict, total=False):
     ]
     hash: Annotated[str, "hash of its words, or vectors, that no other prompt should get"]
     begin: Annotated[str, "begin of an odd text, or of one that came before"]
+    id: Annotated[str, "id in the body of an answer with a `hash`, where `request_id` is another one, of a header"]
     rule: Annotated[
         Literal["checked", "cut", "no_room"],
         "whether it was held to the schema of its request, or `no_room`: the profile gives too few tokens for one",
@@ -229,7 +230,7 @@ class EndRow(_RequestRow):
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
     ]
-    labels: NotRequired[Annotated[Mapping[str, str], "labels at the top of the answer (`service_tier`)"]]
+    labels: NotRequired[Annotated[Mapping[str, str], "labels at its top (`service_tier`, `system_fingerprint`)"]]
     wrong: NotRequired[
         Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
     ]
@@ -675,6 +676,15 @@ class LastQuestionRow(_Row):
     error: NotRequired[Annotated[str, "answer: error; empty: none"]]
 
 
+class IdentityRow(_Row):
+    """Version and model that an external server tells, once and whenever they differ. Written by
+    server/monitor/identity.py.
+    """
+
+    row: Literal["identity"]
+    named: Annotated[Mapping[str, str], "`version`, and `model`: its entry in /v1/models"]
+
+
 class QuestionRow(_Row):
     """Question beside the load and its answer; `at_ns` is when it ended. Questions of one `group` are compared with
     each other. Written by server/probes/ask.py.
@@ -899,8 +909,8 @@ AnyRow: TypeAlias = (
     | WorkerRow | ClockRow
     | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | DiscoveryRow | ConfigurationRow | LaunchRow
     | ProcessRow | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow
-    | LastQuestionRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow
-    | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
+    | LastQuestionRow | IdentityRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow
+    | ControlRow | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
 
@@ -926,8 +936,8 @@ FILES = (
     LedgerFile("events.jsonl", "the run process", (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, DiscoveryRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow,
         PreflightRow,
-        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, QuestionRow, LearnedRow,
-        OffersRow, CommandRow, DiskRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, IdentityRow, QuestionRow,
+        LearnedRow, OffersRow, CommandRow, DiskRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
     LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.answer_labels import BODY_LABELS, label_value
+from loadchaos.core.answer_labels import BODY_KEYS, label_value
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.outcome_rules import (
@@ -438,9 +438,9 @@ class AnswerReader:
         """Keep the model and the labels at the top of an answer, or of a chunk of it. The last label counts."""
         if self.model is None and (model := answer.get("model")):
             self.model = label_value(model)
-        for label in BODY_LABELS:
-            if (given := answer.get(label.name)) and (value := label_value(given)) is not None:
-                self.labels[label.name] = value
+        for key in BODY_KEYS:
+            if (given := answer.get(key)) and (value := label_value(given)) is not None:
+                self.labels[key] = value
 
     def _after_finish(self, index: int) -> None:  # noqa: ARG002 - a subclass needs it
         """Note that a token follows the finish_reason of its choice."""

@@ -358,6 +358,8 @@ class Exchange:
             row["text_ratio"] = ratio
         if content := content_of(self.request, answer, text, one_word="one_word" in found):
             row["content"] = content
+            if "hash" in content and (name := answer.answer_id) is not None and name != row["request_id"]:
+                content["id"] = name[:_MOST_HEADER_CHARS]
 
     def _feed_until(self, until: Callable[[], bool]) -> Feed:
         return lambda at_ns, data: self._feed(at_ns, data) and not until()

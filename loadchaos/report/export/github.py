@@ -14,7 +14,7 @@ from pathlib import Path
 from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, plural
-from loadchaos.report.performance import ENDPOINT_HEADS, endpoint_rows
+from loadchaos.report.performance import ENDPOINT_HEADS, endpoint_rows, time_text
 
 _MOST = 10
 """Annotations that GitHub shows per step; the worst failures come first."""
@@ -114,8 +114,9 @@ def _failure(verdict: Verdict, f: FailureResult) -> str:
 
 def _latency(verdict: Verdict, traffic: str) -> list[str]:
     found = verdict.latency.get(traffic)
-    times = (found.ttft_s.p50, found.ttft_s.p99, found.e2e_s.p99) if found else (None, None, None)
-    return [duration(seconds) for seconds in times]
+    if found is None:
+        return [duration(None)] * 3
+    return [time_text(found.ttft_s, "p50"), time_text(found.ttft_s, "p99"), time_text(found.e2e_s, "p99")]
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:

@@ -29,6 +29,7 @@ from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.export.columns import Column
+from loadchaos.report.performance import latency_head
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 """Names of --percentile-metrics."""
@@ -247,6 +248,8 @@ def result(
     found: dict[str, object] = {key.name: key.read(run) for key in KEYS}
     for metric in figures.metrics:
         found.update(_statistics(metric, run.figures, figures.percentiles))
+    if void := run.figures.answers.all_latency().void():
+        found["void"] = void
     first_ns = min((request.sent_ns for request in run.requests), default=0)
     in_order = sorted(run.requests, key=lambda request: request.step)
     if requests := [replace(request, sent_ns=request.sent_ns - first_ns) for request in in_order]:
@@ -285,9 +288,12 @@ def text(found: Mapping[str, object], figures: BenchFigures) -> str:
         "Peak concurrent requests": "max_concurrent_requests",
     }
     rows = [(label, found[key]) for label, key in totals.items() if found[key] is not None]
+    void = found.get("void") or {}
+    assert isinstance(void, dict)
     for metric in figures.metrics:
         shown = {"Mean": "mean", "Median": "median", **{f"P{p:g}": f"p{p:g}" for p in figures.percentiles}}
-        rows += [(f"{word} {metric.upper()} (ms)", found[f"{key}_{metric}_ms"]) for word, key in shown.items()]
+        head = latency_head(metric, void=metric in void)
+        rows += [(f"{word} {head} (ms)", found[f"{key}_{metric}_ms"]) for word, key in shown.items()]
     return "\n".join([*lines, *(f"  {label + ':':34} {_figure(value)}" for label, value in rows)])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ _DRAWS = 1000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
 _BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
-Says = Literal["higher", "lower", "no clear difference", "too few"]
+Says = Literal["higher", "lower", "no clear difference", "too few", "void"]
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,14 @@ def compare(a: Side, b: Side) -> Comparison:
 def _latencies(
     name: str, a: LatencyHistograms, b: LatencyHistograms, random: np.random.Generator
 ) -> Iterator[Difference]:
+    void = a.void() | b.void()
     for kind in REPORTED_LATENCIES:
         if a[kind].n and b[kind].n:
             for quantile in REPORTED_QUANTILES:
-                yield _latency(f"{name} {label(kind, quantile)}", _Sample(a, kind), _Sample(b, kind), quantile, random)
+                found = _latency(
+                    f"{name} {label(kind, quantile)}", _Sample(a, kind), _Sample(b, kind), quantile, random
+                )
+                yield replace(found, says="void") if kind in void else found
 
 
 def _traffic_name(a: Side, b: Side, traffic: str) -> str:
@@ -263,6 +267,8 @@ def _caveats(a: Side, b: Side) -> list[str]:
     if a.slo_s != b.slo_s and a.slo_s and b.slo_s:
         caveats.append("the slo differs, so goodput is not compared")
     for s in (a, b):
+        for kind, why in s.run.answers.all_latency().void().items():
+            caveats.append(f"{s.name}: {kind.upper()} means nothing: {why}")
         if s.limited:
             caveats.append(f"{s.name}: the load generator was the limit, so its latencies include its own delay")
         if s.verdict == "unknown":

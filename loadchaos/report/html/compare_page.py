@@ -13,6 +13,7 @@ _JUDGEMENT = {
     "lower": "better",
     "no clear difference": "no clear difference",
     "too few": "too few answers",
+    "void": "means nothing",
 }
 
 
@@ -42,7 +43,7 @@ def headline(found: Comparison) -> str:
     worse = [d.what for d in found.differences if d.says == "higher"]
     better = [d.what for d in found.differences if d.says == "lower"]
     if not worse and not better:
-        few = bool(found.differences) and all(d.says == "too few" for d in found.latency)
+        few = bool(found.differences) and all(d.says in ("too few", "void") for d in found.latency)
         return "too few answers to compare" if few else "no clear difference"
     parts = [f"worse in B: {_few(worse)}"] if worse else []
     parts += [f"better in B: {_few(better)}"] if better else []
@@ -51,7 +52,7 @@ def headline(found: Comparison) -> str:
 
 def by_chance(found: Comparison) -> str:
     """Say how many comparisons would differ by chance alone: each has a chance of 5 %."""
-    n = sum(d.says != "too few" for d in found.differences)
+    n = sum(d.says not in ("too few", "void") for d in found.differences)
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
 

@@ -31,7 +31,7 @@ from loadchaos.report.html import templates
 from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
-from loadchaos.report.performance import ENDPOINT_LATENCIES
+from loadchaos.report.performance import ENDPOINT_LATENCIES, latency_head, time_text
 
 _MOST_TRAFFICS = 12
 _EVERY_S = 1.0
@@ -235,8 +235,14 @@ def _facts(s: Snapshot) -> list[tuple[str, str]]:
         ("users", number(s.users)),
         ("requests/s", f"{s.begun_per_s:.1f}"),
         ("tokens/s", f"{s.tokens_per_s:.0f}"),
-        *((f"TTFT {name}", duration(value)) for name, value in (("p50", ttft.p50), ("p99", ttft.p99))),
-        *((f"ITL {name}", duration(value)) for name, value in (("p50", itl.p50), ("p99", itl.p99))),
+        *(
+            line
+            for head, found in (
+                (latency_head("ttft", void="ttft" in s.void), ttft),
+                (latency_head("itl", void="itl" in s.void), itl),
+            )
+            for line in ((f"{head} p50", duration(found.p50)), (f"{head} p99", time_text(found, "p99")))
+        ),
         ("longest wait for a token", duration(s.oldest_silence_s)),
         ("generator delay", duration(s.lag_s)),
     ]

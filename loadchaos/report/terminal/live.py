@@ -21,6 +21,7 @@ from loadchaos.core.model import BLAMELESS
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
+from loadchaos.report.performance import latency_head, time_text
 
 PLAIN_EVERY_S = 10.0
 _FEWEST_DONE = 5
@@ -142,6 +143,12 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
     return lines
 
 
+def _recent(s: Snapshot, kind: str) -> str:
+    """Format `TTFT p50 120 ms p99 310 ms`, with a mark on a latency that means nothing."""
+    found = s.recent.get(kind, Percentiles())
+    return f"{latency_head(kind, void=kind in s.void)} p50 {duration(found.p50)} p99 {time_text(found, 'p99')}"
+
+
 def plain_line(s: Snapshot) -> str:
     """Format `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`."""
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
@@ -152,7 +159,7 @@ def plain_line(s: Snapshot) -> str:
         parts.append(", ".join(phrases.outcome_count_text(o, n) for o, n in outcomes.items()))
     ttft = s.recent.get("ttft", Percentiles())
     if ttft.n:
-        parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
+        parts.append(_recent(s, "ttft"))
     parts.append(f"{s.tokens_per_s:.0f} tokens/s")
     if s.attacks_in_force:
         parts.append("attack: " + ", ".join(sorted({a.name for a in s.attacks_in_force})))
@@ -283,11 +290,9 @@ def _preflight(s: Snapshot) -> RenderableType:
 
 
 def _load(s: Snapshot) -> RenderableType:
-    ttft, itl = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles())
+    ttft = s.recent.get("ttft", Percentiles())
     now = f"{s.begun_per_s:.1f} sent/s  {s.done_per_s:.1f} ended/s  {s.tokens_per_s:.0f} tokens/s"
-    latency = (
-        f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}  ITL p50 {duration(itl.p50)} p99 {duration(itl.p99)}"
-    )
+    latency = "  ".join(_recent(s, kind) for kind in ("ttft", "itl"))
     text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer yet'}")
     users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; no token for {duration(s.oldest_silence_s)}"
     text.append(f"\n{users}; generator delay {duration(s.lag_s)}", "yellow" if s.lag_s > 0.1 else "dim")
@@ -312,7 +317,7 @@ def _traffic(s: Snapshot) -> RenderableType:
             if o != "ok"
         )
         ttft, e2e = line.latency.get("ttft", Percentiles()), line.latency.get("e2e", Percentiles())
-        times = map(duration, (ttft.p50, ttft.p99, e2e.p50, e2e.p99))
+        times = [text for found in (ttft, e2e) for text in (duration(found.p50), time_text(found, "p99"))]
         table.add_row(clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others, *times)
     return table
 

@@ -180,7 +180,7 @@ def _outcomes(page: _TextPage, verdict: Verdict) -> None:
 
 
 def _latency(page: _TextPage, verdict: Verdict) -> None:
-    statistics = list(REPORTED_STATISTICS if page.width >= _WIDE else REPORTED_QUANTILES)
+    statistics = list(REPORTED_STATISTICS) if page.width >= _WIDE else [*REPORTED_QUANTILES, "max"]
     rows = performance.latency_rows(verdict, statistics)
     if rows:
         page.section(f"{phrases.SECTIONS['latency']}, from their scheduled time")

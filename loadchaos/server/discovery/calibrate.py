@@ -16,7 +16,13 @@ from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, how_to_reach
+from loadchaos.server.discovery.client import (
+    CalibrationRequest,
+    DiscoveryClient,
+    DiscoveryResponse,
+    how_to_reach,
+    refuse_web_page,
+)
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
 
@@ -109,6 +115,7 @@ def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, reque
             f"{url} answered {models.status}: {state}. Set the key in a variable and name it: "
             f"export {variable}=... and --api-key-env {variable}"
         )
+    refuse_web_page(f"{url}/v1/models", models)
     if models.status != 200 or not isinstance(models.json(), dict):
         raise TargetError(
             f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is not an OpenAI-compatible server; if "

@@ -13,7 +13,7 @@ import httpx
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
-from loadchaos.core.http_answer import HttpAnswer
+from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
 from loadchaos.core.urls import host_port
 from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
@@ -87,6 +87,15 @@ def how_to_reach(error: str) -> str:
     if "RemoteProtocolError" in error or "InvalidHTTP" in error or "illegal" in error.lower():
         return "the program that listens there does not use HTTP; check the port"
     return ""
+
+
+def refuse_web_page(url: str, answer: HttpAnswer) -> None:
+    """Raise TargetError where a page of an API is a web page."""
+    if (words := web_page(answer.status, answer.text)) is not None:
+        raise TargetError(
+            f"{url} answered 200 with a web page: {words!r}. This is no OpenAI-compatible API: check the address, "
+            "its path prefix, and what stands before the server (a gateway, a login of the network)"
+        )
 
 
 @dataclass

@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import AuthorizationError, TargetError
+from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.dialects.gateways import HEALTH_PATH
-from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach, refuse_web_page
 from loadchaos.server.monitor.exposition import PageParser
 
 _POLL_S = 0.2
@@ -39,7 +40,7 @@ async def wait_until_healthy(
 ) -> None:
     """Poll /health, without it /v1/models, without that the named model. `ended` tells why the launched server has
     ended; `ports` gives those that it announces: one that answers is told every 10 s and in the error. Raises
-    TargetError where it is not healthy `within_s`, or has ended.
+    TargetError where it is not healthy `within_s`, has ended, or answers with web pages.
     """
     begin = time.monotonic()
     printed = begin
@@ -49,6 +50,7 @@ async def wait_until_healthy(
         answer = await _health(client)
         # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):
+            refuse_web_page(client.base_url, answer)
             return
         last = f"{client.health_path or HEALTH_PATH} answered {answer.status}" if answer.status else answer.text
         if why := ended():
@@ -74,7 +76,7 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
         with contextlib.suppress(*bounded_http.FAILURES):
             answer = await bounded_http.request(client.asker.http, "GET", url + HEALTH_PATH, limit_s=_OTHER_PORT_S)
-            if answer.status == 200:
+            if answer.status == 200 and web_page(answer.status, answer.text) is None:
                 return url
     return None
 
@@ -82,7 +84,7 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     await client.find_health_path()
     answer = await client.ask("GET", client.health_path or HEALTH_PATH, admin=True, limit_s=3.0)
-    if answer.status in _ABSENT:
+    if answer.status in _ABSENT or web_page(answer.status, answer.text) is not None:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
     if answer.status in _ABSENT and client.model is not None:
         answer = await client.generate(client.model, SMALL_QUESTION)

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Literal
 
+from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import Emit, ProbeRow
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
@@ -102,7 +103,8 @@ class HealthProbe:
         for page in (HEALTH_PATH, _MODELS):
             self._endpoint = replace(self._endpoint, path=base + page)
             answer = await get(self._endpoint, LIMIT_S)
-            if answer.error is not None or answer.status not in _ABSENT:
+            absent = answer.status in _ABSENT or _is_web_page(answer)
+            if answer.error is not None or not absent:
                 self._page_found = answer.error is None and answer.status in _MODELS_OK
                 return answer
         self._endpoint = replace(self._endpoint, path=base + _MODELS)
@@ -111,7 +113,7 @@ class HealthProbe:
 
     def _health(self, answer: HttpResponse) -> None:
         ok = answer.error is None and answer.status in (_MODELS_OK if self._endpoint.path.endswith(_MODELS) else (200,))
-        if ok:
+        if ok := ok and not _is_web_page(answer):
             self._bad_since = None
             self._was_up = True
         else:
@@ -142,6 +144,11 @@ class HealthProbe:
             "error": error,
             "body": None,
         }
+
+
+def _is_web_page(answer: HttpResponse) -> bool:
+    """True for HTML, which a gateway or a network has for every path: it says nothing of the server."""
+    return web_page(answer.status, answer.body.decode("utf-8", "replace")) is not None
 
 
 async def _until(moment: float) -> None:

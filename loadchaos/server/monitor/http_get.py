@@ -92,6 +92,8 @@ def describe(error: BaseException) -> str:
         return "reset"
     if isinstance(error, socket.gaierror):
         return f"dns: {error.strerror}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"tls: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"tls: {error.reason or error}"
     if isinstance(error, OSError):

@@ -100,6 +100,22 @@ def test_outage_is_told_when_every_request_fails_for_three_seconds(gateway: Worl
     assert found[1]["signs"][0].startswith("every request fails for 3.")
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            "SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: expired (_ssl.c:1)",
+            "certificate verify failed: expired",
+        ),
+        ("SSLError: [SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)", "tlsv1 alert unknown ca"),
+    ],
+)
+def test_outage_of_tls_says_so_with_the_reason(gateway: World, error: str, reason: str) -> None:
+    fail(gateway.serve(10), 8, status=None, outcome="connect_error", error=error)
+    (outage,) = [s for s in states(gateway) if s.get("outage")]
+    assert f"(TLS connections fail: {reason}: " in outage["signs"][0]
+
+
 def test_outage_needs_three_seconds_of_failures(gateway: World) -> None:
     assert path(fail(gateway.serve(10), 2.5).serve(10)) == ["healthy"]
 

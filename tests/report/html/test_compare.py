@@ -287,3 +287,15 @@ def test_compare_warns_of_traffic_that_was_sent_to_another_endpoint() -> None:
     a = by_endpoint_side("a", 100, 0, {"chat": "chat", "vectors": "embeddings"})
     b = by_endpoint_side("b", 100, 0, {"chat": "responses", "vectors": "embeddings"})
     assert "the endpoint of chat differs: chat and responses" in compare.compare(a, b).caveats
+
+
+def test_compare_judges_no_latency_that_means_nothing() -> None:
+    a, b = a_side("a"), a_side("b", median_ms=200)
+    (latency,) = b.run.answers.latency.values()
+    latency.unread["thoughts"] = 5
+    found = compare.compare(a, b)
+    marked = {name for name, said in says(found).items() if said == "void"}
+    assert marked and all("TTFT" in name or "ITL" in name or "TPOT" in name for name in marked)
+    assert {said for name, said in says(found).items() if "E2E" in name} == {"higher"}
+    assert any(c.startswith("b: TTFT means nothing: chunks of 5 answers") for c in found.caveats)
+    assert "means nothing" in compare_page.text(found)

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from loadchaos.analysis.figures.live import LiveFigures
-from loadchaos.analysis.figures.snapshot import Snapshot
+from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
@@ -62,6 +62,12 @@ def test_live_view_shows_recent_latencies(run_folder: RunFolder) -> None:
     assert "ITL p50" in picture
     assert "healthy for 21.0 s" in picture
     assert "KV cache" in picture
+
+
+def test_live_view_marks_latencies_that_mean_nothing_and_leaves_out_a_p99_of_few_samples() -> None:
+    recent = {"ttft": Percentiles(0.1, 0.2, 0.3, 300), "itl": Percentiles(0.01, 0.02, 0.03, 20)}
+    picture = drawn(Snapshot(traffic=(TrafficLine("t", 1, 1, (), {}),), recent=recent, void={"itl": "bursts"}))
+    assert "TTFT p50 100 ms p99 300 ms  ITL ? p50 10.0 ms p99 –" in picture
 
 
 def test_live_view_of_an_empty_snapshot() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos.analysis.verdict.model import CheckResult, Verdict
+from loadchaos.report import performance
 from loadchaos.report.formatting import clean
 from loadchaos.report.terminal import summary
 from tests.report.made_up_run import BY_ENDPOINT, make_verdict, with_failure
@@ -104,6 +105,21 @@ def test_summary_of_a_limited_generator_warns_about_latencies() -> None:
 
 def test_clean_removes_escape_sequences_and_control_characters() -> None:
     assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd\u202ee") == "abc de"[:3] + " d e"
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"),
+    [
+        (1, ["1.0 s", "–", "–", "–", "–", "9.0 s"]), (20, ["1.0 s", "2.0 s", "–", "–", "–", "9.0 s"]),
+        (299, ["1.0 s", "2.0 s", "3.0 s", "4.0 s", "–", "9.0 s"]),
+        (300, ["1.0 s", "2.0 s", "3.0 s", "4.0 s", "5.0 s", "9.0 s"]),
+    ],
+)  # fmt: skip
+def test_percentiles_of_too_few_samples_are_a_dash(n: int, shown: list[str]) -> None:
+    times = {"mean": 1.0, "p50": 2.0, "p90": 3.0, "p95": 4.0, "p99": 5.0, "max": 9.0, "n": n}
+    none = {"p50": None, "p99": None, "n": 0}
+    verdict = make_verdict(latency={"t": {"ttft_s": none, "itl_s": none, "e2e_s": times}}, latency_all=None)
+    assert performance.latency_rows(verdict) == [["t", "E2E", *shown, str(n)]]
 
 
 def test_summary_has_a_line_for_each_endpoint() -> None:

@@ -8,7 +8,7 @@ from loadchaos.core.model import Facts
 from loadchaos.run.asker import discovery_client
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.preflight import require
-from tests.http_server import answering
+from tests.http_server import Asked, answering
 
 
 def facts(dialect: str, version: str | None, development: bool | None = True) -> Facts:
@@ -75,3 +75,25 @@ def test_wait_for_a_server_that_listens_on_another_port_tells_its_url(
     with answering(lambda asked: (200 if asked.path == "/health" else 404, b"")) as found:
         asyncio.run(wait([unused_port, int(found.rpartition(":")[2])]))
     assert any(f"the started server answers at {found}: give --target {found}" in line for line in lines), lines
+
+
+PORTAL = "<!-- x -->\n<!DOCTYPE html><html><style>b {}</style><title>Sign in</title><p>to the <b>caf&eacute;</b>"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+def test_web_page_for_every_path_is_not_healthy(path: str) -> None:
+    """At /health alone it is the front page of a gateway: /v1/models tells."""
+
+    async def wait(url: str) -> None:
+        async with discovery_client(url) as client:
+            await preflight.wait_until_healthy(client, 30.0, lambda: None)
+
+    def reply(asked: Asked) -> tuple[int, object]:
+        return 200, {"data": []} if asked.path == "/v1/models" and path == "/health" else PORTAL
+
+    with answering(reply) as url:
+        if path == "/health":
+            asyncio.run(wait(url))
+        else:
+            with pytest.raises(TargetError, match=r"web page: 'Sign in to the café'"):
+                asyncio.run(wait(url))

@@ -112,3 +112,18 @@ async def test_health_probe_without_a_health_page_asks_for_the_models(server: Sm
         assert rows.of("probe", what="health")[0]["path"] == "/v1/models"
         server.pages.clear()  # it was there once: now it is not healthy
         await rows.until(lambda: rows.of("probe", what="health", ok=False, status=404))
+
+
+PORTAL = b"<!DOCTYPE html>\n<html><head><title>Sign in to WiFi</title></head></html>"
+
+
+async def test_health_probe_takes_no_web_page_as_healthy(server: SmallServer, rows: EmittedRows) -> None:
+    server.pages |= {"/health": (200, PORTAL), "/v1/models": (200, PORTAL)}
+    async with probed(server, rows) as probe:
+        await rows.until(lambda: probe._endpoint.path.endswith("/v1/models"))
+        assert rows.of("probe", what="health") == []
+        server.pages["/v1/models"] = (200, b"{}")  # the front page of a gateway answers every other path
+        await rows.until(lambda: rows.of("probe", what="health", ok=True, path="/v1/models"))
+        server.pages["/v1/models"] = (200, PORTAL)
+        await rows.until(lambda: rows.of("probe", what="health", ok=False, status=200))
+        assert "Sign in" in rows.of("probe", what="health", ok=False)[0]["body"]
