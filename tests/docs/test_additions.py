@@ -234,7 +234,7 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
     ),
     "label of an answer": Addition(
         entries={
-            "core/answer_labels.py": [("LABELS = (\n", '    AnswerLabel("region", "region", "server.region"),\n')]
+            "core/answer_labels.py": [("LABELS = (\n", '    AnswerLabel("region", "region"),\n')]
         },
         use="""
 from loadchaos.analysis.judge import Judge
