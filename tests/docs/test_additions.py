@@ -233,9 +233,7 @@ assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures witho
 """,
     ),
     "label of an answer": Addition(
-        entries={
-            "core/answer_labels.py": [("LABELS = (\n", '    AnswerLabel("region", "region"),\n')]
-        },
+        entries={"core/answer_labels.py": [("LABELS = (\n", '    AnswerLabel("region", "region"),\n')]},
         use="""
 from loadchaos.analysis.judge import Judge
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
