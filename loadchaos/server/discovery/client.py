@@ -93,8 +93,8 @@ def refuse_web_page(url: str, answer: HttpAnswer) -> None:
     """Raise TargetError where a page of an API is a web page."""
     if (words := web_page(answer.status, answer.text)) is not None:
         raise TargetError(
-            f"{url} answered 200 with a web page: {words!r}. This is no OpenAI-compatible API: check the address, "
-            "its path prefix, and what stands before the server (a gateway, a login of the network)"
+            f"{url} answered 200 with a web page: {words!r}. This is no OpenAI-compatible API: give its address "
+            "with the right path prefix, and see what stands before the server (a gateway, a login of the network)"
         )
 
 
