@@ -194,9 +194,16 @@ class Classifier:
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
             hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
-        idle = not state.open and line_no > state.attend_until and not _may_be_cut(line, line_no, state)
-        seen = not self._live and idle and ('" 50' in line or "| 50" in line)  # a run knows the answers itself
-        if seen and (refused := _REFUSED.search(line)) is not None:
+        idle = not state.open and line_no > state.attend_until
+        if line_no <= _HEAD_LINES and _may_be_cut(line, line_no, state):
+            idle = False
+        # A run knows the answers itself.
+        if (
+            idle
+            and not self._live
+            and ('" 50' in line or "| 50" in line)
+            and (refused := _REFUSED.search(line)) is not None
+        ):
             answer = f"{refused['status'] or refused['gin']} for {refused['path'] or refused['gin_path']}"
             self.loud.append(Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
