@@ -70,8 +70,9 @@ def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepte
     start: Start, sim: StartSim, script: Callable[..., str]
 ) -> None:
     server = sim()
-    ids = ("gateway_plain", "unexplained_http_error", "unexplained_reset", "unexplained_truncated")
-    accept = [{"id": i, "because": "the gateway does this", "until": "2999-12-31"} for i in ids]
+    texts = {"unexplained_http_error": "50", "unexplained_reset": "reset", "unexplained_truncated": "ended"}
+    because = {"because": "the gateway does this", "until": "2999-12-31"}
+    accept = [{"id": "gateway_plain", **because}, *({"id": i, "text": t, **because} for i, t in texts.items())]
     load = [{"users": 2, "for": "20s"}]
     run = start("--target", script("gateway.py", server.port), **{**STREAMS, "load": load}, accept=accept)
     run.loaded(5)

@@ -131,7 +131,7 @@ JUDGES_FOR_EVER = """
 import sys, time
 import loadchaos.run.finalize
 from loadchaos.cli.main import main
-loadchaos.run.finalize.conclude = lambda *_: time.sleep(300)
+loadchaos.run.finalize.conclude = lambda *_, **__: time.sleep(300)
 sys.argv[1:] = ["run", "small.yaml", "--exporter-port", "0", "--duration", "1s"]
 main()
 """

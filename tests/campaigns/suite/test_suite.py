@@ -187,7 +187,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 def suite_command(server: EmbeddedServer, *args: str) -> list[str]:
-    short = ["smoke:load.0.for=1s", "smoke:load.1.for=3s"]
+    short = ["smoke:load.0.for=1s", "smoke:load.1.for=6s"]
     sets = [part for text in short for part in ("--set", text)]
     return [
         sys.executable,
