@@ -22,8 +22,8 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
-# Whole runs wait more than they compute: two more test processes than cores use the cores better.
-TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Whole runs wait more than they compute: three more test processes than cores use the cores better.
+TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 3)
 
 test: export CI = true  # as on a CI machine, where the embedded server needs --embedded
 test: $(READY)
