@@ -54,6 +54,7 @@ def test_answers_of_their_own_to_each_prompt_pass(start: Start) -> None:
 
 
 @pytest.mark.parametrize("accept", [[], [{"id": "answer_repeated", "because": "cache", "until": "2099-01-01"}]])
+@pytest.mark.slow  # the rules themselves: tests/analysis/detectors
 def test_answers_that_a_gateway_gives_again_fail_unless_accepted(start: Start, accept: list[Any]) -> None:
     def replay(prompt: Prompt) -> Any:
         return cut(" ".join(random.Random(prompt.n // 4).choices(WORDS, k=20)), prompt.most)
@@ -65,12 +66,14 @@ def test_answers_that_a_gateway_gives_again_fail_unless_accepted(start: Start, a
     assert 25 <= failure["count"] <= 30
 
 
+@pytest.mark.slow  # the rules themselves: tests/analysis/detectors
 def test_answers_of_one_id_pass_with_a_note(start: Start) -> None:
     verdict = ended(start, own_words, lambda _: "chatcmpl-123").verdict()
     assert (verdict["exit_code"], verdict["failures"]) == (0, [])
     assert any("'chatcmpl-123'" in note for note in verdict["notes"])
 
 
+@pytest.mark.slow  # the rules themselves: tests/analysis/detectors
 def test_answers_of_one_word_from_the_begin_are_unknown(start: Start) -> None:
     verdict = ended(start, lambda _: "!" * next(_lengths)).verdict()
     assert (verdict["exit_code"], verdict["failures"]) == (3, [])
@@ -87,6 +90,7 @@ def test_questions_that_nothing_answers_right_are_unknown_unless_accepted(start:
     assert ended(start, own_words, correctness=asked, accept=[accepted]).verdict()["exit_code"] == 0
 
 
+@pytest.mark.slow  # the rules themselves: tests/analysis/detectors
 def test_schema_that_every_answer_leaves_by_its_length_is_unknown(start: Start) -> None:
     traffic = [{**TEXT[0], "payload": {"structured": {"json_schema": "small"}}, "output": {"max": 64}}]
     verdict = ended(start, lambda _: ('{"name_0": "x', "length"), traffic=traffic).verdict()
@@ -98,6 +102,7 @@ def test_schema_that_every_answer_leaves_by_its_length_is_unknown(start: Start) 
 @pytest.mark.parametrize(
     ("count", "healthy", "found"), [(4, False, "result_wrong"), (1, False, "answers_equal"), (4, True, None)]
 )
+@pytest.mark.slow  # the rules themselves: tests/analysis/detectors
 def test_equal_vectors_of_different_texts_fail(start: Start, count: int, healthy: bool, found: str | None) -> None:
     def vector(text: str) -> list[float]:
         rng = random.Random(text if healthy else 1)
