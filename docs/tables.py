@@ -26,8 +26,7 @@ from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.slo import Slo
-from loadchaos.report.export.columns import Column
-from loadchaos.report.export.tables import EVENTS, METRICS, REQUESTS
+from loadchaos.report.export.tables import EVENTS, METRICS, REQUESTS, Column
 from loadchaos.report.export.vllm_bench import DETAILED, KEYS
 
 FOLDER = Path(__file__).parent

@@ -89,7 +89,7 @@ ca_option = option("--ca", "Trust the certificates in this PEM file, not the sys
 insecure_option = flag("-k --insecure", "Accept any certificate.")
 page_option = option("--html page", "Also write an HTML page.", "FILE", type=click.Path(path_type=Path, dir_okay=False))
 no_live_option = flag("--no-live", "Print plain lines, not the live view.")
-yes_option = flag("--yes", "Do what a folder of somebody else asks for, such as its launch command.")
+yes_option = flag("--yes", "Allow what a folder of somebody else asks for, such as its launch command.")
 _RUN_OPTIONS = (
     "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",
     "embedded", "processes", "duration_is_end",
@@ -300,7 +300,9 @@ def allow_foreign(folder: Path, asks: Sequence[str], given: Given, instead: str)
     say("\n  ".join([f"{folder} was not made here by this user. It asks for:", *(clean(text) for text in asks)]))
     if given["yes"] or (sys.stdin.isatty() and click.confirm("Do this?", err=True)):
         return
-    raise OptionError(f"{folder} was made by somebody else, or before loadchaos sealed its folders: {instead} or --yes")
+    raise OptionError(
+        f"{folder} was made by somebody else, or before loadchaos sealed its folders: {instead}, or give --yes"
+    )
 
 
 def campaign_in(folder: Path, what: str, print_line: Callable[[str], None] | None = None) -> Campaign:

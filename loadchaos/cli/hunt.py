@@ -168,7 +168,7 @@ def _passed_on(options: Given) -> list[str]:
     found = []
     for name, word in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
         found += [word, str(options[name])] if options[name] else []
-    for name in ("header", "authorize"):
-        found += [word for text in options["headers" if name == "header" else name] for word in (f"--{name}", text)]
+    found += [word for text in options["headers"] for word in ("--header", text)]
+    found += [word for text in options["authorize"] for word in ("--authorize", text)]
     found += ["--insecure"] if options["insecure"] else []
     return found

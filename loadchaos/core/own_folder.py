@@ -1,5 +1,5 @@
-"""Tell run folders of this user and machine from those that somebody else made. The latter name commands, servers and
-files, none of which is used without a word of the user. The proof is a seal in the folder. Its key is outside of the
+"""Tell run folders of this user and machine from those that somebody else made. Theirs name commands, servers and
+files, none of which is used unless the user agrees. The proof is a seal in the folder. Its key is outside of the
 folder, and it holds for the folder's inode alone: a copy or an unpacked archive has no valid one.
 """
 
@@ -38,7 +38,7 @@ def is_own(path: Path) -> bool:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise OptionError where somebody else's folder has a link that leaves it, or a file that is none (a pipe)."""
+    """Raise OptionError where somebody else's folder has a link that leaves it, or a special file (a pipe)."""
     if is_own(folder) or not folder.is_dir():
         return
     root = folder.resolve()

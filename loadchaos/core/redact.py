@@ -58,17 +58,6 @@ def is_secret_header(name: str) -> bool:
     return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
 
 
-def _forms_by_words() -> Sequence[tuple[Sequence[bytes], Sequence[re.Pattern[bytes]]]]:
-    """Join the forms with the same words, without words that contain another: each is searched in every text."""
-    joined: dict[frozenset[bytes], list[re.Pattern[bytes]]] = {}
-    for words, form in FORMS:
-        shortest = frozenset(word for word in words if not any(other in word for other in words if other != word))
-        joined.setdefault(shortest, []).append(form)
-    return [(sorted(words), forms) for words, forms in joined.items()]
-
-
-_FORMS_BY_WORDS = _forms_by_words()
-
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
 """Prefix of variables that tell a process of loadchaos which values to hide; they are not for the server."""
 
@@ -180,12 +169,9 @@ class Redactor:
             if mark in self._found:
                 data = self._found[mark].sub(mark, data)
         lower = data.lower()
-        for words, forms in _FORMS_BY_WORDS:
-            for word in words:
-                if word in lower:
-                    for form in forms:
-                        data = form.sub(rb"\1" + _MARK, data)
-                    break
+        for words, form in FORMS:
+            if any(word in lower for word in words):
+                data = form.sub(rb"\1" + _MARK, data)
         return data, in_key
 
     def text(self, text: str) -> str:

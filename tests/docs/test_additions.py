@@ -67,7 +67,10 @@ class Options(Payload):
 """,
         },
         entries={
-            "load/payloads/__init__.py": [('"recorded",', ' "logit_bias",')],
+            "load/payloads/__init__.py": [
+                ("    images,\n", "    logit_bias,\n"),
+                ('    "recorded": recorded.Options,\n', '    "logit_bias": logit_bias.Options,\n'),
+            ]
         },
         use="""
 import json

@@ -1,5 +1,5 @@
-"""Detect a server that gives different prompts the same answer, by the hashes of texts and vectors in the end rows, or
-gives the answer of an earlier prompt again, by its id, too.
+"""Detect a server that gives different prompts the same answer (`EqualAnswers`), or one of them the answer of an earlier
+prompt with its id (`RepeatedAnswers`), by the hashes of texts and vectors in the end rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHARE = 0.9
 _MOST_IDS = 20_000
 """Newest ids of answers that are remembered."""
 _MANY_SHARE = 0.1
-"""Share of ids with several texts up to which an id names an answer: simple servers have one id for all."""
+"""Up to this share of ids with several texts, an id names one answer. Simple servers have one id for all answers."""
 
 
 @dataclass
@@ -34,20 +34,27 @@ class _Answer:
     prompt: str = ""
 
 
-class EqualAnswers(Detector):
-    """Folds begin and ok end rows by traffic. Requests with the same body count once."""
+class _ByBody(Detector):
+    """Knows the hash of the body of each request in flight."""
 
     slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._prompts: dict[str, str] = {}  # in flight: id -> hash of the body
-        self._newest: defaultdict[str, dict[str, _Answer]] = defaultdict(dict)  # by traffic and hash of the body
-        self._texts: dict[str, str] = {}  # begin of an answer that came again, by its hash
+        self._prompts: dict[str, str] = {}  # by request
 
     def on_begin(self, row: BeginRow) -> None:
         if (body := row.get("hash")) is not None:
             self._prompts[str(row["id"])] = body
+
+
+class EqualAnswers(_ByBody):
+    """Folds begin and ok end rows by traffic. Requests with the same body count once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._newest: defaultdict[str, dict[str, _Answer]] = defaultdict(dict)  # by traffic and hash of the body
+        self._texts: dict[str, str] = {}  # begin of an answer that came again, by its hash
 
     def on_end(self, row: EndRow) -> None:
         request = str(row.get("id"))
@@ -77,24 +84,17 @@ class EqualAnswers(Detector):
                 self._pending.append(wrong_failure(wrong))
 
 
-class RepeatedAnswers(Detector):
-    """Folds begin and ok end rows. An id that two answers to different prompts have, with one text, is a repeated answer;
-    with two texts it names no answer. Where more than a few are such, all ids prove nothing.
+class RepeatedAnswers(_ByBody):
+    """Folds begin and ok end rows. Two answers to different prompts with one id and one text are a repeated answer. An id
+    with two texts names no answer; where a server has more than a few such ids, none of its ids proves anything.
     """
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._prompts: dict[str, str] = {}  # in flight: id -> hash of the body
         self._first: dict[str, _Answer] = {}  # by id of the answer
         self._of_many: set[str] = set()
         self._again: list[tuple[str, WrongAnswer]] = []  # with the id of the answer
         self._answers = 0
-
-    def on_begin(self, row: BeginRow) -> None:
-        if (body := row.get("hash")) is not None:
-            self._prompts[str(row["id"])] = body
 
     def on_end(self, row: EndRow) -> None:
         request, content = str(row.get("id")), row.get("content") or {}

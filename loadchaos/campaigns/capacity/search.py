@@ -1,6 +1,6 @@
 """Choose the load of the next capacity step: growth, then bisection. Growth and wide brackets use short steps, which
-show a direction and prove no load that is met. Near the answer each step is long enough to prove that its load meets the
-goal, or does not.
+show a direction and can only prove that a load does not meet the goal. Near the answer each step is long enough to prove
+that its load meets the goal, or does not.
 """
 
 from __future__ import annotations

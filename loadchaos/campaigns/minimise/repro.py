@@ -143,8 +143,8 @@ def _environment(found: Reproducer) -> str:
         f"Machine: {usable_cores()} cores, {memory_gib:.0f} GiB of memory, {platform.platform()}",
         *(f"Known issue: {known_text(issue)}" for issue in issues),
         *([f"The same failure: docs/repros/{own} of loadchaos"] if own else []),
+        *([] if issues or own else ["No issue of this failure is known to loadchaos"]),
     ]
-    rows += ["No issue of this failure is known to loadchaos"] if len(rows) == 3 else []
     return "\n".join(f"- {row}" for row in rows)
 
 

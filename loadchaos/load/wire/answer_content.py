@@ -39,8 +39,8 @@ _ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
 _MOST_SEEN = 4_096
-_seen: dict[str, bool] = {}
-"""Hashes of answers, each with whether it came again. The row of its second answer has the text."""
+_seen: dict[str, int] = {}
+"""Number of answers with each hash. The row of the second one has the text."""
 
 
 def blank_kind(text: str) -> Literal["control_characters", "special_tokens"] | None:
@@ -90,13 +90,12 @@ def content_of(request: Request, answer: AnswerReader, text: str, *, one_word: b
     name = text_digest(text) if answer.HAS_CHOICES else answer.digest
     if name and (written or not answer.HAS_CHOICES or tokens >= _FEWEST_OF_FILE) and not one_word:
         found["hash"] = name
-        shown = _seen.get(name)
-        if shown is None and len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        if shown is False:
+        seen = _seen.get(name, 0)
+        if seen == 1:
             found["begin"] = text[:_EXCERPT_CHARS]
-        if not shown:
-            _seen[name] = shown is False
+        elif not seen and len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[name] = seen + 1
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
-from loadchaos.core.traceparent import traceparent
 from loadchaos.load import registry, request_builder
 from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
@@ -149,7 +149,7 @@ class WorkerPlan:
         request.id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
         if self._traced:
-            head += f"traceparent: {traceparent(request.id)}\r\n".encode()
+            head += f"traceparent: {_traceparent(request.id)}\r\n".encode()
         request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
@@ -222,3 +222,11 @@ class WorkerPlan:
 
 def _with_id(head: bytes, request: Request) -> bytes:
     return b"%sX-Request-Id: %s\r\n%s" % (head, request.id.encode(), content_length(request.body))
+
+
+def _traceparent(request_id: str) -> str:
+    """W3C `traceparent` of a request: version, trace id, span id, flags (1: sampled). The ids are the first 16 and the next
+    8 bytes of the BLAKE2b of its id with 24 bytes. https://www.w3.org/TR/trace-context/.
+    """
+    digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"

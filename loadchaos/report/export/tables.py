@@ -1,4 +1,4 @@
-"""Tables of `loadchaos export`. A column is one entry of REQUESTS, METRICS or EVENTS."""
+"""Tables of `loadchaos export`. A column is one entry of REQUESTS, METRICS or EVENTS; docs/tables.py documents it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Generic, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import orjson
 
@@ -18,7 +18,18 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MissedRow, fields_of
 from loadchaos.core.units import NS_PER_S, seconds_of
-from loadchaos.report.export.columns import Column, T
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A value of an export: its name, its meaning, and how it is read from a source. `type` is its SQL type."""
+
+    name: str
+    meaning: str
+    read: Callable[[T], object]
+    type: str = "VARCHAR"
 
 
 @dataclass(frozen=True)

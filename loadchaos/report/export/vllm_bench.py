@@ -28,7 +28,7 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.export.columns import Column
+from loadchaos.report.export.tables import Column
 from loadchaos.report.performance import latency_head
 
 METRICS = ("ttft", "tpot", "itl", "e2el")

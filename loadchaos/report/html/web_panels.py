@@ -221,8 +221,13 @@ def _sessions(s: Snapshot) -> list[list[str]]:
     ]
 
 
+def _times(s: Snapshot, kind: str) -> list[tuple[str, str]]:
+    found, head = s.recent.get(kind, Percentiles()), latency_head(kind, void=kind in s.void)
+    return [(f"{head} p50", duration(found.p50)), (f"{head} p99", time_text(found, "p99"))]
+
+
 def _facts(s: Snapshot) -> list[tuple[str, str]]:
-    ttft, itl, kv = s.recent.get("ttft", Percentiles()), s.recent.get("itl", Percentiles()), s.fullest_kv_cache
+    kv = s.fullest_kv_cache
     server = {
         "running in the server": s.server_total("requests_running"),
         "waiting in the server": s.server_total("requests_waiting"),
@@ -235,14 +240,8 @@ def _facts(s: Snapshot) -> list[tuple[str, str]]:
         ("users", number(s.users)),
         ("requests/s", f"{s.begun_per_s:.1f}"),
         ("tokens/s", f"{s.tokens_per_s:.0f}"),
-        *(
-            line
-            for head, found in (
-                (latency_head("ttft", void="ttft" in s.void), ttft),
-                (latency_head("itl", void="itl" in s.void), itl),
-            )
-            for line in ((f"{head} p50", duration(found.p50)), (f"{head} p99", time_text(found, "p99")))
-        ),
+        *_times(s, "ttft"),
+        *_times(s, "itl"),
         ("longest wait for a token", duration(s.oldest_silence_s)),
         ("generator delay", duration(s.lag_s)),
     ]
