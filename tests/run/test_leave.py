@@ -252,7 +252,7 @@ def test_launch_command_of_somebody_elses_folder_is_shown_and_not_run(
     folder = foreign_run(home, counted)
     text = output_of(*command.split(), folder / "trace.jsonl", code=USER_ERROR)
     assert f"starts touch {home / 'harm'}" in text
-    assert "type it with --launch or --yes" in text
+    assert "type it with --launch, or give --yes" in text
     assert not (home / "harm").exists()
     assert counted.reached == []
 
