@@ -18,13 +18,13 @@ from loadchaos.core import resources
 from loadchaos.core.errors import did_you_mean, why_unread
 from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads import image_corpus, images_by_path
+from loadchaos.load.payloads import image_folder, images_by_path
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.request_options import RequestContent
 
 _MAX_NAMED = 5
-_EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
+_EXPECTED_OUTCOMES: Mapping[image_folder.CorrectAnswer, Sequence[Outcome]] = {
     "image": ("ok",),
     "refusal": ("rejected",),
     "either": ("ok", "rejected"),
@@ -56,7 +56,7 @@ class Options(Payload):
             raise ValueError(f"{self.folder} holds no image ({self._skipped()}); `only` sends a file whatever its name")
         return self
 
-    def selected(self) -> Sequence[image_corpus.CorpusImage]:
+    def selected(self) -> Sequence[image_folder.CorpusImage]:
         entries = _corpus(self.folder)
         if self.only:
             return [e for e in entries if e.file in self.only]
@@ -101,10 +101,10 @@ def _folder(given: str | None) -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _corpus(given: str | None) -> Sequence[image_corpus.CorpusImage]:
+def _corpus(given: str | None) -> Sequence[image_folder.CorpusImage]:
     folder = _folder(given)
     try:
-        found = image_corpus.read(folder)
+        found = image_folder.read(folder)
     except (OSError, KeyError, TypeError) as e:
         why = why_unread(e) if isinstance(e, OSError) else e
         raise ValueError(f"{folder} cannot be read as a folder of images: {why}") from e
@@ -115,11 +115,11 @@ def _corpus(given: str | None) -> Sequence[image_corpus.CorpusImage]:
 
 @functools.lru_cache(maxsize=8)
 def _non_images(given: str | None) -> Sequence[str]:
-    return tuple(image_corpus.non_images(_folder(given)))
+    return tuple(image_folder.non_images(_folder(given)))
 
 
 @functools.lru_cache(maxsize=512)
-def _part(folder: Path, entry: image_corpus.CorpusImage) -> bytes:
+def _part(folder: Path, entry: image_folder.CorpusImage) -> bytes:
     data = images_by_path.contained(folder, entry.file).read_bytes()
     mime = entry.mime.encode()
     if entry.form == "text":

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from dashboards.generator.dashboards import DASHBOARDS, text
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.run.ports import free_port
@@ -386,9 +388,19 @@ def test_capacity_panels_of_a_scraped_search_have_points(
             capture_output=True, text=True, timeout=380,
         )  # fmt: skip
         assert search.returncode == 0, search.stdout + search.stderr
-        assert empty(["capacity"], prometheus, began, time.time()) == []
+        found = empty(["capacity"], prometheus, began, time.time())
+        (folder,) = (tmp_path / "runs").iterdir()
+        result = from_json(CapacityResult, json.loads((folder / "capacity.json").read_text()))
+        findings: dict[str, object] = {
+            "knee": result.knee,
+            "saturation": result.saturation.reached,
+            "limiting_resource": result.limit.resource,
+            "not_met": result.answer.high,
+        }
+        absent = [name for name, finding in findings.items() if not finding]  # a short search may not see each
+        assert [q for q in found if not any(name in q for name in absent)] == []
         names: list[Any] = prometheus.ask("label/run/values", **{"match[]": "loadchaos_capacity_info"})
-        assert names == [p.name for p in (tmp_path / "runs").iterdir()]
+        assert names == [folder.name]
     finally:
         prometheus.close()
         server.stop()
