@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadchaos.core.ledger.recorder import create_folder
 from tests.warm_command import outside_ci
 
@@ -64,6 +66,7 @@ def test_run_folder_is_private_under_any_umask(tmp_path: Path) -> None:
         os.umask(before)
 
 
+@pytest.mark.slow  # a whole soak; the folder of its run: the test above
 def test_soak_folder_is_private(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "loadchaos", "soak", "smoke", "--once", "--out", "nights", "--embedded", "-t", "1"]
     subprocess.run(

@@ -107,7 +107,9 @@ SHORT: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [row[0] for row in PLANTED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(row[0], marks=() if row[0] == "mm_cache" else pytest.mark.slow) for row in PLANTED]
+)
 def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str, tmp_path: Path) -> None:
     code, verdict, text = run(tmp_path, name, "target.embedded.defects=[]", *SHORT[name])
     assert (code, verdict["verdict"], verdict["failures"]) == (0, "pass", []), text
@@ -117,18 +119,16 @@ def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str,
 
 @pytest.mark.parametrize(
     "defect",
-    [
-        "encoder_pop_before_draft",
-        pytest.param("encoder_free_on_speculated", marks=pytest.mark.slow),
-        pytest.param("encoder_free_on_scheduled", marks=pytest.mark.slow),
-    ],
+    ["encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled"],
 )
+@pytest.mark.slow
 def test_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "mtp_mm", f"target.embedded.defects=[{defect}]", "attacks=[]", "requires=[]")
     assert code == 1
     assert [f["id"] for f in verdict["failures"]] == ["encoder_cache_miss"]
 
 
+@pytest.mark.slow
 def test_image_at_the_end_of_a_step_kills_within_the_first_phase_of_mtp_mm(tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "mtp_mm", "target.embedded.defects=[encoder_skipped_at_step_end]")
     assert code == 1

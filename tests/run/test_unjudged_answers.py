@@ -33,10 +33,10 @@ def ended(start: Start, write: Write, name: Callable[[int], str] = str, **parts:
     ("write", "found"),
     [
         (lambda _: "I am happy to help you with anything that you need today.", "answers_equal"),
-        (lambda prompt: f"Answer {prompt.n} is ready.", "answers_equal"),
         (lambda prompt: cut(prompt.text, prompt.most), "answers_copy_prompt"),
-        (lambda _: "<|im_end|>", "answers_of_special_tokens"),
-        (lambda _: "\0" * 20, "answers_of_control_characters"),
+        pytest.param(lambda prompt: f"Answer {prompt.n} is ready.", "answers_equal", marks=pytest.mark.slow),
+        pytest.param(lambda _: "<|im_end|>", "answers_of_special_tokens", marks=pytest.mark.slow),
+        pytest.param(lambda _: "\0" * 20, "answers_of_control_characters", marks=pytest.mark.slow),
     ],
 )
 def test_answers_that_say_nothing_about_their_prompt_fail(start: Start, write: Write, found: str) -> None:

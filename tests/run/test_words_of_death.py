@@ -63,8 +63,13 @@ def lives(run: Run, sent: int, failed: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("form", "failed"), [("500", 8), ("400", 8), ("stream", 8), ("html", 8), ("text", 0)]
-)  # fmt: skip
+    ("form", "failed"),
+    [
+        ("500", 8),
+        ("stream", 8),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in [("400", 8), ("html", 8), ("text", 0)]),
+    ],
+)
 def test_words_in_some_answers_are_failures_of_these_requests(start: Start, form: str, failed: int) -> None:
     with telling(form, lambda n, _: n % 3 == 0) as server:
         run = start("--target", server.url, traffic=TEXT, load=[{"users": 3, "requests": 24}], expect=LIVES)
@@ -80,7 +85,7 @@ def test_words_in_one_answer_of_an_open_load_hold_nothing_back(start: Start) -> 
         assert run.rows(row="gate") == []
 
 
-@pytest.mark.parametrize("form", ["500", "stream", "html"])
+@pytest.mark.parametrize("form", ["500", *(pytest.param(form, marks=pytest.mark.slow) for form in ("stream", "html"))])
 def test_load_goes_on_when_all_requests_in_flight_told_a_death_once(start: Start, form: str) -> None:
     """One of several servers behind a gateway died; the others answer 2 s later."""
     with telling(form, lambda _, s: 1.0 < s < 3.0, tokens_before=0) as server:
@@ -99,8 +104,17 @@ def test_load_goes_on_when_all_requests_in_flight_told_a_death_once(start: Start
         assert verdict["outcomes"]["ok"] > 100
 
 
-@pytest.mark.parametrize("text", [OLD_CRASH, QUOTED, f"{WORDS}\n"], ids=["old crash", "quoted prompt", "bare words"])
-@pytest.mark.parametrize("failing", [False, True], ids=["all answered", "some fail"])
+@pytest.mark.parametrize(
+    ("text", "failing"),
+    [
+        pytest.param(OLD_CRASH, False, id="old crash, all answered"),
+        pytest.param(QUOTED, True, id="quoted prompt, some fail"),
+        pytest.param(OLD_CRASH, True, id="old crash, some fail", marks=pytest.mark.slow),
+        pytest.param(QUOTED, False, id="quoted prompt, all answered", marks=pytest.mark.slow),
+        pytest.param(f"{WORDS}\n", True, id="bare words, some fail", marks=pytest.mark.slow),
+        pytest.param(f"{WORDS}\n", False, id="bare words, all answered", marks=pytest.mark.slow),
+    ],
+)
 def test_words_in_the_log_of_a_living_server_kill_nobody(
     start: Start, tmp_path: Path, text: str, *, failing: bool
 ) -> None:

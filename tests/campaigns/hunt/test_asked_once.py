@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadchaos.campaigns.hunt.genes import GenePool
 from loadchaos.campaigns.hunt.slot import QUESTIONS, ServerSlot, SlotSettings
 from loadchaos.campaigns.hunt.workload import Workload
@@ -47,6 +49,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [{**row} for row in Reader(RunFolder(run)).new(final=True)]
 
 
+@pytest.mark.slow  # a whole hunt
 def test_idle_answers_are_learned_once_and_every_request_is_counted(tmp_path: Path, pool: GenePool) -> None:
     probed, (first, second, third) = asyncio.run(workloads(tmp_path, pool))
     assert probed["endpoints"] == ["completions", "responses", "messages"]
