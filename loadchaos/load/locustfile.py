@@ -273,6 +273,9 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
         print_failure(e)
 
 
+if TOKEN_VARIABLE in os.environ:
+    # Locust asks a master that has died since its welcome for five minutes.
+    runners.CONNECT_RETRY_COUNT = int(MASTER_SILENCE_S / runners.CONNECT_TIMEOUT) - 1
 _events.init.add_listener(_on_init)
 _events.test_start.add_listener(_on_start)
 _events.test_stopping.add_listener(_on_stop)  # before its users leave: where they are the slots, none would be left

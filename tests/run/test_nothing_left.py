@@ -2,6 +2,7 @@
 a soak that was killed goes on to its own end, and leaves none either.
 """
 
+import json
 import os
 import random
 import shlex
@@ -21,6 +22,7 @@ from loadchaos.simulator.options import SimulatorSpec
 
 KILLS = int(os.environ.get("LOADCHAOS_TEST_KILLS", "2"))
 """Kills for each command; the full proof takes 30."""
+REQUEST = {"messages": [{"role": "user", "content": "time"}], "max_tokens": 300, "ignore_eos": True, "stream": True}
 LATEST_S, LIMIT_S, LEFT_S, RUN_LEFT_S = 14.0, 120.0, 10.0, 40.0
 PROFILE = """\
 name: small
@@ -39,8 +41,12 @@ COMMANDS = {
     "capacity": ["capacity", "x.yaml", "--slo", "e2e=2s", "--budget", "40s", "--exporter-port", "0", "--launch"],
     "soak": ["soak", "x.yaml", "--once", "--embedded", "--no-live", "--exporter-port", "0"],
     "hunt": ["hunt", "--budget", "25s", "--launch"],
+    "replay": ["replay", "requests.jsonl", "--any-death", "--times", "2", "--launch"],
+    "minimise": ["minimise", "requests.jsonl", "--any-death", "--budget", "25s", "--launch"],
+    "run with a remote worker": [*RUN, "--master", "--expect-workers", "1", "--master-bind-port"],
+    "record": ["record", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--out", "recording"],
 }
-"""Words of each command; a last `--launch` gets the command of a server."""
+"""Words of each command; a last `--launch` gets the command of a server, a last `--master-bind-port` a port and a worker."""
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -63,13 +69,24 @@ def test_no_process_is_left_after_a_kill(name: str, victim: str, kill: int, tmp_
     (tmp_path / "x.yaml").write_text(PROFILE)
     chance, mark = random.Random(f"{name} {victim} {kill}"), uuid.uuid4().hex
     env = {k: v for k, v in os.environ.items() if k != "CI"} | {"MARK": mark}
-    words = list(COMMANDS[name])
-    if words[-1] == "--launch":
-        words.append(shlex.join(command(SimulatorSpec("vllm", "0.18", (), {"quiet": True}), free_port())))
-    with (tmp_path / "out").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loadchaos", *words], cwd=tmp_path, env=env, stdout=out, stderr=out
+    (tmp_path / "requests.jsonl").write_text(
+        "".join(
+            json.dumps({"custom_id": f"r{n}", "method": "POST", "url": "/v1/chat/completions", "body": REQUEST}) + "\n"
+            for n in range(40)
         )
+    )
+    words, port = list(COMMANDS[name]), free_port()
+    if words[-1] == "--launch":
+        words.append(shlex.join(command(SimulatorSpec("vllm", "0.18", (), {"quiet": True}), port)))
+    started = [words]
+    if words[-1] == "--master-bind-port":
+        words.append(str(port))
+        started.append(["worker", "--master-host", "127.0.0.1", "--master-port", str(port), "--wait", "30s"])
+    with (tmp_path / "out").open("wb") as out:
+        process, *others = [
+            subprocess.Popen([sys.executable, "-m", "loadchaos", *each], cwd=tmp_path, env=env, stdout=out, stderr=out)
+            for each in started
+        ]
     try:
         time.sleep(chance.uniform(0.5, LATEST_S))
         running = marked(mark)
@@ -78,7 +95,10 @@ def test_no_process_is_left_after_a_kill(name: str, victim: str, kill: int, tmp_
             process.kill()
         elif running:
             chance.choice(running).send_signal(signal.SIGKILL)
-        process.wait(LIMIT_S)
+        if name == "record":
+            process.send_signal(signal.SIGINT)
+        for each in (process, *others):
+            each.wait(LIMIT_S)
         deadline = time.monotonic() + (RUN_LEFT_S if name == "soak" else LEFT_S)
         while marked(mark) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -86,3 +106,5 @@ def test_no_process_is_left_after_a_kill(name: str, victim: str, kill: int, tmp_
     finally:
         for left in marked(mark):
             left.kill()
+        for each in (process, *others):
+            each.wait()
