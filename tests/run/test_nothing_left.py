@@ -43,7 +43,15 @@ COMMANDS = {
     "hunt": ["hunt", "--budget", "25s", "--launch"],
     "replay": ["replay", "requests.jsonl", "--any-death", "--times", "2", "--launch"],
     "minimise": ["minimise", "requests.jsonl", "--any-death", "--budget", "25s", "--launch"],
-    "run with a remote worker": [*RUN, "--master", "--expect-workers", "1", "--master-bind-port"],
+    "run with a remote worker": [
+        *RUN,
+        "--master",
+        "--expect-workers",
+        "1",
+        "--wait-workers",
+        "30s",
+        "--master-bind-port",
+    ],
     "record": ["record", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--out", "recording"],
 }
 """Words of each command; a last `--launch` gets the command of a server, a last `--master-bind-port` a port and a worker."""
