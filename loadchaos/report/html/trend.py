@@ -218,9 +218,12 @@ def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
 
 
 def _latencies(verdict: Verdict) -> dict[str, float]:
+    """Latencies of a run by name. One that means nothing (a proxy that buffers) is none, as is one of few samples."""
     found = {}
     for traffic, kinds in verdict.latency.items():
         for kind, values in (("ttft", kinds.ttft_s), ("itl", kinds.itl_s), ("e2e", kinds.e2e_s)):
+            if f"{kind}_s" in kinds.void:
+                continue
             for statistic in _STATISTICS:
                 few = latency_names.LatencyName(kind, statistic).too_few(values.n, kinds.e2e_s.n)
                 if not few and (value := values.of(statistic)) is not None:

@@ -33,7 +33,7 @@ def write_run(home: Path, day: int, **more: Any) -> None:
         "started": f"2026-{9 + day // 28:02}-{1 + day % 28:02}T02:00:00+00:00",
         "target": {"kind": "embedded", "dialect": "vllm", "version": more.get("version", "0.18.0"), "model": "sim"},
         "outcomes": {"ok": sent - failed, "stream_error": failed},
-        "latency": {"text": {"ttft_s": {"p50": ttft, "p99": ttft * 3, "n": sent}}},
+        "latency": {"text": {"ttft_s": {"p50": ttft, "p99": ttft * 3, "n": sent}, "void": more.get("void", {})}},
         "failures": [{"id": "encoder_cache_miss", "severity": "engine_death", "attribution": "server", "count": deaths}]
         if deaths else [],
         "generator": {"limited": more.get("limited", False)},
@@ -80,6 +80,12 @@ def test_trend_has_no_baseline_for_the_first_runs(home: Path) -> None:
     found = read(home)
     assert {f.says for n in found.runs for f in n.figures.values()} == {"no baseline"}
     assert "3 needed" in text(found)
+
+
+def test_trend_skips_latencies_that_mean_nothing(home: Path) -> None:
+    write_run(home, 0, void={"ttft_s": "chunks of 1,000 answers carry text in the field `thought`, which is not read"})
+    write_run(home, 1, void={"itl_s": "chunks arrive in bursts of 9, as from a proxy that buffers"})
+    assert [len(run.figures) for run in read(home).runs] == [0, 2]
 
 
 def test_trend_skips_quantiles_of_too_few_answers(home: Path) -> None:
