@@ -76,8 +76,8 @@ def _due_times(phase: Phase, seed: int) -> Iterator[float]:
     rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
     laws: Mapping[Law, Callable[[], Iterator[float]]] = {
         "constant": lambda: constant(rate, for_s),
-        "poisson": lambda: poisson(rate, for_s, seed),
-        "gamma": lambda: gamma(rate, for_s, phase.burstiness, seed),
+        "poisson": lambda: gamma(rate, for_s, 1.0, seed, phase.requests),
+        "gamma": lambda: gamma(rate, for_s, phase.burstiness, seed, phase.requests),
         "ramp": lambda: ramp(rate, to, for_s),
         "step": lambda: step(rate, to, phase.steps, for_s),
         "spike": lambda: spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s),
@@ -91,17 +91,17 @@ def constant(rate: float, for_s: float) -> Iterator[float]:
     return piecewise([(for_s, rate)])
 
 
-def poisson(rate: float, for_s: float, seed: int) -> Iterator[float]:
-    """Poisson arrivals: exponential gaps, as from many independent users."""
-    return gamma(rate, for_s, 1.0, seed)
-
-
-def gamma(rate: float, for_s: float, burstiness: float, seed: int) -> Iterator[float]:
+def gamma(rate: float, for_s: float, burstiness: float, seed: int, count: int | None = None) -> Iterator[float]:
     """Arrivals with gamma-distributed gaps of shape `burstiness`. 1 is Poisson, less is burstier, more is steadier. The
-    mean rate stays the same: the scale is 1 / (rate x burstiness), as in `vllm bench serve --burstiness`.
+    mean rate stays the same: the scale is 1 / (rate x burstiness), as in `vllm bench serve --burstiness`. Where `count`
+    arrivals alone end the phase, the last is due at count / rate, as there: few gaps would offer another rate than asked.
     """
     rng = random.Random(seed)
     scale = 1.0 / (rate * burstiness)
+    if count is not None and math.isinf(for_s):
+        total_s = sum(rng.gammavariate(burstiness, scale) for _ in range(count))
+        scale *= count / rate / total_s if total_s else 1.0  # gaps of a tiny burstiness are rounded to 0
+        rng = random.Random(seed)
     at = rng.gammavariate(burstiness, scale)
     while at < for_s:
         yield at
