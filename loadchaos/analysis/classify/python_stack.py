@@ -28,6 +28,7 @@ _OF_START = re.compile(
     r"|deserialize\w*|lifespan|startup|_?warm_?up\w*|_?capture\w*|from_(?:pretrained|engine_args)|profile_run)$"
 )
 _OF_SERVICE = re.compile(r"event_loop|_loop$|handle_|run_asgi|::execute|::enqueue|forward_step")
+_SCRIPT = re.compile(r"/s?bin/[^/]+$|/__main__\.py$|<frozen runpy>|<string>$")
 _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
 
 
@@ -92,6 +93,11 @@ class Trace:
             or outermost.path.endswith(_PROCESS_STARTS)
             or "<frozen runpy>" in outermost.path
         )
+
+    @property
+    def ends_its_program(self) -> bool:
+        """True where the outermost frame is of a program's own script, and not of a module that something imports."""
+        return bool(self.frames) and _SCRIPT.search(self.frames[0].path) is not None and self.ends_its_process
 
     def blame(self, skip: Sequence[re.Pattern[str]], engine: Sequence[re.Pattern[str]]) -> None:
         self.blamed = guilty_frame(self.frames, skip)
