@@ -476,10 +476,8 @@ class Classifier:
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
-        if trace.warned and trace.ends_its_program:
-            trace.logged = trace.warned = (
-                False  # the warning above it is another record: a logger shows no frame above its own
-            )
+        if trace.ends_its_program:  # a record above it is another one: a logger shows no frame above its own
+            trace.logged = trace.warned = False
         unlogged = not trace.logged or (trace.warned and trace.may_be_uncaught)  # `close` decides
         if (
             trace.exception
