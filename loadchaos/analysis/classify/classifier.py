@@ -69,6 +69,7 @@ _ANSWER = re.compile(
     r"|equest (?:handled|routed)|completion routed"
 )
 """Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+_FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
 _GENERATED = re.compile(r"\bPOST\b.*/(?:\S*(?:completion|generate|messages|responses|embed|rerank|score|chat|infer))")
 _REFUSED = re.compile(
     r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]+){1,3})[^\s"]*(?: HTTP/[\d.]+)?"'
@@ -203,8 +204,10 @@ class Classifier:
             state.last_line = line_no
         if state.answers:
             state.answers = False
-            if "ERROR" not in line:  # else that answer failed after its status: LMDeploy
+            if "ERROR" not in line:  # else that answer may have failed after its status: LMDeploy
                 state.settle_doubts()
+        if state.doubted and _FINISHED.search(line):
+            state.settle_doubts()
         if not state.served or state.ending is not None or state.doubted:
             self._follow_service(line, state)
         hangs: list[Match] = []

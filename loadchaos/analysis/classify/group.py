@@ -64,8 +64,10 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     for match in life if loading else ():
         match.loading |= match.chain in loading
     failures = []
-    for match in life:
-        if match.survived and not any(_shows_death(m) and near(m, match, _ONE_DEATH_S) for m in life):
+    survived = {m.id for m in life if m.survived}
+    for match in life:  # the last one of a kind that killed nobody before has no answer after it
+        doubted = match.survived or (match.logged and match.role == "cause" and match.id in survived)
+        if doubted and not any(_shows_death(m) and near(m, match, _ONE_DEATH_S) for m in life):
             match.severity = "request"
     life = _without_refusals(_without_torn_echoes(_without_explained_end(life)))
     deaths = _deaths(life)
