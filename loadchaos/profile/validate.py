@@ -208,7 +208,7 @@ def _dialects(written: _Written, registry: Registry) -> Iterator[Mistake]:
     if not isinstance(embedded, Mapping) or registry.defects is None:
         return
     dialect = embedded.get("dialect", "vllm")
-    if dialect not in registry.defects:
+    if not isinstance(dialect, str) or dialect not in registry.defects:
         text = f"the embedded server cannot simulate {dialect!r}{near(str(dialect), list(registry.defects))}"
         yield Mistake(("target", "embedded", "dialect"), text)
         return
