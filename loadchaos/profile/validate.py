@@ -213,7 +213,7 @@ def _dialects(written: _Written, registry: Registry) -> Iterator[Mistake]:
         yield Mistake(("target", "embedded", "dialect"), text)
         return
     for i, name in enumerate(_list(embedded.get("defects"))):
-        if name not in registry.defects[dialect]:
+        if not isinstance(name, str) or name not in registry.defects[dialect]:
             hint = near(str(name), list(registry.defects[dialect]))
             yield Mistake(("target", "embedded", "defects", i), f"unknown defect {name!r} of {dialect}{hint}")
 

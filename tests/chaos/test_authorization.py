@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -355,6 +356,14 @@ def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, mo
     monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match="which forwards to another address"):
         authorization.check("http://127.0.0.1:9", HARM, [])
+
+
+@pytest.mark.parametrize(("code", "engine"), [("from multiprocessing.spawn import spawn_main; spawn_main()", True),
+                                              ("import proxy; proxy.main()", False)])  # fmt: skip
+def test_check_refuses_code_that_an_engine_started(code: str, engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = SimpleNamespace(pid=1, cmdline=lambda: ["vllm", "serve", "m"])
+    monkeypatch.setattr(listeners.psutil, "Process", lambda pid: SimpleNamespace(parent=lambda: parent))
+    assert Listener(2, ("python3", "-c", code)).named_as_engine == engine
 
 
 def test_check_takes_localhost_and_127_0_0_1_for_two_addresses(

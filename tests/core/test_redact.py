@@ -95,6 +95,7 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "vllm serve m --hf_token abcDEF123456",
         "vllm serve m --api_key=abcDEF123456",
         "serve --hf_token=abcDEF123456 --x",
+        "serve --passphrase abcDEF123456 --x",
         "argv: ['--api-key', 'abcDEF123456']",
         "argv: ['--hf-token', 'abcDEF123456', '--port']",
         '["--token", "abcDEF123456"]',
