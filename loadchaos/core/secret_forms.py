@@ -115,7 +115,7 @@ _SCHEME = (
     rb"|hmac[\w-]{0,20}|signature|dpop|vapid|jwt|key|oauth)"
 )
 _PARAMETERS = rb"(?:\"[^\"\r\n]*\")?(?:,[ \t]*[\w-]{1,40}=(?:\"[^\"\r\n]*\"|[^\s,'\"]+))*"
-"""What follows the value of Authorization in a scheme of several: Digest, AWS4."""
+"""Parameters after the first one of Authorization: Digest and AWS4 have several."""
 _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
     (
         [b"authorization"],

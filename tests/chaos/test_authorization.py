@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from loadchaos.chaos import authorization, listeners
@@ -362,7 +363,7 @@ def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, mo
                                               ("import proxy; proxy.main()", False)])  # fmt: skip
 def test_check_refuses_code_that_an_engine_started(code: str, engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = SimpleNamespace(pid=1, cmdline=lambda: ["vllm", "serve", "m"])
-    monkeypatch.setattr(listeners.psutil, "Process", lambda pid: SimpleNamespace(parent=lambda: parent))
+    monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(parent=lambda: parent))
     assert Listener(2, ("python3", "-c", code)).named_as_engine == engine
 
 
