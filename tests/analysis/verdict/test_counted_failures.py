@@ -44,8 +44,8 @@ def test_death_that_the_server_outlived_is_no_engine_death() -> None:
 @pytest.mark.parametrize(("lines", "accepted"), [(2, True), (3, False)])
 def test_error_budget_covers_no_more_lines_of_a_log_than_requests_failed(lines: int, accepted: bool) -> None:
     line = FailureResult(
-        id="unexplained_error", severity="request", title="", count=lines,
-        evidence=Evidence(source="server.log", line=1, text=""), attribution="server", known=(), remedy="", incident=None, first_seen=None, accepted=False,
+        id="unexplained_error", severity="request", title="", count=lines, attribution="server", known=(), remedy="",
+        evidence=Evidence(source="server.log", line=1, text=""), incident=None, first_seen=None, accepted=False,
     )  # fmt: skip
     (found,) = excused(
         [line], [CheckResult(name="error_rate", expected="<= 1%", actual="1%", verdict="pass")], errors=2
