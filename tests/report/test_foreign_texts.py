@@ -118,7 +118,7 @@ def web_panels(home: Path) -> dict[str, str]:
     offer = dict.fromkeys(("kind", "name", "title", "about", "needs"), HOSTILE)
     state = {"row": "state", "replica": HOSTILE, "engine": None, "from": "healthy", "to": "dead", "signs": [HOSTILE]}
     attack = {"row": "attack", "attack": HOSTILE, "replica": HOSTILE, "n": 1, "kind": "admin", "effects": [HOSTILE]}
-    said: list[dict[str, Any]] = [
+    said: list[Any] = [
         {"row": "run", "what": "begin", "at_ns": 0, "terms": {"profile": HOSTILE}, "profile": HOSTILE},
         {"row": "facts", "at_ns": 1, "facts": {"dialect": "vllm", "version": HOSTILE, "model": HOSTILE}},
         {"row": "offers", "at_ns": 1, "refused": HOSTILE, "offers": [offer]},
