@@ -167,6 +167,18 @@ def test_steps_of_a_phase_with_a_duration_are_endless(write: Write, good: str) -
     assert len(list(islice(of_phase(profile, 0, 0), 5000))) == 5000
 
 
+@pytest.mark.parametrize("law", [
+    "constant", "poisson", "ramp, to: 90/s", "step, to: 90/s", "spike, to: 90/s, at: 5s, width: 9s",
+    "day, to: 90/s, period: 40s, at: 3s",
+])  # fmt: skip
+def test_mean_number_of_arrivals_stands_for_many(law: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = f"load: [{{rate: 20/s, for: 50s, law: {law}}}]\n"
+    phases = write(f"name: x\ntraffic: [{{name: t, payload: {{text: {{}}}}}}]\n{load}").load
+    counted = planned_requests(phases)
+    monkeypatch.setattr(arrivals, "_MOST_COUNTED", 1)
+    assert planned_requests(phases) == pytest.approx(counted, rel=0.1 if law == "poisson" else 0, abs=1)
+
+
 def test_steps_keep_weights_and_shares(registry: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), registry, ["load.1.requests=20000", "load.1.rounds=1"])
     got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
