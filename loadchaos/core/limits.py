@@ -39,11 +39,5 @@ STALL_S = 5.0
 
 MOST_ANSWER_BYTES = 32 << 20
 """Bytes read of one answer to the monitor or to a request before the load, packed or not."""
-MOST_IN_FLIGHT = 100_000
-"""Requests in flight together: more have no ports for their connections."""
-MOST_REQUESTS = 1_000_000_000
-"""Requests of one round of a phase."""
-MOST_REPEATS = 100_000
-"""Rounds of a phase, repeats of its bursts, steps of its rate, and periods of its day."""
 MOST_IMAGE_PIXELS = 100_000_000
 """Pixels of an image that is made."""
