@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
+from loadchaos.cli.help import Decorator, GroupedOption, in_group
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any]
 """Values of the options of a command, by the names of its parameters."""
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 COUNT, ABOVE_ZERO = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
 PATH, FOLDER = click.Path(path_type=Path), click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 def option(names: str, help: str, metavar: str | None = None, **more: Any) -> Decorator:  # noqa: A002 - as click has it
     """An option by all its names, with spaces between them."""
-    return click.option(*names.split(), help=help, metavar=metavar, **more)
+    return click.option(*names.split(), help=help, metavar=metavar, cls=GroupedOption, **more)
 
 
 def flag(names: str, help: str, **more: Any) -> Decorator:  # noqa: A002
@@ -68,6 +68,10 @@ def authorize_option(help: str) -> Decorator:  # noqa: A002
     return option("--authorize", help, "HOST:PORT", multiple=True)
 
 
+def expect_option(help: str) -> Decorator:  # noqa: A002
+    return option("--expect", help, "RULE", multiple=True)
+
+
 def together(*options: Decorator) -> Decorator:
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,12 +99,17 @@ _RUN_OPTIONS = (
     "embedded", "processes", "duration_is_end",
 )  # fmt: skip
 _SERVER_OPTIONS = (
-    option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL"),
+    in_group("Server", option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL")),
     option("--model", "Model name in requests (default: the server's first model).", "NAME"),
     option("--api-key-env", "Environment variable with the API key. The key is never stored.", "VAR"),
-    option("--header headers", "Extra header: NAME=env:VAR or NAME=text. Repeatable.", "NAME=env:VAR", multiple=True),
-    ca_option,
-    insecure_option,
+    in_group(
+        "Server",
+        option(
+            "--header headers", "Extra header: NAME=env:VAR or NAME=text. Repeatable.", "NAME=env:VAR", multiple=True
+        ),
+        ca_option,
+        insecure_option,
+    ),
 )
 
 

@@ -12,7 +12,6 @@ import click
 from loadchaos.cli.common import (
     COUNT,
     PATH,
-    Decorator,
     Given,
     allow_foreign,
     authorize_option,
@@ -29,6 +28,7 @@ from loadchaos.cli.common import (
     wait_ready_option,
     yes_option,
 )
+from loadchaos.cli.help import Decorator
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json

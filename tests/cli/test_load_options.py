@@ -7,6 +7,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos.cli.main import main
+from loadchaos.core.model import DEFAULT_EXPECT
 
 SHORT = ["--rate", "5", "--num-prompts", "20"]
 AUDIO = ["--rate", "5", "--num-prompts", "5", "--endpoint", "transcriptions"]
@@ -42,6 +43,17 @@ def test_goodput_words_end_at_the_next_option_or_profile() -> None:
 
 def test_run_options_take_set_too() -> None:
     assert printed(*SHORT, "--set", "load.0.law=constant")["load"][0]["law"] == "constant"
+
+
+def test_expect_adds_to_the_expectations_of_a_profile_and_to_the_default_ones() -> None:
+    for load in (["smoke"], SHORT):
+        before = printed(*load).get("expect", DEFAULT_EXPECT)
+        assert printed(*load, "--expect", "ttft_p99 <= 2s", "--expect", before[0])["expect"] == [
+            *before,
+            "ttft_p99 <= 2s",
+        ]
+        code, output = run(*load, "--expect", "ttftp99 <= 2s")
+        assert (code, "--expect 'ttftp99 <= 2s': unknown figure" in output) == (2, True)
 
 
 def test_backend_and_path_name_the_endpoint() -> None:
