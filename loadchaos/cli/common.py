@@ -126,9 +126,33 @@ launched_server_options = together(*_SERVER_OPTIONS[1:])
 """Options of a server that loadchaos starts: its launch command has the address."""
 
 
+def base_url(url: str) -> str:
+    """The URL without the path of an endpoint, which people copy with it; a note says so."""
+    if "/v1/" not in url:
+        return url
+    from loadchaos.load.endpoints import ENDPOINTS
+
+    for path in ("/v1/models", *(endpoint.path for endpoint in ENDPOINTS.values())):
+        if url.rstrip("/").endswith(path):
+            base = url.rstrip("/").removesuffix(path)
+            say(f"note: the target is {base}: {path} is an endpoint of it, which --endpoint NAME of `run` chooses")
+            return base
+    return url
+
+
+def _one_target(_: click.Context, __: click.Parameter, urls: Sequence[str]) -> str | None:
+    if len(set(urls)) > 1:
+        raise OptionError(f"two servers: --target {urls[0]} and --target {urls[1]}; give one")
+    return base_url(urls[0]) if urls else None
+
+
+def target_option(names: str, help: str) -> Decorator:  # noqa: A002
+    return option(names, help, "URL", multiple=True, callback=_one_target)
+
+
 url_argument = together(
-    click.argument("url", required=False),
-    option("-H --target target_option", "The same as the argument URL.", "URL"),
+    click.argument("url", required=False, callback=lambda _, __, url: url and base_url(url)),
+    target_option("-H --target target_option", "The same as the argument URL."),
 )
 """The argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
 

@@ -78,6 +78,7 @@ class _Commands(click.Group):
             say(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}")
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has started: a run handles Ctrl-C itself
+            say("loadchaos: interrupted")
             ctx.exit(exit_codes.INTERRUPTED)
         except StoppedBySignalError as e:
             ctx.exit(e.exit_code)

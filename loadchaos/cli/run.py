@@ -31,6 +31,7 @@ from loadchaos.cli.common import (
     say,
     server_options,
     shared_option,
+    target_option,
     terminal,
     time_option,
     wait_ready_option,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 @click.command(cls=ManyGoodputWords)
 @click.pass_context
 @click.argument("profile", required=False, shell_complete=profile_names)
-@option("-H --target --host --base-url target", "URL of the server, with or without /v1.", "URL")
+@target_option("-H --target --host --base-url target", "URL of the server, with or without /v1.")
 @option(
     "--launch", "Start this server, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.", "COMMAND"
 )

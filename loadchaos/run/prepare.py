@@ -67,6 +67,9 @@ class Preparation:
         urls = self._server.url, self._target.admin_url
         async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
             await self._wait_until_healthy(client)
+            has_log = self._target.server_log or any(r.log for r in self._profile.target.replicas)
+            if self._target.kind == "external" and not has_log:
+                self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
             try:
@@ -102,8 +105,6 @@ class Preparation:
     async def _start_server(self) -> None:
         if self._target.kind != "external":
             self._print(await self._server.launch())
-        elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
-            self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
         print_line, begin_s = on_terminal(self._print), time.monotonic()

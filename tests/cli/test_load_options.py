@@ -93,7 +93,7 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
         ),
         (
             [*SHORT, "--target", "http://a:1", "--base-url", "http://b:1"],
-            "--base-url http://b:1: the option is --target, too, which was given as http://a:1: give one of them",
+            "two servers: --target http://a:1 and --target http://b:1; give one",
         ),
         ([*SHORT, "--backend", "openai", "--endpoint", "chat"], "--backend openai sends to completions"),
         ([*SHORT, "--backend", "tgi"], "--backend tgi: openai-chat"),
