@@ -83,6 +83,9 @@ def together(*options: Decorator) -> Decorator:
 
 
 wait_ready_option = time_option("--wait-ready", "Wait at most this long for a healthy server.")
+no_questions_option = flag(
+    "--no-questions", "Ask no questions before and beside the load; wrong answers to them stay unknown."
+)
 shared_option = flag("--shared", "Run even if other clients use the server.")
 server_log_option = option(
     "--server-log", "Log of the server, as for `loadchaos run`. Repeatable.", "SOURCE", multiple=True

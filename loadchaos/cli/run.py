@@ -23,6 +23,7 @@ from loadchaos.cli.common import (
     flag,
     free_exporter_port,
     no_live_option,
+    no_questions_option,
     option,
     options_of,
     out_option,
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
     ),
     option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT),
 )
-@in_group("Before the load", shared_option, wait_ready_option, yes_option, allow_path_option)
+@in_group("Before the load", no_questions_option, shared_option, wait_ready_option, yes_option, allow_path_option)
 @in_group(
     "Run folder and output",
     out_option("Folder for run folders."),
@@ -313,6 +314,7 @@ def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[
         options,
         exporter_port=free_exporter_port(options["exporter_port"]),
         live=not options["no_live"],
+        questions=not options["no_questions"],
         master=master(options),
         resume=resumed,
         argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),

@@ -198,9 +198,11 @@ class _Run:
 
     @property
     def _ends_before_load(self) -> bool:
-        """True where no request of the load was sent, and a signal or a target that is none ends the run."""
+        """True where no request of the load was sent and nothing was attacked, and a signal or a target that is none ends
+        the run.
+        """
         none = self._interrupts or isinstance(self._errors.error, UnreachableError)
-        return self._keeps_nothing and self._load.begun_s is None and bool(none)
+        return bool(self._keeps_nothing and self._load.begun_s is None and not self._attacks.begun and none)
 
     def _leave_nothing(self) -> Result:
         code, text = UnreachableError.exit_code, str(self._errors.error)
@@ -213,7 +215,7 @@ class _Run:
 
     async def _judge(self) -> Result:
         died = self._server.state in ("dying", "dead", "restarting")
-        if self._ends_before_load and not (died or self._errors.is_bug or self._errors.not_undone):
+        if self._ends_before_load and not (died or self._errors.is_bug):
             return self._leave_nothing()
         try:
             verdict = await conclude_interruptible(self._folder, self._context.print_line, self._interrupts)

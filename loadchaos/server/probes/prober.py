@@ -22,6 +22,10 @@ class Prober:
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def idle_questions(self) -> int:
+        return sum(part.idle_questions for part in self._parts)
+
     async def learn(self) -> list[str]:
         notes: list[str] = []
         for part in self._parts:

@@ -27,6 +27,10 @@ class AdaptersPart(ProbePart):
         self._models = [asker.model, *adapters[:_MOST_ADAPTERS]]
         self._stories = [story(rng) for _ in range(_PROMPTS)]
 
+    @property
+    def idle_questions(self) -> int:
+        return len(self._models) * _PROMPTS * _IDLE_TIMES
+
     async def learn(self) -> None:
         if len(self._models) == 1:
             self._turn_off(_NOT_COMPARED + "the server lists no LoRA adapters")

@@ -42,6 +42,11 @@ class ProbePart:
         }  # fmt: skip
         self._asker.emit(learned)
 
+    @property
+    def idle_questions(self) -> int:
+        """The most that `learn` asks."""
+        return 0
+
     async def learn(self) -> None:
         """Ask the idle server."""
 

@@ -52,6 +52,10 @@ class StreamedPart(ProbePart):
     part: QuestionPart = "streamed"
     recalls = True  # the rows say whether pairs may be compared
 
+    @property
+    def idle_questions(self) -> int:
+        return 2 * _IDLE_TIMES
+
     async def learn(self) -> None:
         """Ask both ways on the idle server, where they may differ on purpose."""
         for _ in range(_IDLE_TIMES):

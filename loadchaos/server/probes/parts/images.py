@@ -34,6 +34,10 @@ class ImagesPart(ProbePart):
         self._prefix, self._names = f"loadchaos-{rng.getrandbits(48):012x}", itertools.count()
         self._new_bytes_count = False
 
+    @property
+    def idle_questions(self) -> int:
+        return 2 * _IDLE_TIMES * len(self._numbers) + _FEWEST
+
     async def learn(self) -> None:
         answers: dict[str, set[str]] = {}
         for number in self._numbers:

@@ -37,6 +37,10 @@ class KeyedPart(ProbePart):
         self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
 
+    @property
+    def idle_questions(self) -> int:
+        return IDLE_TIMES * len(set(self._asked))
+
     async def learn(self) -> None:
         off: dict[str, list[str]] = {}
         for kind in (kind for kind in dict.fromkeys(self._asked) if kind not in self._known):

@@ -46,6 +46,10 @@ class PrefixLadderPart(ProbePart):
         self._wanted = lengths
         self._order = itertools.cycle([0])
 
+    @property
+    def idle_questions(self) -> int:
+        return 2
+
     async def learn(self) -> None:
         if self._text is None:
             self._turn_off(_NOT_ASKED + "token counts of this server are not known")

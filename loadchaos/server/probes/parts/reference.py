@@ -58,6 +58,10 @@ class ReferencePart(ProbePart):
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
 
+    @property
+    def idle_questions(self) -> int:
+        return len(self._prompts) * (1 + _BUSY_TIMES) + 2 * _EACH
+
     async def learn(self) -> None:
         """Ask each prompt alone, then several times all of them at once. A slow server is asked fewer of them."""
         begin_s = time.monotonic()
