@@ -111,9 +111,7 @@ class Preparation:
             self._print(await self._server.launch())
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
-        """Tell how many questions are asked, and how long they take at most by the first ones; on a terminal, how far
-        it has come.
-        """
+        """Tell how long the questions take at most, by the first ones; on a terminal, how far it has come."""
         print_line, begin_s, printed_s = on_terminal(self._print), time.monotonic(), 0.0
         asked_since_s: float | None = None
         told = False
@@ -123,19 +121,16 @@ class Preparation:
             if self._questions and asked_since_s is None:
                 asked_since_s = now_s
             if asked_since_s is not None and not told and asked > _FIRST_QUESTIONS:
-                told, most_s = True, self._questions * (now_s - asked_since_s) / _FIRST_QUESTIONS
+                told, took_s = True, now_s - asked_since_s
+                most_s = math.ceil(took_s * self._questions / _FIRST_QUESTIONS)
                 self._print(
-                    f"asking at most {self._questions} questions before the load, at most about "
-                    f"{describe_duration(math.ceil(most_s))} (--no-questions leaves them out)"
+                    f"the questions take at most about {describe_duration(most_s)}: the first 3 took {took_s:.1f} s"
                 )
             elif print_line is not None and now_s - max(begin_s, printed_s) > _PROGRESS_S:
                 printed_s, sent = now_s, client.reads + client.generations
-                what = (
-                    f"asked {asked} of at most {self._questions} questions"
-                    if told
-                    else f"identifying the server: {sent} requests"
-                )
-                print_line(f"{what} in {now_s - begin_s:.0f} s")
+                asking = f"asked {asked} of at most {self._questions} questions"
+                what = asking if self._questions else f"identifying the server: {sent} requests"
+                print_line(f"{what} in {now_s - (asked_since_s or begin_s):.0f} s")
 
     async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
         launched, log = self._server.launched, self._record.folder.server_log
@@ -257,6 +252,8 @@ class Preparation:
         """Ask the idle server what it is asked beside the load, too: its answers are the reference."""
         profile, asker, seed = self._profile, self._server.asker, self._options.seed
         self._questions = self._probes.prepare(facts, seed) + answer_baseline.most_questions(profile)
+        if self._questions:
+            self._print(f"asking at most {self._questions} questions before the load (--no-questions leaves them out)")
         await self._probes.learn_canary()
         if answer_baseline.is_wanted(profile) and await answer_baseline.learn(
             asker, self._server.url, profile, facts, self._record.event, seed=seed

@@ -20,6 +20,8 @@ class ProbePart:
     """Its name in the rows."""
     recalls = False
     """It can use what an earlier run on the same server has learned."""
+    idle_questions = 0
+    """The most that `learn` asks."""
     incomplete = False
     """Something is left to learn after `recall`."""
 
@@ -41,11 +43,6 @@ class ProbePart:
             "right": right, "why": why,
         }  # fmt: skip
         self._asker.emit(learned)
-
-    @property
-    def idle_questions(self) -> int:
-        """The most that `learn` asks."""
-        return 0
 
     async def learn(self) -> None:
         """Ask the idle server."""

@@ -50,11 +50,8 @@ class StreamedPart(ProbePart):
     """Asks for a streamed and for a whole answer."""
 
     part: QuestionPart = "streamed"
+    idle_questions = 2 * _IDLE_TIMES
     recalls = True  # the rows say whether pairs may be compared
-
-    @property
-    def idle_questions(self) -> int:
-        return 2 * _IDLE_TIMES
 
     async def learn(self) -> None:
         """Ask both ways on the idle server, where they may differ on purpose."""

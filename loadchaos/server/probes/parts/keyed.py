@@ -33,13 +33,10 @@ class KeyedPart(ProbePart):
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
         super().__init__(asker, rng, every_s=every_s)
         self._asked = kinds
+        self.idle_questions = IDLE_TIMES * len(set(kinds))
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
-
-    @property
-    def idle_questions(self) -> int:
-        return IDLE_TIMES * len(set(self._asked))
 
     async def learn(self) -> None:
         off: dict[str, list[str]] = {}

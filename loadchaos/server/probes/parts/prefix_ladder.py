@@ -29,6 +29,7 @@ class PrefixLadderPart(ProbePart):
     """Part `prefix_ladder`."""
 
     part: QuestionPart = "prefix_ladder"
+    idle_questions = 2
 
     def __init__(
         self,
@@ -45,10 +46,6 @@ class PrefixLadderPart(ProbePart):
         self._fixed = 0  # tokens of the template and the question
         self._wanted = lengths
         self._order = itertools.cycle([0])
-
-    @property
-    def idle_questions(self) -> int:
-        return 2
 
     async def learn(self) -> None:
         if self._text is None:

@@ -55,12 +55,9 @@ class ReferencePart(ProbePart):
             for _ in range(_EACH if memory is None else 1)
             for prompt in (("story", story(rng)), ("copy", copy(rng)), ("lookup", lookup(rng)))
         ]
+        self.idle_questions = len(self._prompts) * (1 + _BUSY_TIMES) + 2 * _EACH
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
-
-    @property
-    def idle_questions(self) -> int:
-        return len(self._prompts) * (1 + _BUSY_TIMES) + 2 * _EACH
 
     async def learn(self) -> None:
         """Ask each prompt alone, then several times all of them at once. A slow server is asked fewer of them."""
