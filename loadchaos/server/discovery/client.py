@@ -26,6 +26,8 @@ from loadchaos.server.memory import DiscoveryMemory, Key
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "record layer failure")
+"""What OpenSSL says of an answer that is no TLS, by its version."""
 
 
 def parse_target(text: str) -> str:
@@ -100,7 +102,7 @@ async def refuse_plain_http(client: DiscoveryClient, answer: DiscoveryResponse) 
     """Raise UnreachableError where the port of an https URL answers http. The question has no headers: no key may be sent
     in the clear.
     """
-    if "WRONG_VERSION_NUMBER" not in answer.text:
+    if not any(sign in answer.text for sign in _NO_TLS):
         return
     url = f"http{client.base_url.removeprefix('https')}"
     with contextlib.suppress(*bounded_http.FAILURES):
