@@ -1,7 +1,9 @@
 """Ctrl-C once and twice, and SIGTERM, in each phase of a run."""
 
+import re
 import signal
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -80,6 +82,11 @@ def nothing_left(run: Run) -> None:
     run.all_gone()
 
 
+def catches_sigint(pid: int) -> bool:
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
+
+
 MOMENTS_S = [0.3, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.0, 2.0, 4.0, 8.0))]
 
 
@@ -90,6 +97,7 @@ def test_ctrl_c_before_the_load_ends_it_with_one_line(start: Start, serve: Serve
         return 200, answer(1)
 
     run = start("--target", serve(slowly), prefix=("/usr/bin/env",))  # a process of its own, which imports all modules
+    run.wait(lambda: catches_sigint(run.process.pid), "the start of Python")
     time.sleep(moment_s)
     run.signal(signal.SIGINT)
     assert in_time(run, 2.0) == 130
