@@ -29,6 +29,7 @@ from loadchaos.cli.common import (
     server_log_option,
     server_options,
     shared_option,
+    target_option,
     terminal,
     time_option,
     wait_ready_option,
@@ -64,7 +65,7 @@ Exit codes:
 @click.pass_context
 @set_option
 @click.argument("profile", required=False, shell_complete=profile_names)
-@option("-H --target", "URL of the server, with or without /v1.", "URL")
+@target_option("-H --target", "URL of the server, with or without /v1.")
 @option(
     "--launch",
     "Start this server once for all steps, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
+from loadchaos.cli.help import Decorator, GroupedOption, in_group
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any]
 """Values of the options of a command, by the names of its parameters."""
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 COUNT, ABOVE_ZERO = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
 PATH, FOLDER = click.Path(path_type=Path), click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 def option(names: str, help: str, metavar: str | None = None, **more: Any) -> Decorator:  # noqa: A002 - as click has it
     """An option by all its names, with spaces between them."""
-    return click.option(*names.split(), help=help, metavar=metavar, **more)
+    return click.option(*names.split(), help=help, metavar=metavar, cls=GroupedOption, **more)
 
 
 def flag(names: str, help: str, **more: Any) -> Decorator:  # noqa: A002
@@ -68,6 +68,10 @@ def authorize_option(help: str) -> Decorator:  # noqa: A002
     return option("--authorize", help, "HOST:PORT", multiple=True)
 
 
+def expect_option(help: str) -> Decorator:  # noqa: A002
+    return option("--expect", help, "RULE", multiple=True)
+
+
 def together(*options: Decorator) -> Decorator:
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +83,9 @@ def together(*options: Decorator) -> Decorator:
 
 
 wait_ready_option = time_option("--wait-ready", "Wait at most this long for a healthy server.")
+no_questions_option = flag(
+    "--no-questions", "Ask no questions before and beside the load; wrong answers to them stay unknown."
+)
 shared_option = flag("--shared", "Run even if other clients use the server.")
 server_log_option = option(
     "--server-log", "Log of the server, as for `loadchaos run`. Repeatable.", "SOURCE", multiple=True
@@ -95,12 +102,17 @@ _RUN_OPTIONS = (
     "embedded", "processes", "duration_is_end",
 )  # fmt: skip
 _SERVER_OPTIONS = (
-    option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL"),
+    in_group("Server", option("--admin-url", "URL of /health, /metrics and the admin endpoints, if different.", "URL")),
     option("--model", "Model name in requests (default: the server's first model).", "NAME"),
     option("--api-key-env", "Environment variable with the API key. The key is never stored.", "VAR"),
-    option("--header headers", "Extra header: NAME=env:VAR or NAME=text. Repeatable.", "NAME=env:VAR", multiple=True),
-    ca_option,
-    insecure_option,
+    in_group(
+        "Server",
+        option(
+            "--header headers", "Extra header: NAME=env:VAR or NAME=text. Repeatable.", "NAME=env:VAR", multiple=True
+        ),
+        ca_option,
+        insecure_option,
+    ),
 )
 
 
@@ -117,9 +129,33 @@ launched_server_options = together(*_SERVER_OPTIONS[1:])
 """Options of a server that loadchaos starts: its launch command has the address."""
 
 
+def base_url(url: str) -> str:
+    """The URL without the path of an endpoint, which people copy with it; a note says so."""
+    if "/v1/" not in url:
+        return url
+    from loadchaos.load.endpoints import ENDPOINTS
+
+    for path in ("/v1/models", *(endpoint.path for endpoint in ENDPOINTS.values())):
+        if url.rstrip("/").endswith(path):
+            base = url.rstrip("/").removesuffix(path)
+            say(f"note: the target is {base}: {path} is an endpoint of it, which --endpoint NAME of `run` chooses")
+            return base
+    return url
+
+
+def _one_target(_: click.Context, __: click.Parameter, urls: Sequence[str]) -> str | None:
+    if len(set(urls)) > 1:
+        raise OptionError(f"two servers: --target {urls[0]} and --target {urls[1]}; give one")
+    return base_url(urls[0]) if urls else None
+
+
+def target_option(names: str, help: str) -> Decorator:  # noqa: A002
+    return option(names, help, "URL", multiple=True, callback=_one_target)
+
+
 url_argument = together(
-    click.argument("url", required=False),
-    option("-H --target target_option", "The same as the argument URL.", "URL"),
+    click.argument("url", required=False, callback=lambda _, __, url: url and base_url(url)),
+    target_option("-H --target target_option", "The same as the argument URL."),
 )
 """The argument URL, and `--target` as in other commands. The command reads both with `url_of`."""
 

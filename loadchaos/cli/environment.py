@@ -67,7 +67,7 @@ def from_openai_variables(options: Given, *, needs_target: bool, replicas: Itera
 def name_variables(command: click.Command) -> None:
     """Name variables by the long names of options; click takes the parameter's, which users do not type."""
     for option in command.params:
-        if isinstance(option, click.Option) and option.envvar is None:
+        if isinstance(option, click.Option) and option.envvar is None and option.allow_from_autoenv:
             long = [text[2:] for text in option.opts if text.startswith("--")]
             option.envvar = [f"{PREFIX}_{command.name}_{text}".replace("-", "_").upper() for text in long]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import ABOVE_ZERO, COUNT, Given, option, together
+from loadchaos.cli.help import HelpInGroups, in_group
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS, DatasetOptions
 from loadchaos.core.errors import OptionError
 
@@ -88,49 +89,62 @@ def _dataset(_: click.Context, __: click.Parameter, name: str | None) -> str | N
     )
 
 
+_AS_BENCH = "Load as in vllm bench"
 load_options = together(
     option("--rate --request-rate rate", "Requests per second, or inf: all at once.", "N", callback=_rate),
     option("--num-prompts", "End the load after this many requests.", "N", type=COUNT),
-    option("--burstiness", "Shape of gamma arrivals; 1: Poisson.", type=ABOVE_ZERO),
-    option("--num-warmups", "Requests before these that no figure counts.", "N", type=COUNT),
-    option("--ramp-up-strategy", "Change the rate over the load.", "linear"),
-    option("--ramp-up-start-rps", "First rate.", "N", type=ABOVE_ZERO),
-    option("--ramp-up-end-rps", "Last rate.", "N", type=ABOVE_ZERO),
-    option("--dataset-name", f"{', '.join(DATASETS)} (default: random).", "NAME", callback=_dataset),
-    option("--dataset-path", "File of a data set. Nothing is downloaded.", "FILE"),
-    option("--input-len", "As --random-input-len.", "N", type=COUNT),
-    option("--output-len", "Output tokens of any data set.", "N", type=COUNT),
     option("--random-input-len", "Prompt tokens as the server counts them.", "N", type=COUNT),
     option("--random-output-len", "Output tokens.", "N", type=COUNT),
-    option("--random-range-ratio", "Lengths are from N x (1-R) to N x (1+R).", "R", callback=_ratio),
-    option("--random-prefix-len", "Prompt tokens before these, equal in all.", "N", type=COUNT),
-    option("--random-mm-base-items-per-request", "Images of a request.", "N", type=COUNT),
-    option("--random-mm-num-mm-items-range-ratio", "As the range ratio, for images.", "R", type=float),
-    option("--random-mm-bucket-config", "Sizes of images, e.g. {(256,256,1): 1.0}.", "DICT", callback=_buckets),
-    option("--prefix-repetition-prefix-len", "Tokens that prompts share.", "N", type=COUNT),
-    option("--prefix-repetition-suffix-len", "Tokens of their own.", "N", type=COUNT),
-    option("--prefix-repetition-num-prefixes", "Number of shared prefixes.", "N", type=COUNT),
-    option("--prefix-repetition-output-len", "Output tokens.", "N", type=COUNT),
-    option("--timed-trace-chunk-hash-size", "Tokens of a block of the trace.", "N", type=COUNT),
-    option("--timed-trace-sec-multiplier", "Seconds of a unit of its timestamps.", "X", type=float),
-    option("--ignore-eos/--no-ignore-eos", "Exact output lengths (default of random data).", default=None),
-    option("--backend", "Backend of vllm bench, in place of --endpoint.", "NAME"),
-    *(
-        option(f"--{name.replace('_', '-')}", "Sampling of each request.", type=int if name == "top_k" else float)
-        for name in _SAMPLING
+    in_group(
+        _AS_BENCH,
+        option("--burstiness", "Shape of gamma arrivals; 1: Poisson.", type=ABOVE_ZERO),
+        option("--num-warmups", "Requests before these that no figure counts.", "N", type=COUNT),
+        option("--ramp-up-strategy", "Change the rate over the load.", "linear"),
+        option("--ramp-up-start-rps", "First rate.", "N", type=ABOVE_ZERO),
+        option("--ramp-up-end-rps", "Last rate.", "N", type=ABOVE_ZERO),
+        option("--input-len", "As --random-input-len.", "N", type=COUNT),
+        option("--output-len", "Output tokens of any data set.", "N", type=COUNT),
+        option("--random-range-ratio", "Lengths are from N x (1-R) to N x (1+R).", "R", callback=_ratio),
+        option("--random-prefix-len", "Prompt tokens before these, equal in all.", "N", type=COUNT),
+        option("--random-mm-base-items-per-request", "Images of a request.", "N", type=COUNT),
+        option("--random-mm-num-mm-items-range-ratio", "As the range ratio, for images.", "R", type=float),
+        option("--random-mm-bucket-config", "Sizes of images, e.g. {(256,256,1): 1.0}.", "DICT", callback=_buckets),
+        option("--prefix-repetition-prefix-len", "Tokens that prompts share.", "N", type=COUNT),
+        option("--prefix-repetition-suffix-len", "Tokens of their own.", "N", type=COUNT),
+        option("--prefix-repetition-num-prefixes", "Number of shared prefixes.", "N", type=COUNT),
+        option("--prefix-repetition-output-len", "Output tokens.", "N", type=COUNT),
+        option("--ignore-eos/--no-ignore-eos", "Exact output lengths (default of random data).", default=None),
+        option("--backend", "Backend of vllm bench, in place of --endpoint.", "NAME"),
+    ),
+    in_group(
+        "Data sets and traces",
+        option("--dataset-name", f"{', '.join(DATASETS)} (default: random).", "NAME", callback=_dataset),
+        option("--dataset-path", "File of a data set. Nothing is downloaded.", "FILE"),
+        option("--timed-trace-chunk-hash-size", "Tokens of a block of the trace.", "N", type=COUNT),
+        option("--timed-trace-sec-multiplier", "Seconds of a unit of its timestamps.", "X", type=float),
+    ),
+    in_group(
+        "Sampling",
+        *(
+            option(f"--{name.replace('_', '-')}", "Sampling of each request.", type=int if name == "top_k" else float)
+            for name in _SAMPLING
+        ),
     ),
 )
 
-goodput_option = option(
-    "--goodput",
-    "Limits of each request, e.g. ttft:2000 tpot:50 e2el:30000.",
-    "NAME:MS...",
-    multiple=True,
-    callback=_limits,
+goodput_option = in_group(
+    _AS_BENCH,
+    option(
+        "--goodput",
+        "Limits of each request, e.g. ttft:2000 tpot:50 e2el:30000.",
+        "NAME:MS...",
+        multiple=True,
+        callback=_limits,
+    ),
 )
 
 
-class ManyGoodputWords(click.Command):
+class ManyGoodputWords(HelpInGroups):
     """Command whose --goodput takes several words, as in vllm bench."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from loadchaos.cli.capacity import capacity
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.common import say
 from loadchaos.cli.environment import PREFIX, name_variables
+from loadchaos.cli.help import help_all_option, shows_all
 from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
@@ -43,6 +44,15 @@ Exit codes of a run:
   70 a bug of loadchaos,
   130 Ctrl-C, 143 SIGTERM."""
 
+COMMAND_GROUPS = {
+    "Test": (probe, run, suite, capacity, soak),
+    "Read": (report, compare, trend, runs, export, classify),
+    "Reproduce": (replay, minimise, bisect, hunt, record),
+    "Write": (new, check, explain, profiles),
+    "More": (init, judge, follow, signatures, oracles, launch, worker, images, sim),
+}
+"""All commands. `--help` leaves out the last group."""
+
 
 class _Commands(click.Group):
     """Command group that prints loadchaos' own errors as one message. Any other exception is a bug of loadchaos: it
@@ -68,14 +78,17 @@ class _Commands(click.Group):
             say(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}")
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has started: a run handles Ctrl-C itself
+            say("loadchaos: interrupted")
             ctx.exit(exit_codes.INTERRUPTED)
         except StoppedBySignalError as e:
             ctx.exit(e.exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List each command with its whole first sentence. click would truncate it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(n, self.commands[n].get_short_help_str(500)) for n in self.list_commands(ctx)])
+        for title, commands in COMMAND_GROUPS.items():
+            if title != "More" or shows_all(ctx):
+                with formatter.section(title):
+                    formatter.write_dl([(str(c.name), c.get_short_help_str(500)) for c in commands])
 
 
 @click.group(
@@ -88,36 +101,8 @@ def main() -> None:
     """Find and name bugs that an LLM server shows only under load."""
 
 
-for _command in (
-    run,
-    suite,
-    capacity,
-    probe,
-    check,
-    explain,
-    profiles,
-    new,
-    init,
-    judge,
-    report,
-    compare,
-    runs,
-    export,
-    follow,
-    record,
-    replay,
-    minimise,
-    bisect,
-    hunt,
-    soak,
-    trend,
-    classify,
-    signatures,
-    oracles,
-    launch,
-    worker,
-    images,
-    sim,
-):
+main.params.append(help_all_option("Show all commands."))
+
+for _command in (command for group in COMMAND_GROUPS.values() for command in group):
     name_variables(_command)
     main.add_command(_command)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import ABOVE_ZERO, COUNT, flag, option, time_option, writing
+from loadchaos.cli.common import ABOVE_ZERO, COUNT, expect_option, flag, option, time_option, writing
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
@@ -28,7 +28,7 @@ _KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_re
 @option("-u --users --concurrency --max-concurrency users", "Users.", type=COUNT)
 @time_option("-t --duration duration", "Length of the load.")
 @option("--endpoint", "Endpoint of the requests: chat, completions and others.", "NAME")
-@option("--expect", "Expectation such as 'ttft_p99 <= 2s'. Repeatable.", "RULE", multiple=True)
+@expect_option("Expectation such as 'ttft_p99 <= 2s'. Repeatable.")
 @flag("--ask", "Ask for the load, also where the input is no terminal.")
 def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
     """Write a new profile with comments to FILE ("-": print it).

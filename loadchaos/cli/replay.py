@@ -12,7 +12,6 @@ import click
 from loadchaos.cli.common import (
     COUNT,
     PATH,
-    Decorator,
     Given,
     allow_foreign,
     authorize_option,
@@ -25,10 +24,12 @@ from loadchaos.cli.common import (
     resumed_command,
     say,
     server_options,
+    target_option,
     together,
     wait_ready_option,
     yes_option,
 )
+from loadchaos.cli.help import Decorator
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json
@@ -77,7 +78,7 @@ def replayed_options(what: str) -> Decorator:
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=PATH)
 @option("--launch", "Start this server for each try, e.g. 'vllm serve MODEL --port 8000'.", "COMMAND")
-@option("-H --target", "Use this running server.", "URL")
+@target_option("-H --target", "Use this running server.")
 @option(
     "--times",
     "Number of tries; auto: a statistical test decides.",

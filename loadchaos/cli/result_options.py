@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadchaos.cli.common import PATH, Given, flag, named_values, option, together
+from loadchaos.cli.common import PATH, Given, flag, named_values, option
+from loadchaos.cli.help import in_group
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from loadchaos.run.finalize import Result
 
 _WITH_FILE = ("save_detailed", "result_dir", "result_filename", "label", "metadata")
-result_options = together(
+result_options = in_group(
+    "Result as of vllm bench",
     flag("--save-result", "Write the result as JSON with the keys of vllm bench serve."),
     flag("--save-detailed", "Also write lists with a value for each request."),
     option("--result-dir", "Folder of the result.", "DIR", type=PATH),

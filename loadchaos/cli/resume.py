@@ -19,7 +19,7 @@ from loadchaos.core.redact import REDACTED, Redactor
 if TYPE_CHECKING:
     from loadchaos.core.ledger.folder import RunFolder
 
-_CHANGE_THE_PLAN = {"overrides", "users", "endpoint", "goodput", *load_option_names()}
+_CHANGE_THE_PLAN = {"overrides", "users", "endpoint", "goodput", "expect", *load_option_names()}
 _MIN_REMAINING_S = 1.0
 """A run's time counts from the start of its load process, its load from that process's first row: both differ a little."""
 
@@ -86,7 +86,7 @@ def called_again(ctx: click.Context, folder: Path) -> Given:
     options = restored(ctx, _recorded_options(ctx.command, run), _CHANGE_THE_PLAN, "run", folder, acts)
     if "profile" not in typed and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
-    unchanged: Given = {**dict.fromkeys(_CHANGE_THE_PLAN), "goodput": {}, "overrides": ()}
+    unchanged: Given = {**dict.fromkeys(_CHANGE_THE_PLAN), "goodput": {}, "overrides": (), "expect": ()}
     now = {name: bool(typed.get(name)) for name in ("dry_run", "print_profile")}
     return {**options, **unchanged, **now, "profile": profile}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,12 @@ from loadchaos.cli.common import (
     allow_path_option,
     authorize_option,
     echo,
+    expect_option,
     exporter_port_option,
     flag,
     free_exporter_port,
     no_live_option,
+    no_questions_option,
     option,
     options_of,
     out_option,
@@ -29,12 +32,14 @@ from loadchaos.cli.common import (
     say,
     server_options,
     shared_option,
+    target_option,
     terminal,
     time_option,
     wait_ready_option,
     yes_option,
 )
 from loadchaos.cli.environment import from_openai_variables, openai_target, words_from_environment
+from loadchaos.cli.help import in_group
 from loadchaos.cli.load_options import (
     ManyGoodputWords,
     endpoint_of,
@@ -50,6 +55,7 @@ from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.worker import bind_options, master
 from loadchaos.core import resources
 from loadchaos.core.errors import OptionError, ProfileError
+from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 from loadchaos.report.formatting import clean
@@ -64,30 +70,19 @@ if TYPE_CHECKING:
 
 @click.command(cls=ManyGoodputWords)
 @click.pass_context
-@set_option
-@allow_path_option
 @click.argument("profile", required=False, shell_complete=profile_names)
-@option(
-    "--resume",
-    "Continue an interrupted run with its profile, options and seed, at the next step of its plan.",
-    "RUN",
-    type=FOLDER,
-)
-@option("-H --target --host --base-url target", "URL of the server, with or without /v1.", "URL")
+@target_option("-H --target --host --base-url target", "URL of the server, with or without /v1.")
 @option(
     "--launch", "Start this server, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.", "COMMAND"
 )
-@server_options
-@option("--tokenizer", "Count tokens with tokenizer.json in this folder. Nothing is downloaded.", "DIR")
+@flag("--embedded", "Use the embedded server, also if CI=true or the profile has none.")
 @option(
     "--server-log",
     "Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
     "SOURCE",
     multiple=True,
 )
-@out_option("Folder for run folders.")
-@option("--seed", "The same profile and seed give the same requests.", type=int, default=0, show_default=True)
-@time_option("-t --duration --run-time duration", "End the load after this time.", positive=True)
+@server_options
 @option(
     "-u --users --concurrency --max-concurrency users",
     "Number of users in every phase that has users. Without a profile and with --rate: most requests in flight.",
@@ -95,56 +90,77 @@ if TYPE_CHECKING:
 )
 @load_options
 @goodput_option
-@result_options
-@flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing.")
-@option(
-    "--endpoint",
-    "Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
-    "NAME",
-)
+@time_option("-t --duration --run-time duration", "End the load after this time.", positive=True)
+@expect_option("Also expect this, e.g. 'ttft_p99 <= 2s'. Repeatable.")
+@set_option
 @authorize_option("Allow attacks on this server. Repeatable.")
-@option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT)
-@shared_option
-@wait_ready_option
-@yes_option
-@flag("--embedded", "Use the embedded server, also if CI=true or the profile has none.")
-@exporter_port_option
-@option(
-    "--processes",
-    "Number of load-generating processes. auto: from the profile and the cores of this machine.",
-    "N|auto",
-    callback=process_count,
-    default="1",
-    show_default=True,
-)
-@flag("--master", "Let workers on other machines send the load (`loadchaos worker`).")
-@option("--expect-workers", "Start the load when N workers are connected.", "N", type=COUNT)
-@bind_options
-@time_option("--wait-workers", "Wait at most this long for workers.", default="5m", show_default=True)
-@no_live_option
-@flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run.")
-@option(
-    "--web-port",
-    "Port of the web UI. 0 selects a free port.",
-    type=click.IntRange(0, 65535),
-    default=8089,
-    show_default=True,
-)
-@option(
-    "--web-host",
-    "Address of the web UI. Any other address asks for a login.",
-    "HOST",
-    default="127.0.0.1",
-    show_default=True,
-)
-@flag("--headless", "Accepted for compatibility with Locust. This is the default.", hidden=True)
 @flag("--dry-run", "Print what would be sent and when. Send nothing.")
-@option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"]))
-@option(
-    "--notify",
-    "Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
-    "URL",
-    multiple=True,
+@in_group(
+    "Server",
+    option("--tokenizer", "Count tokens with tokenizer.json in this folder. Nothing is downloaded.", "DIR"),
+    option(
+        "--endpoint",
+        "Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
+        "NAME",
+    ),
+    option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT),
+)
+@in_group("Before the load", no_questions_option, shared_option, wait_ready_option, yes_option, allow_path_option)
+@in_group(
+    "Run folder and output",
+    out_option("Folder for run folders."),
+    option(
+        "--resume",
+        "Continue an interrupted run with its profile, options and seed, at the next step of its plan.",
+        "RUN",
+        type=FOLDER,
+    ),
+    option("--seed", "The same profile and seed give the same requests.", type=int, default=0, show_default=True),
+    no_live_option,
+    flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing."),
+    option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"])),
+    option(
+        "--notify",
+        "Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
+        "URL",
+        multiple=True,
+    ),
+    exporter_port_option,
+)
+@result_options
+@in_group(
+    "Workers",
+    option(
+        "--processes",
+        "Number of load-generating processes. auto: from the profile and the cores of this machine.",
+        "N|auto",
+        callback=process_count,
+        default="1",
+        show_default=True,
+    ),
+    flag("--master", "Let workers on other machines send the load (`loadchaos worker`)."),
+    option("--expect-workers", "Start the load when N workers are connected.", "N", type=COUNT),
+    bind_options,
+    time_option("--wait-workers", "Wait at most this long for workers.", default="5m", show_default=True),
+)
+@in_group(
+    "Web UI",
+    flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run."),
+    option(
+        "--web-port",
+        "Port of the web UI. 0 selects a free port.",
+        type=click.IntRange(0, 65535),
+        default=8089,
+        show_default=True,
+    ),
+    option(
+        "--web-host",
+        "Address of the web UI. Any other address asks for a login.",
+        "HOST",
+        default="127.0.0.1",
+        show_default=True,
+    ),
+    flag("--headless", "Accepted for compatibility with Locust. This is the default.", hidden=True),
 )
 def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile: send its load, watch the server, judge the result.
@@ -222,6 +238,8 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tu
                 "load, e.g. --rate 5 --num-prompts 200"
             )
         profile_made = made_profile(made, overrides)
+        if more := _expecting(options["expect"], profile_made):
+            profile_made = made_profile(made, [*overrides, *more])
         server = options["target"] or options["launch"] or profile_made.target != Target() or openai_target()
         if not (server or options["print_profile"] or options["dry_run"]):
             raise OptionError("no server: give --target URL, --launch COMMAND, or --embedded (a simulated one)")
@@ -237,7 +255,23 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tu
     if options["embedded"] and loaded.target.embedded is None:
         changes.append("target.embedded={}")
         loaded = profile_of(profile, changes)
+    if more := _expecting(options["expect"], loaded):
+        changes += more
+        loaded = profile_of(profile, changes)
     return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded, duration_s
+
+
+def _expecting(rules: Sequence[str], profile: Profile) -> list[str]:
+    """Changes of a profile that add expectations to its own, or to the default ones."""
+    from loadchaos.core import expectation_names
+
+    known = profile.expect or DEFAULT_EXPECT
+    for rule in rules:
+        try:
+            expectation_names.parse(rule, profile.expect_prefixes())
+        except ValueError as e:
+            raise OptionError(f"--expect {rule!r}: {e}") from None
+    return [f"expect={json.dumps(list(dict.fromkeys([*known, *rules])))}"] if rules else []
 
 
 def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
@@ -280,6 +314,7 @@ def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[
         options,
         exporter_port=free_exporter_port(options["exporter_port"]),
         live=not options["no_live"],
+        questions=not options["no_questions"],
         master=master(options),
         resume=resumed,
         argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),

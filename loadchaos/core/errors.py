@@ -70,6 +70,10 @@ class TargetError(LoadchaosError):
     exit_code = exit_codes.TARGET_ERROR
 
 
+class UnreachableError(TargetError):
+    """No server that could be tested answers at the target."""
+
+
 class LedgerError(LoadchaosError):
     """The run folder could not be written or read, so no run in it can pass."""
 

@@ -28,7 +28,10 @@ def profile(name_or_path: str) -> Path:
     if name_or_path in known:
         return known[name_or_path]
     if path.is_dir():
-        raise OptionError(f"{name_or_path} is a folder; a profile is a YAML file")
+        inside = path / "profile.yaml"
+        hint = f": {inside} is one" if inside.is_file() else ""
+        more = f"; --resume {path} continues an interrupted run" if (path / "events.jsonl").exists() else ""
+        raise OptionError(f"{name_or_path} is a folder; a profile is a YAML file{hint}{more}")
     if "://" in name_or_path:
         raise OptionError(
             f"{name_or_path} is no profile: give a profile and the URL, e.g. `smoke --target {name_or_path}`"

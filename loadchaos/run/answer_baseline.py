@@ -33,6 +33,10 @@ def is_wanted(profile: Profile) -> bool:
     return sum(lengths) >= _LEAST_LOAD_S and not profile.can_kill
 
 
+def most_questions(profile: Profile) -> int:
+    return min(_MOST, _EACH * len(profile.traffic)) if is_wanted(profile) else 0
+
+
 def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
     sent: dict[str, int] = {}
     number = next(n for n, phase in enumerate(profile.load) if phase.replay is None)

@@ -30,10 +30,10 @@ _NO_CONTRACT = AnswerContract()
 
 
 class HttpAsker:
-    """Implements `Asker` with httpx."""
+    """Implements `Asker` with httpx. `asked`: number of questions so far."""
 
     def __init__(self, http: httpx.AsyncClient, dialect: Dialect = UNKNOWN) -> None:
-        self.http, self.dialect = http, dialect
+        self.http, self.dialect, self.asked = http, dialect, 0
 
     @classmethod
     def with_own_client(cls, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> HttpAsker:
@@ -41,6 +41,7 @@ class HttpAsker:
         return cls(bounded_http.client(headers, tls, used_once=True))
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
+        self.asked += 1
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
         rules = AnswerRules(dialect.outcome_rules, answers=options.get("answers"), most_tokens=asked_tokens(body))
         reading = _Reading(url, rules, stream=options.get("stream", False))

@@ -107,7 +107,9 @@ class LoadSession:
                 self._record.control("stop", why, grace_s=self._interrupts.timeouts.drain_s)
                 self._attacks.begin_undo()
             # A Locust that does not read its control file is ended by signal; its begin rows stay as `unfinished`.
-            if stopped_s is not None and now_s - stopped_s > self._interrupts.timeouts.locust_s:
+            starting = self.begun_s is None and bool(self._interrupts) and self._context.options.master is None
+            patience_s = 0.0 if starting else self._interrupts.timeouts.locust_s  # workers elsewhere have to be told
+            if stopped_s is not None and now_s - stopped_s > patience_s:
                 await self._process.end(self._interrupts.timeouts.locust_term_s)
         self._process.record_exit()
         self.running = False

@@ -56,7 +56,7 @@ class Options:
     """Options of the command line; texts are as the user gave them. `held` is a launched server that other runs use
     too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
     live view nor an exporter. A `watch` ends the load early. `duration_is_end`: `duration_s` is a part of the load that was
-    asked for, and cuts nothing of a profile.
+    asked for, and cuts nothing of a profile. `questions`: those before and beside the load, whose answers are judged.
     """
 
     target: str | None = None
@@ -85,6 +85,7 @@ class Options:
     held: HeldServer | None = None
     replay: bool = False
     watch: LoadWatch | None = None
+    questions: bool = True
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
 

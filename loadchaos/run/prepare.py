@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
+from loadchaos.core.units import describe_duration
 from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import answer_baseline, compatibility, requirements
@@ -40,6 +42,7 @@ from loadchaos.server.discovery.server_config import Configured, configuration, 
 _ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
 _POLL_S = 0.1
 _PROGRESS_S = 3.0
+_FIRST_QUESTIONS = 3
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
 _LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
@@ -56,6 +59,7 @@ class Preparation:
         self._profile, self._options, self._target = context.profile, context.options, context.target
         self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
         self._server, self._probes, self._last_question = server, probes, last_question
+        self._questions = 0
         self._memory = self._target.held.memory if self._target.held is not None else None
 
     async def run(self) -> AttackInjector:
@@ -67,6 +71,9 @@ class Preparation:
         urls = self._server.url, self._target.admin_url
         async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
             await self._wait_until_healthy(client)
+            has_log = self._target.server_log or any(r.log for r in self._profile.target.replicas)
+            if self._target.kind == "external" and not has_log:
+                self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
             try:
@@ -102,15 +109,28 @@ class Preparation:
     async def _start_server(self) -> None:
         if self._target.kind != "external":
             self._print(await self._server.launch())
-        elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
-            self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
-        print_line, begin_s = on_terminal(self._print), time.monotonic()
-        while print_line is not None:
-            await asyncio.sleep(_PROGRESS_S)
-            sent = client.reads + client.generations
-            print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
+        """Tell how long the questions take at most, by the first ones; on a terminal, how far it has come."""
+        print_line, begin_s, printed_s = on_terminal(self._print), time.monotonic(), 0.0
+        asked_since_s: float | None = None
+        told = False
+        while True:
+            await asyncio.sleep(_POLL_S)
+            now_s, asked = time.monotonic(), self._server.asker.asked
+            if self._questions and asked_since_s is None:
+                asked_since_s = now_s
+            if asked_since_s is not None and not told and asked > _FIRST_QUESTIONS:
+                told, took_s = True, now_s - asked_since_s
+                most_s = math.ceil(took_s * self._questions / _FIRST_QUESTIONS)
+                self._print(
+                    f"the questions take at most about {describe_duration(most_s)}: the first 3 took {took_s:.1f} s"
+                )
+            elif print_line is not None and now_s - max(begin_s, printed_s) > _PROGRESS_S:
+                printed_s, sent = now_s, client.reads + client.generations
+                asking = f"asked {asked} of at most {self._questions} questions"
+                what = asking if self._questions else f"identifying the server: {sent} requests"
+                print_line(f"{what} in {now_s - (asked_since_s or begin_s):.0f} s")
 
     async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
         launched, log = self._server.launched, self._record.folder.server_log
@@ -220,18 +240,27 @@ class Preparation:
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": typed_json.to_json(facts)})
         self._print(facts_line(facts))
         self._record_configuration(settings, system, head)
-        await self._probes.learn_canary(facts)
-        asker, emit = self._server.asker, self._record.event
-        if answer_baseline.is_wanted(profile) and await answer_baseline.learn(
-            asker, self._server.url, profile, facts, emit, seed=self._options.seed
-        ):
-            await self._restart_dead_server(client)
+        await self._probes.learn_identity(facts)
+        if self._options.questions:
+            await self._ask_questions(client, facts)
         self._last_question.learn(facts)
-        for note in await self._probes.learn(facts, self._options.seed):
-            self._note("correctness", note)
         proxy = await self._open_proxy(client.health_path or HEALTH_PATH)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
+
+    async def _ask_questions(self, client: DiscoveryClient, facts: Facts) -> None:
+        """Ask the idle server what it is asked beside the load, too: its answers are the reference."""
+        profile, asker, seed = self._profile, self._server.asker, self._options.seed
+        self._questions = self._probes.prepare(facts, seed) + answer_baseline.most_questions(profile)
+        if self._questions:
+            self._print(f"asking at most {self._questions} questions before the load (--no-questions leaves them out)")
+        await self._probes.learn_canary()
+        if answer_baseline.is_wanted(profile) and await answer_baseline.learn(
+            asker, self._server.url, profile, facts, self._record.event, seed=seed
+        ):
+            await self._restart_dead_server(client)
+        for note in await self._probes.learn(facts):
+            self._note("correctness", note)
 
     async def _restart_dead_server(self, client: DiscoveryClient) -> None:
         """Restart a server that died of a request to the idle server, where the profile restarts dead servers."""

@@ -6,10 +6,12 @@ recorded is judged.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Callable
 
+from loadchaos.core.errors import UnreachableError
 from loadchaos.core.ledger.rows import RunDetail
 from loadchaos.profile.profile import Profile
 from loadchaos.run.children import FollowerProcess
@@ -41,12 +43,14 @@ async def run(profile: Profile, options: Options, interrupts: Interrupts, web_st
         context = RunContext.create(profile, options, interrupts, console.print)
         if web_start is not None:
             web_start.ui.write("run", folder=str(context.record.folder.path.resolve()))
-        return await _Run(context, web_start).execute()
+        return await _Run(context, web_start, keeps_nothing=web_start is None).execute()
 
 
 class _Run:
-    def __init__(self, context: RunContext, web_start: WebStart | None) -> None:
-        self._context = context
+    """`keeps_nothing`: a run that ends before its load, with nothing to judge, leaves no folder and no verdict."""
+
+    def __init__(self, context: RunContext, web_start: WebStart | None, *, keeps_nothing: bool = False) -> None:
+        self._context, self._keeps_nothing = context, keeps_nothing
         self._record, self._interrupts = context.record, context.interrupts
         self._folder = context.record.folder
         self._errors = RunErrors(self._folder.path, self._record.redactor)
@@ -66,6 +70,9 @@ class _Run:
 
     def _interrupted(self, number: signal.Signals) -> None:
         self._record.run("interrupted", signal=number.name)
+        if self._ends_before_load:
+            self._follower.kill()  # it would speak of the load; one line at the end says all
+            return
         if self._interrupts.count == 1:
             self._context.print_line("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
         else:
@@ -128,7 +135,7 @@ class _Run:
         self._load.poll()
         self._server.tick()
         self._load.tick()
-        if self._load.running and (notice := self._follower.exit_notice()):
+        if self._load.running and not self._interrupts and (notice := self._follower.exit_notice()):
             self._context.print_line(notice)
         self._record.tick(loading=self._load.running)
 
@@ -172,7 +179,8 @@ class _Run:
 
     async def _end_follower(self) -> None:
         # Where the last row could not be written, the follower would wait for it forever.
-        await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
+        at_once = self._record.lost or self._ends_before_load
+        await self._follower.finish(0.0 if at_once else self._interrupts.timeouts.follower_s)
 
     def _exit_reason(self) -> RunDetail:
         reason: RunDetail = {}
@@ -188,7 +196,27 @@ class _Run:
             reason["ledger_lost"] = self._record.lost
         return reason
 
+    @property
+    def _ends_before_load(self) -> bool:
+        """True where no request of the load was sent and nothing was attacked, and a signal or a target that is none ends
+        the run.
+        """
+        none = self._interrupts or isinstance(self._errors.error, UnreachableError)
+        return bool(self._keeps_nothing and self._load.begun_s is None and not self._attacks.begun and none)
+
+    def _leave_nothing(self) -> Result:
+        code, text = UnreachableError.exit_code, str(self._errors.error)
+        if self._interrupts:
+            code, text = self._interrupts.exit_code, "interrupted before the load: no request of it was sent"
+        if self._server.launched is not None and self._context.target.kind == "launched":
+            return Result(code, None, self._folder, f"{text}; the log of the server is {self._folder.server_log}")
+        shutil.rmtree(self._folder.path, ignore_errors=True)
+        return Result(code, None, self._folder, text)
+
     async def _judge(self) -> Result:
+        died = self._server.state in ("dying", "dead", "restarting")
+        if self._ends_before_load and not (died or self._errors.is_bug):
+            return self._leave_nothing()
         try:
             verdict = await conclude_interruptible(self._folder, self._context.print_line, self._interrupts)
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it

@@ -9,11 +9,12 @@ from loadchaos.core.model import Row
 
 
 class RunAttacks:
-    """Holder of the attack injector; does nothing until `prepared` has one."""
+    """Holder of the attack injector; does nothing until `prepared` has one. `begun`: an attack has begun."""
 
     def __init__(self) -> None:
         self._injector: AttackInjector | None = None
         self._undo: asyncio.Task[list[str]] | None = None
+        self.begun = False
 
     def prepared(self, injector: AttackInjector) -> None:
         self._injector = injector
@@ -24,6 +25,7 @@ class RunAttacks:
         return self._injector
 
     def feed(self, row: Row) -> None:
+        self.begun |= row.get("row") == "attack" and row.get("what") == "begin"
         if self._injector is not None:
             self._injector.feed(row)
 

@@ -45,6 +45,10 @@ class RunErrors:
             f.write(text + "\n")
         self._bug = self._bug or f"a bug in loadchaos; please report it with {trace}: {type(e).__name__}: {e}"
 
+    @property
+    def is_bug(self) -> bool:
+        return self._bug is not None
+
     def exit_reason(self) -> RunDetail:
         """`{exit_code, why}` for the run's last row; empty without errors."""
         if self.error is not None:

@@ -14,7 +14,7 @@ from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
 from loadchaos.server.memory import ProbeMemory
-from loadchaos.server.monitor.canary import Canary
+from loadchaos.server.monitor.canary import IDLE_TIMES, Canary
 from loadchaos.server.monitor.identity import ServerIdentity
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.parts.adapters import AdaptersPart
@@ -91,32 +91,39 @@ class RunProbes:
     def feed(self, row: Row) -> None:
         self._requests += row.get("row") == "end"
 
-    async def learn_canary(self, facts: Facts) -> None:
+    async def learn_identity(self, facts: Facts) -> None:
         if self._server.target.kind == "external":
             self._identity = ServerIdentity(self._server.asker, facts, self._record.event)
             await self._identity.read()
+
+    def prepare(self, facts: Facts, seed: int) -> int:
+        """Make the questions; returns the most that the idle server will be asked. They are not those of an earlier run
+        with the same seed: prompts and images that shall be new would be in the caches of the server.
+        """
+        asker, url, emit = self._server.asker, self._server.url, self._record.event
         if (canary := self._profile.watch.canary) is not None:
-            asker, url, emit = self._server.asker, self._server.url, self._record.event
             self._canary = Canary(asker, url, facts.model, emit, self._redactor, every_s=canary.every)
+        options = self._profile.correctness
+        if options.model_fields_set:
+            held = self._server.target.held
+            memory = held.memory.probes if held is not None and held.memory is not None else None
+            recorded = RecordedAsker(asker, url, facts.model, emit, self._redactor, memory)
+            rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
+            images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
+            setup = PartSetup(options, recorded, rng, lambda: self._requests, images, facts, memory)
+            self._prober = Prober(recorded, setup.parts(), memory)
+        canaries = 0 if self._canary is None else 2 * IDLE_TIMES
+        return canaries + (0 if self._prober is None else self._prober.idle_questions)
+
+    async def learn_canary(self) -> None:
+        if self._canary is not None:
             await self._canary.learn()
 
-    async def learn(self, facts: Facts, seed: int) -> list[str]:
-        """Ask the idle server; returns notes for the user. The questions are not those of an earlier run with the same
-        seed: prompts and images that shall be new would be in the caches of the server.
-        """
-        options = self._profile.correctness
-        if not options.model_fields_set:
+    async def learn(self, facts: Facts) -> list[str]:
+        """Ask the idle server; returns notes for the user."""
+        if self._prober is None:
             return []
-        held = self._server.target.held
-        memory = held.memory.probes if held is not None and held.memory is not None else None
-        asker = RecordedAsker(
-            self._server.asker, self._server.url, facts.model, self._record.event, self._redactor, memory
-        )
-        rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
-        images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
-        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts, memory)
-        self._prober = Prober(asker, setup.parts(), memory)
-        refused = options.images is not None and facts.images is False
+        refused = self._profile.correctness.images is not None and facts.images is False
         notes = ["questions about images are not asked: the model takes none"] if refused else []
         return [*notes, *await self._prober.learn()]
 

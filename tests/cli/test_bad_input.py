@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http_server import Asked, answering
 from tests.raw_sockets import ConnectionServer
 from tests.warm_command import run_command
 
@@ -76,6 +77,12 @@ OPTIONS = [
     ("no such profile", ["run", "mtp_m"], 2, r"mtp_m.*did you mean mtp_mm"),
     ("a URL in the place of the profile", ["run", "http://127.0.0.1:9"], 2, r"smoke --target http://127\.0\.0\.1:9"),
     ("two servers", ["probe", "http://127.0.0.1:9", "-H", "http://127.0.0.1:8"], 2, r"two servers: .*:9 and --target .*:8"),
+    ("two --target", ["capacity", "smoke", "-H", "http://127.0.0.1:9", "-H", "http://127.0.0.1:8"], 2,
+     r"two servers: --target .*:9 and --target .*:8"),
+    ("a run folder in the place of the profile", ["run", "FOLDER"], 2,
+     r"a YAML file: .*profile.yaml is one; --resume .*/r "),
+    ("the path of an endpoint", ["probe", "http://127.0.0.1:9/v1/chat/completions"], 4,
+     r"note: the target is http://127.0.0.1:9: /v1/chat/completions is an endpoint.*http://127.0.0.1:9: connection refused"),
     ("probe by --target", ["probe", "--target", "http://127.0.0.1:9"], 4, r"127\.0\.0\.1:9: connection refused"),
     ("suite by --target", ["suite", "--target", "http://127.0.0.1:9"], 4, r"127\.0\.0\.1:9: connection refused"),
     ("an empty target", ["run", "PROFILE", "--target", ""], 2, r"--target is empty"),
@@ -103,7 +110,12 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("what", "args", "code", "says"), OPTIONS, ids=[row[0] for row in OPTIONS])
 def test_command_refuses_options_with(what: str, args: list[str], code: int, says: str, tmp_path: Path) -> None:
-    done = run_command(*[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
+    run_folder = tmp_path / "r"
+    run_folder.mkdir()
+    for name in ("profile.yaml", "events.jsonl"):
+        (run_folder / name).touch()
+    names = {"PROFILE": profile(tmp_path), "FOLDER": str(run_folder)}
+    done = run_command(*[names.get(a, a) for a in args], cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
     assert "Traceback" not in done.stderr
@@ -158,12 +170,36 @@ def test_run_reports_a_target_that_refuses_the_connection(tmp_path: Path) -> Non
         port = s.getsockname()[1]
     done = run_command("run", profile(tmp_path), "--target", f"127.0.0.1:{port}", "--wait-ready", "1s", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
-    assert "check that it runs" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("connection refused; check that it runs and that this is its port"), line
+    assert (done.stdout, list(tmp_path.glob("runs/*"))) == ("", []), "a run that found no server leaves no verdict"
+
+
+def test_run_and_probe_tell_that_a_port_speaks_plain_http(tmp_path: Path) -> None:
+    asked: list[Asked] = []
+
+    def reply(request: Asked) -> tuple[int, object]:
+        asked.append(request)
+        return 404, {"detail": "Not Found"}
+
+    with answering(reply) as url:
+        target = url.replace("http:", "https:")
+        for words in (["run", profile(tmp_path), "--target", target], ["probe", target]):
+            done = run_command(*words, "--header", "X-Key=secret", cwd=tmp_path)
+            assert done.returncode == 4, done.stderr
+            assert done.stderr.splitlines()[-1] == f"loadchaos: {target}: this port speaks plain http; give {url}"
+    assert asked
+    assert not any("secret" in str(one.headers) for one in asked), "a key is not sent in the clear"
 
 
 TARGETS = [
     ("does not speak HTTP", b"SSH-2.0-OpenSSH_9.2\r\n", r"does not use HTTP"),
     ("answers 401", http("401 Unauthorized", '{"error":"Unauthorized"}'), r"401.*--api-key-env OPENAI_API_KEY"),
+    (
+        "has another path",
+        http("404 Not Found", '{"detail":"Not Found"}'),
+        r"answered 404 '{\"detail\":\"Not Found\"}'; it has",
+    ),
     ("is a web page", http("200 OK", "<html>hello</html>", "text/html"), r"no OpenAI-compatible API"),
     ("serves no model", http("200 OK", '{"object":"list","data":[]}'), r"--model"),
 ]

@@ -103,7 +103,7 @@ def test_variables_have_the_long_names_of_options(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LOADCHAOS_RUN_REQUEST_RATE", "7")
     context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
     assert context.params["overrides"] == ("load.0.rate=9/s",)
-    assert words_from_environment(context) == ["--set=load.0.rate=9/s", "--request-rate=7"]
+    assert words_from_environment(context) == ["--request-rate=7", "--set=load.0.rate=9/s"]
     monkeypatch.setenv("LOADCHAOS_CAPACITY_SLO", "tttf=2s")
     assert "--slo tttf: one of ttft" in output_of("capacity", "smoke", "--target", "http://127.0.0.1:9", code=2)
 

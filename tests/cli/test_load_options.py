@@ -7,6 +7,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos.cli.main import main
+from loadchaos.core.model import DEFAULT_EXPECT
 
 SHORT = ["--rate", "5", "--num-prompts", "20"]
 AUDIO = ["--rate", "5", "--num-prompts", "5", "--endpoint", "transcriptions"]
@@ -42,6 +43,17 @@ def test_goodput_words_end_at_the_next_option_or_profile() -> None:
 
 def test_run_options_take_set_too() -> None:
     assert printed(*SHORT, "--set", "load.0.law=constant")["load"][0]["law"] == "constant"
+
+
+def test_expect_adds_to_the_expectations_of_a_profile_and_to_the_default_ones() -> None:
+    for load in (["smoke"], SHORT):
+        before = printed(*load).get("expect", DEFAULT_EXPECT)
+        assert printed(*load, "--expect", "ttft_p99 <= 2s", "--expect", before[0])["expect"] == [
+            *before,
+            "ttft_p99 <= 2s",
+        ]
+        code, output = run(*load, "--expect", "ttftp99 <= 2s")
+        assert (code, "--expect 'ttftp99 <= 2s': unknown figure" in output) == (2, True)
 
 
 def test_backend_and_path_name_the_endpoint() -> None:
@@ -81,7 +93,7 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
         ),
         (
             [*SHORT, "--target", "http://a:1", "--base-url", "http://b:1"],
-            "--base-url http://b:1: the option is --target, too, which was given as http://a:1: give one of them",
+            "two servers: --target http://a:1 and --target http://b:1; give one",
         ),
         ([*SHORT, "--backend", "openai", "--endpoint", "chat"], "--backend openai sends to completions"),
         ([*SHORT, "--backend", "tgi"], "--backend tgi: openai-chat"),

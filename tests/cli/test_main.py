@@ -41,9 +41,20 @@ def test_command_imports_nothing_heavy(argv: list[str], given: str | None, code:
 
 
 def test_help_shows_whole_sentences() -> None:
-    output = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:")[2]
+    output = CliRunner().invoke(main, ["--help-all"], terminal_width=80).output.partition("Test:")[2]
     assert "..." not in output
     assert all(f"  {name} " in output for name in main.commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "daily", "rest"),
+    [([], "Test:\n  probe ", "More:\n  init "), (["run"], "  --rate, ", "Sampling:\n  --temperature ")],
+    ids=["commands", "run"],
+)
+def test_help_shows_daily_use_and_help_all_the_rest(command: list[str], daily: str, rest: str) -> None:
+    short, whole = (CliRunner().invoke(main, [*command, word]).output for word in ("--help", "--help-all"))
+    assert (daily in short, rest in short) == (True, False)
+    assert (daily in whole, rest in whole) == (True, True)
 
 
 def test_help_lists_the_exit_codes() -> None:

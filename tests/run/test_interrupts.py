@@ -1,13 +1,16 @@
 """Ctrl-C once and twice, and SIGTERM, in each phase of a run."""
 
+import re
 import signal
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.run.conftest import Row, Run, Start, StartSim
+from tests.run.conftest import Row, Run, Serve, Start, StartSim
+from tests.run.raw_server import answer
 
 
 def in_time(run: Run, limit_s: float = 30.0) -> int:
@@ -71,13 +74,43 @@ def test_ctrl_c_twice_ends_at_once(start: Start, slow_answers: Row) -> None:
     assert run.again("judge").returncode == 130
 
 
+def nothing_left(run: Run) -> None:
+    assert "interrupted" in run.output.splitlines()[-1]
+    assert not list(run.home.glob("runs/*")), "nothing was sent: there is nothing to judge"
+    assert "stopping the run" not in run.output
+    assert "[load" not in run.output
+    run.all_gone()
+
+
+def catches_sigint(pid: int) -> bool:
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
+
+
+MOMENTS_S = [0.3, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.0, 2.0, 4.0, 8.0))]
+
+
+@pytest.mark.parametrize("moment_s", MOMENTS_S)
+def test_ctrl_c_before_the_load_ends_it_with_one_line(start: Start, serve: Serve, moment_s: float) -> None:
+    def slowly(_: int, __: Row) -> tuple[int, list[Row]]:
+        time.sleep(5)
+        return 200, answer(1)
+
+    run = start("--target", serve(slowly), prefix=("/usr/bin/env",))  # a process of its own, which imports all modules
+    run.wait(lambda: catches_sigint(run.process.pid), "the start of Python")
+    time.sleep(moment_s)
+    run.signal(signal.SIGINT)
+    assert in_time(run, 2.0) == 130
+    nothing_left(run)
+
+
 @pytest.mark.slow
 def test_ctrl_c_while_it_waits_for_a_server(start: Start, unused_port: int) -> None:
     run = start("--target", f"http://127.0.0.1:{unused_port}", "--wait-ready", "5m")
     run.wait_for(row="run", what="begin")
     run.signal(signal.SIGINT)
     assert in_time(run) == 130
-    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
+    nothing_left(run)
 
 
 @pytest.mark.slow
@@ -87,19 +120,17 @@ def test_ctrl_c_while_its_own_server_starts(start: Start) -> None:
     run.note_pids()
     run.signal(signal.SIGINT)
     assert in_time(run) == 130
-    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
-    run.all_gone()
+    nothing_left(run)
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_asks_the_server(start: Start, sim: StartSim) -> None:
+def test_signal_while_the_load_process_starts(start: Start, sim: StartSim) -> None:
     """An external server is looked at for 5 s before the load."""
     server = sim()
     run = start("--target", server.url)
-    run.wait_for(row="state", to="healthy")
-    run.wait(lambda: "/v1/models" in server.log.read_text(), "the first question")
+    run.wait_for(row="locust", what="start")
+    run.note_pids()
     run.signal(signal.SIGTERM)
     assert in_time(run) == 143
-    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
-    assert not run.rows("requests-*.jsonl")
+    nothing_left(run)
     assert server.process.poll() is None

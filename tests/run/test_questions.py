@@ -30,6 +30,17 @@ def test_questions_find_wrong_answers_under_load(defects: list[str], start: Star
     assert set(found) >= {"wrong_answer", "identical_requests_differ", "answer_changed_under_load"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--no-questions"]])
+def test_questions_before_the_load_are_told_or_left_out(words: list[str], start: Start) -> None:
+    run = start(*words, correctness={"streamed": {"every": "200ms"}})
+    run.ends(120)
+    told = "asking at most 55 questions before the load" in run.output and "the questions take at most" in run.output
+    asked = bool(run.rows(row="question"))
+    unknown = run.check("streamed_and_whole")["verdict"] == "unknown"
+    assert (told, asked, unknown) == ((False, False, True) if words else (True, True, False))
+
+
 FOUND = {
     "streams_swapped": "answer_of_another_request", "lost_token": "wrong_answer", "repeated_token": "wrong_answer",
     "wrong_block_at_edge": "cache_changes_answer", "prompt_taken_for_decode": "cache_changes_answer",

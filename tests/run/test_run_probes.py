@@ -29,8 +29,11 @@ def prompts(folder: Path, url: str, *, images: bool | None = None, asked: Mappin
     server: Any = SimpleNamespace(target=SimpleNamespace(held=None), url=url, asker=asker)
     profile = from_mapping(asked, registry.traffic_registry())
     facts = Facts(base_url=url, admin_url=url, dialect="vllm", model="m", images=images)
-    asyncio.run(RunProbes(profile, server, record, Redactor()).learn(facts, seed=0))
+    probes = RunProbes(profile, server, record, Redactor())
+    most = probes.prepare(facts, seed=0)
+    asyncio.run(probes.learn(facts))
     record.close()
+    assert most >= sum(row["row"] == "question" for row in rows)
     return {f"{row['prompt']} {row.get('image_names')}" for row in rows if row["row"] == "question"}
 
 

@@ -20,7 +20,9 @@ from loadchaos.server.discovery.client import (
     CalibrationRequest,
     DiscoveryClient,
     DiscoveryResponse,
+    connection_error,
     how_to_reach,
+    refuse_plain_http,
     refuse_web_page,
 )
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
@@ -41,6 +43,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     pages = {"/v1/models": models, **dict(zip(paths, answers, strict=True))}
     if request.model is not None and (models.status not in (0, 200, 401, 403) or _lists_nothing(models)):
         models = await _named_model(client, request.model, models)
+    await refuse_plain_http(client, models)
     _refuse_impossible(client, models, request)
     found = detect(pages)
     name = found.dialect.name if request.dialect == "auto" else request.dialect
@@ -104,10 +107,7 @@ def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
 def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, request: CalibrationRequest) -> None:
     url = client.base_url
     if models.status == 0:
-        error = models.text
-        refused = "ConnectError" in error and ("refused" in error.lower() or "All connection attempts failed" in error)
-        why = "connection refused" if refused else error
-        raise TargetError(f"{url}: {why}; {how_to_reach(error) or _CHECK_ADDRESS}")
+        raise TargetError(f"{url}: {connection_error(models.text)}; {how_to_reach(models.text) or _CHECK_ADDRESS}")
     if models.status in (401, 403):
         variable = request.api_key_env or "OPENAI_API_KEY"
         state = "its key was refused" if request.api_key_env else "no key was given"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.core import bounded_http
-from loadchaos.core.errors import OptionError, TargetError
+from loadchaos.core.errors import OptionError, TargetError, UnreachableError
 from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
 from loadchaos.core.urls import host_port
@@ -25,6 +26,8 @@ from loadchaos.server.memory import DiscoveryMemory, Key
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "record layer failure")
+"""What OpenSSL says of an answer that is no TLS, by its version."""
 
 
 def parse_target(text: str) -> str:
@@ -87,6 +90,25 @@ def how_to_reach(error: str) -> str:
     if "RemoteProtocolError" in error or "InvalidHTTP" in error or "illegal" in error.lower():
         return "the program that listens there does not use HTTP; check the port"
     return ""
+
+
+def connection_error(error: str) -> str:
+    """Shorten the error of a connection that was refused."""
+    refused = "ConnectError" in error and ("refused" in error.lower() or "All connection attempts failed" in error)
+    return "connection refused" if refused else error
+
+
+async def refuse_plain_http(client: DiscoveryClient, answer: DiscoveryResponse) -> None:
+    """Raise UnreachableError where the port of an https URL answers http. The question has no headers: no key may be sent
+    in the clear.
+    """
+    if not any(sign in answer.text for sign in _NO_TLS):
+        return
+    url = f"http{client.base_url.removeprefix('https')}"
+    with contextlib.suppress(*bounded_http.FAILURES):
+        async with bounded_http.client() as http:
+            await bounded_http.request(http, "GET", f"{url}/v1/models", limit_s=3.0)
+        raise UnreachableError(f"{client.base_url}: this port speaks plain http; give {url}")
 
 
 def refuse_web_page(url: str, answer: HttpAnswer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from loadchaos.core import bounded_http
-from loadchaos.core.errors import AuthorizationError, TargetError
+from loadchaos.core.errors import AuthorizationError, TargetError, UnreachableError
 from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
@@ -17,11 +17,19 @@ from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.dialects.gateways import HEALTH_PATH
-from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse, how_to_reach, refuse_web_page
+from loadchaos.server.discovery.client import (
+    DiscoveryClient,
+    DiscoveryResponse,
+    connection_error,
+    how_to_reach,
+    refuse_plain_http,
+    refuse_web_page,
+)
 from loadchaos.server.monitor.exposition import PageParser
 
 _POLL_S = 0.2
 _ABSENT = (404, 405)
+_SHOWN = 120
 _PRINT_EVERY_S = 10.0
 _OTHER_PORT_S = 2.0
 _OTHERS_S = 5.0
@@ -40,7 +48,8 @@ async def wait_until_healthy(
 ) -> None:
     """Poll /health, without it /v1/models, without that the named model. `ended` tells why the launched server has
     ended; `ports` gives those that it announces: one that answers is told every 10 s and in the error. Raises
-    TargetError where it is not healthy `within_s`, has ended, or answers with web pages.
+    UnreachableError where it is not healthy `within_s`, or speaks plain http, and TargetError where it has ended, or
+    answers with web pages.
     """
     begin = time.monotonic()
     printed = begin
@@ -52,7 +61,11 @@ async def wait_until_healthy(
         if answer.status in (200, 401, 403):
             refuse_web_page(client.base_url, answer)
             return
-        last = f"{client.health_path or HEALTH_PATH} answered {answer.status}" if answer.status else answer.text
+        await refuse_plain_http(client, answer)
+        last = connection_error(answer.text)
+        if answer.status:
+            words = f" {answer.text[:_SHOWN]!r}" if answer.text.strip() else ""
+            last = f"{client.health_path or HEALTH_PATH} answered {answer.status}{words}"
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}{READ_THE_LOG}")
         now = time.monotonic()
@@ -61,7 +74,9 @@ async def wait_until_healthy(
             last = f"the started server answers at {found}: give --target {found}"
         if late:
             hint = "" if found is not None else f"; {how_to_reach(answer.text) or _MORE_TIME}"
-            raise TargetError(f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{hint}")
+            raise UnreachableError(
+                f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{hint}"
+            )
         if now - printed >= _PRINT_EVERY_S:
             print_line(
                 f"waiting for {client.base_url} to become healthy, {now - begin:.0f} s of at most "

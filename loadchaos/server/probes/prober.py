@@ -21,6 +21,7 @@ class Prober:
     def __init__(self, asker: RecordedAsker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
+        self.idle_questions = sum(part.idle_questions for part in parts)
 
     async def learn(self) -> list[str]:
         notes: list[str] = []

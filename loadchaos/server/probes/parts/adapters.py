@@ -26,6 +26,7 @@ class AdaptersPart(ProbePart):
         super().__init__(asker, rng, every_s=every_s)
         self._models = [asker.model, *adapters[:_MOST_ADAPTERS]]
         self._stories = [story(rng) for _ in range(_PROMPTS)]
+        self.idle_questions = len(self._models) * _PROMPTS * _IDLE_TIMES
 
     async def learn(self) -> None:
         if len(self._models) == 1:

@@ -20,6 +20,8 @@ class ProbePart:
     """Its name in the rows."""
     recalls = False
     """It can use what an earlier run on the same server has learned."""
+    idle_questions = 0
+    """The most that `learn` asks."""
     incomplete = False
     """Something is left to learn after `recall`."""
 

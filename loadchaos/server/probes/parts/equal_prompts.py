@@ -50,6 +50,7 @@ class StreamedPart(ProbePart):
     """Asks for a streamed and for a whole answer."""
 
     part: QuestionPart = "streamed"
+    idle_questions = 2 * _IDLE_TIMES
     recalls = True  # the rows say whether pairs may be compared
 
     async def learn(self) -> None:

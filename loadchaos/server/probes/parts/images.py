@@ -33,6 +33,7 @@ class ImagesPart(ProbePart):
         self._numbers: Sequence[str] = [str(n) for n in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), PICTURES)]
         self._prefix, self._names = f"loadchaos-{rng.getrandbits(48):012x}", itertools.count()
         self._new_bytes_count = False
+        self.idle_questions = 2 * _IDLE_TIMES * PICTURES + _FEWEST
 
     async def learn(self) -> None:
         answers: dict[str, set[str]] = {}

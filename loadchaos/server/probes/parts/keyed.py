@@ -33,6 +33,7 @@ class KeyedPart(ProbePart):
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
         super().__init__(asker, rng, every_s=every_s)
         self._asked = kinds
+        self.idle_questions = IDLE_TIMES * len(set(kinds))
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []

@@ -29,6 +29,7 @@ class PrefixLadderPart(ProbePart):
     """Part `prefix_ladder`."""
 
     part: QuestionPart = "prefix_ladder"
+    idle_questions = 2
 
     def __init__(
         self,

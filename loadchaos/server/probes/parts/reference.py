@@ -55,6 +55,7 @@ class ReferencePart(ProbePart):
             for _ in range(_EACH if memory is None else 1)
             for prompt in (("story", story(rng)), ("copy", copy(rng)), ("lookup", lookup(rng)))
         ]
+        self.idle_questions = len(self._prompts) * (1 + _BUSY_TIMES) + 2 * _EACH
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
 
