@@ -31,6 +31,7 @@ from loadchaos.cli.common import (
     shared_option,
     terminal,
     time_option,
+    verbose_option,
     wait_ready_option,
     yes_option,
 )
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
 @bind_options
 @time_option("--wait-workers", "Wait at most this long for workers.", default="5m", show_default=True)
 @no_live_option
+@verbose_option
 @flag("--web", "Start Locust's web UI. Each Start...Stop in it is a run.")
 @option(
     "--web-port",
@@ -261,7 +263,7 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
-        _print_result(result, profile, options["ci"], addresses)
+        _print_result(result, profile, options, addresses)
         if text := show(result, figures, options):
             echo(text)
 
@@ -298,14 +300,14 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:
+def _print_result(result: Result, profile: str | None, options: Given, addresses: Sequence[str]) -> None:
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = result.verdict, result.folder.path
+        verdict, home, ci = result.verdict, result.folder.path, options["ci"]
         color, width = terminal()
-        summary = render(verdict, home, color=color, width=width)
+        summary = render(verdict, home, color=color, width=width, full=options["verbose"])
         echo(summary if ci is None else github.fenced(summary))
         if ci == "github":
             _print_github(verdict, home, profile)

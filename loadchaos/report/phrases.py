@@ -428,7 +428,28 @@ def one_line(verdict: Verdict) -> str:
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
         return f"{rule_text(missed[0]).sentence}{others}"
-    return plural(verdict.sent, "request")
+    ok = verdict.outcomes.get("ok", 0)
+    if ok == verdict.sent:
+        return f"{plural(ok, 'request')} ok"
+    shown = {outcome: n for outcome, n in verdict.outcomes.items() if outcome != "missed"}
+    counts = ", ".join(outcome_count_text(o, shown[o]) for o in outcome_order(shown))
+    return f"{plural(verdict.sent, 'request')}: {counts}"
+
+
+def worst_cause(verdict: Verdict) -> str:
+    """What the worst failure that counts is, and its cause; empty without one."""
+    failures = [f for f in verdict.failures if not (f.accepted or f.before_load)]
+    if verdict.verdict != "fail" or not failures:
+        return ""
+    worst = min(failures, key=worst_first)
+    return f"{clean(worst.title, 400)}: {cause_text(worst)}"
+
+
+def passed_text(verdict: Verdict) -> str:
+    """Count the expectations that were met and the checks that passed; empty without any."""
+    met, passed = (sum(r.verdict == "pass" for r in rules) for rules in (verdict.expectations, verdict.checks))
+    texts = [f"{plural(met, 'expectation')} met"] if met else []
+    return ", ".join([*texts, *([f"{plural(passed, 'check')} passed"] if passed else [])])
 
 
 def generator_text(verdict: Verdict) -> str:
