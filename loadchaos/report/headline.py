@@ -24,7 +24,7 @@ REFUSED = ("shed", "rejected")
 
 
 @dataclass(frozen=True)
-class Figure:
+class HeadlineFigure:
     """A figure with its label; `more` qualifies it, `bad` marks what no run should have."""
 
     label: str
@@ -58,27 +58,28 @@ def offered_text(verdict: Verdict, terms: Terms) -> str:
     return f"{text}; the server did not tell its number of tokens" if found.requests else text
 
 
-def rows(verdict: Verdict) -> list[tuple[Figure, Figure]]:
+def rows(verdict: Verdict) -> list[tuple[HeadlineFigure, HeadlineFigure]]:
     """Headline figures in pairs that belong together; empty where no request was sent."""
     return list(_rows(verdict)) if verdict.sent else []
 
 
-def _rows(verdict: Verdict) -> Iterator[tuple[Figure, Figure]]:
+def _rows(verdict: Verdict) -> Iterator[tuple[HeadlineFigure, HeadlineFigure]]:
     found, latency, outcomes = verdict.throughput, _all_latency(verdict), verdict.outcomes
     rates = (found.requests_per_s, found.output_tokens_per_s) if found is not None else (None, None)
     answered, tokens = ("–" if rate is None else per_second(rate) for rate in rates)
-    yield Figure("requests/s", answered), Figure("output tokens/s", tokens)
+    yield HeadlineFigure("requests/s", answered), HeadlineFigure("output tokens/s", tokens)
     streamed = [kind for kind in ("ttft", "itl") if (times := latency.of(kind)) is not None and times.n]
     for kind in streamed or ["e2e"]:
         yield _times(latency, kind)
     stall = verdict.longest_stall
     waited = f"{plural(stall.requests, 'request')} waited" if stall is not None else ""
+    in_flight = _mean_in_flight(verdict)
     yield (
-        Figure("in flight", number(_mean_in_flight(verdict)), "on average"),
-        Figure("longest stall", duration(stall.seconds if stall is not None else None), waited),
+        HeadlineFigure("in flight", number(in_flight), "on average" if in_flight is not None else ""),
+        HeadlineFigure("longest stall", duration(stall.seconds if stall is not None else None), waited),
     )
     refused, failed = (
-        Figure(
+        HeadlineFigure(
             label,
             f"{number(sum(outcomes[o] for o in found))} of {number(verdict.sent)}",
             ", ".join(outcome_count_text(o, outcomes[o]) for o in found),
@@ -100,15 +101,15 @@ def _mean_in_flight(verdict: Verdict) -> float | None:
     return e2e.mean * e2e.n / found.seconds
 
 
-def _times(latency: LatencyFigures, kind: str) -> tuple[Figure, Figure]:
+def _times(latency: LatencyFigures, kind: str) -> tuple[HeadlineFigure, HeadlineFigure]:
     found, head = latency.of(kind), latency_head(kind, void=f"{kind}_s" in latency.void)
     if found is None or not found.n:
-        return Figure(f"{head} p50", duration(None)), Figure(f"{head} p99", duration(None))
-    median = Figure(f"{head} p50", time_text(found, "p50"))
+        return HeadlineFigure(f"{head} p50", duration(None)), HeadlineFigure(f"{head} p99", duration(None))
+    median = HeadlineFigure(f"{head} p50", time_text(found, "p50"))
     if enough_to_show("p99", found.n):
-        return median, Figure(f"{head} p99", duration(found.p99))
+        return median, HeadlineFigure(f"{head} p99", duration(found.p99))
     fewest = FEWEST_SAMPLES["p99"]
-    return median, Figure(
+    return median, HeadlineFigure(
         f"{head} max", duration(found.max), f"p99 needs {fewest} samples, this run has {number(found.n)}"
     )
 

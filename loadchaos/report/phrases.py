@@ -437,7 +437,7 @@ def one_line(verdict: Verdict) -> str:
 
 
 def worst_cause(verdict: Verdict) -> str:
-    """What the worst failure that counts is, and its cause; empty without one."""
+    """Title and cause of the worst failure that counts; empty without one."""
     failures = [f for f in verdict.failures if not (f.accepted or f.before_load)]
     if verdict.verdict != "fail" or not failures:
         return ""
