@@ -22,6 +22,9 @@ from loadchaos.report.phrases import outcome_count_text, outcome_order
 REFUSED = ("shed", "rejected")
 """Outcomes of requests that the server refused."""
 
+_SHORTEST_S = 1.0
+"""Load of which a rate says something."""
+
 
 @dataclass(frozen=True)
 class HeadlineFigure:
@@ -44,12 +47,17 @@ def terms_of(folder: Path) -> Terms:
 
 def offered_text(verdict: Verdict, terms: Terms) -> str:
     """Describe what was sent: `60 requests in 11.0 s (5.46/s); the server counts 64 tokens a prompt, 32 an answer`."""
-    found = verdict.throughput
+    found, warm_up = verdict.throughput, verdict.warm_up.requests if verdict.warm_up is not None else 0
     if found is None or not found.seconds:
         return plural(verdict.sent, "request")
-    text = f"{plural(verdict.sent, 'request')} in {duration(found.seconds)}"
-    if terms.planned_s:  # nothing is sent after it, and the last answer may come long after it
-        text += f" ({per_second(verdict.sent / min(found.seconds, terms.planned_s))}/s)"
+    sent, seconds = verdict.sent - warm_up, min(found.seconds, terms.planned_s or found.seconds)
+    text = f"{plural(sent, 'request')} in {duration(found.seconds)}"
+    if (
+        terms.planned_s and seconds >= _SHORTEST_S
+    ):  # nothing is sent after it, and the last answer may come long after it
+        text += f" ({per_second(sent / seconds)}/s)"
+    if warm_up:
+        text += f", after {number(warm_up)} of a warm-up"
     if missed := verdict.outcomes.get("missed"):
         text += f", {number(missed)} more were not sent"
     if found.requests and found.input_tokens:

@@ -361,6 +361,8 @@ def rule_text(rule: CheckResult) -> RuleText:
             label = label.removesuffix(expected).rstrip(" =<>!")
             expected = unify_units(clean(name, 160)).removeprefix(label).strip()
         return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
+    if name == "exact_outputs" and found.startswith("shorter"):
+        text = replace(text, label="output lengths")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
     if name == "load_delivered" and (share := _SHARE_OF.fullmatch(rule.actual)):
@@ -388,6 +390,12 @@ def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
     return RuleText(
         label, f"{found} ({percent}){rest}", expected, f"{label}: {found} ({percent}, expected {expected}){rest}"
     )
+
+
+def is_normal(rule: CheckResult) -> bool:
+    """True for a rule that passed and says nothing that a reader should know."""
+    remarkable = rule.name in ("asked_lengths", "image_usage") or rule.actual.startswith("shorter than asked")
+    return rule.verdict == "pass" and not remarkable
 
 
 def advice_text(check: CheckResult) -> str:
@@ -446,10 +454,10 @@ def worst_cause(verdict: Verdict) -> str:
 
 
 def passed_text(verdict: Verdict) -> str:
-    """Count the expectations that were met and the checks that passed; empty without any."""
+    """Count the expectations that were met and the checks that passed; empty without any, and without a load."""
     met, passed = (sum(r.verdict == "pass" for r in rules) for rules in (verdict.expectations, verdict.checks))
-    texts = [f"{plural(met, 'expectation')} met"] if met else []
-    return ", ".join([*texts, *([f"{plural(passed, 'check')} passed"] if passed else [])])
+    texts = ((met, f"{plural(met, 'expectation')} met"), (passed, f"{plural(passed, 'check')} passed"))
+    return ", ".join(text for n, text in texts if n and verdict.sent)
 
 
 def generator_text(verdict: Verdict) -> str:

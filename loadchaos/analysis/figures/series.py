@@ -24,6 +24,7 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     MetricsRow,
     MissedRow,
+    PreflightRow,
     RunRow,
     StateRow,
 )
@@ -73,6 +74,7 @@ class Series(RowFold):
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.configuration: ConfigurationRow | None = None
+        self.remarks: list[str] = []  # about questions that this server is not asked
         self.defects: tuple[str, ...] = ()  # planted in the embedded server
 
     def fold(self, row: Row) -> None:
@@ -137,6 +139,10 @@ class Series(RowFold):
 
     def on_configuration(self, row: ConfigurationRow) -> None:
         self.configuration = row
+
+    def on_preflight(self, row: PreflightRow) -> None:
+        if row.get("ok") and row.get("name") == "images":
+            self.remarks.append(str(row.get("text")))
 
     def on_launch(self, row: LaunchRow) -> None:
         words = [str(word) for word in row.get("command") or ()]

@@ -62,7 +62,11 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         quantiles=list(REPORTED_QUANTILES),
         distributions=distributions(series.answers),
         lengths=[(t, n) for t, n in series.answers.lengths.items() if n.counted or n.images][:MOST],
-        facts=[*server_facts(folder), *_configuration(series.configuration)],
+        facts=[
+            *server_facts(folder),
+            *_configuration(series.configuration),
+            *[("questions", clean(text, 300)) for text in series.remarks[:1]],
+        ],
         ending=_ending(verdict),
         script=script,
         script_hash=script_hash,
