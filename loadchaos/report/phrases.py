@@ -345,6 +345,7 @@ class RuleText:
 
 
 _SHARE_OF = re.compile(r"(?P<share>[\d.]+ ?%) \((?P<part>\d+) of (?P<whole>\d+)(?:; (?P<missed>.*))?\)")
+_SHORTER = re.compile(r"(?P<whole>[\d,]+) of (?P=whole) outputs; (?P<n>[\d,]+) shorter: (?P<why>.*)")
 _MISSED_PART = re.compile(r"(\d+) missed: (\w+|why is not known)")
 _OPERATORS = "=<>!"
 
@@ -361,7 +362,8 @@ def rule_text(rule: CheckResult) -> RuleText:
             label = label.removesuffix(expected).rstrip(" =<>!")
             expected = unify_units(clean(name, 160)).removeprefix(label).strip()
         return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
-    if name == "exact_outputs" and found.startswith("shorter"):
+    if passed and (shorter := _SHORTER.fullmatch(found)):
+        found = f"{shorter['n']} of {shorter['whole']} answers are shorter than asked: {shorter['why']}"
         text = replace(text, label="output lengths")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
@@ -394,7 +396,7 @@ def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
 
 def is_normal(rule: CheckResult) -> bool:
     """True for a rule that passed and says nothing that a reader should know."""
-    remarkable = rule.name in ("asked_lengths", "image_usage") or rule.actual.startswith("shorter than asked")
+    remarkable = rule.name in ("asked_lengths", "image_usage") or _SHORTER.fullmatch(rule.actual)
     return rule.verdict == "pass" and not remarkable
 
 

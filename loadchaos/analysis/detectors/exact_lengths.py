@@ -151,8 +151,7 @@ class ExactLengths(RowFold):
         examples = "; ".join(f"{traffic}: {by:+d} in {k}" for (traffic, by), k in unlike.most_common(_EXAMPLES))
         actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({examples})" if wrong else "")
         if figure == "output_mismatch" and self._shorter:
-            why = f"shorter than asked in {self._shorter:,} of {n:,} answers: this server has no option for an exact length"
-            actual = f"{actual}; {why}" if wrong else why
+            actual += f"; {self._shorter:,} shorter: this server has no option for an exact length"
         if wrong and not bounded:
             return Check(name, "usage as planned", actual, "fail")
         if figure == "output_mismatch" and blind > _BLIND_SHARE * (n + blind):

@@ -43,7 +43,7 @@ def test_exact_outputs_fail_on_longer_answers_of_a_server_that_cannot_be_asked()
     assert (check.name, check.actual, check.verdict) == ("exact_outputs", "0 of 40 outputs (text: +104 in 40)", "fail")
     (check,) = folded([end(most_tokens=32, completion_tokens=n) for n in (32, 9)]).checks(())
     assert check.verdict == "pass"
-    assert check.actual == "shorter than asked in 1 of 2 answers: this server has no option for an exact length"
+    assert check.actual == "2 of 2 outputs; 1 shorter: this server has no option for an exact length"
 
 
 @pytest.mark.parametrize("asked", ["exact_tokens", "most_tokens"])
