@@ -64,7 +64,7 @@ class Side:
     failed_by: Mapping[str, int] = field(default_factory=dict)
     """Requests that failed, by traffic."""
     server: Mapping[str, str] = field(default_factory=dict)
-    """What must be equal for two runs to be comparable: versions, flags, the load."""
+    """Versions, flags and load, which must be equal for two runs to be comparable."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
