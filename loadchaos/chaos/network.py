@@ -7,7 +7,6 @@ import contextlib
 import json
 import ssl
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackConte
 from loadchaos.chaos.toxics import TOXICS, ProxyAnswer, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.urls import host_and_port, host_port
 
 _START_S = 10.0
@@ -41,8 +41,7 @@ class LocalProxy:
         """Start the child. TargetError where it does not listen within 10 s."""
         host, port = host_and_port(self._target)
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
+            *PYTHON_MODULE,
             "loadchaos.chaos.proxy",
             host,
             str(port),

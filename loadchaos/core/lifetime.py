@@ -15,6 +15,10 @@ PARENT_VARIABLE = "LOADCHAOS_PARENT"
 CHILD_GRACE_S = 3.0
 """A child has this long to end in order after its parent has ended; then it ends at once."""
 _POLL_S = 0.5
+PYTHON_MODULE = (sys.executable, "-P", "-m")
+"""Begin of the command line of a module of ours. Without -P a `json.py` of the current folder would run in place of the
+library.
+"""
 
 
 def parent_pid() -> int:

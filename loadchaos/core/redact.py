@@ -9,14 +9,22 @@ cannot be taken back.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
-from loadchaos.core.secret_forms import FORMS, PEM_BEGIN, PEM_BODY, PEM_END, PEM_HEAD, SECRET_HEADER, TOKEN_BYTES
+from loadchaos.core.secret_forms import (
+    FORMS,
+    LONGEST_WRITING,
+    PEM_BEGIN,
+    PEM_BODY,
+    PEM_END,
+    PEM_HEAD,
+    SECRET_HEADER,
+    TOKEN_BYTES,
+    writings,
+)
 
 REDACTED = "[redacted]"
 _PROMPT_MARK = b"[text of a request]"
@@ -136,28 +144,20 @@ class Redactor:
         return other
 
     def add(self, secret: str) -> None:
-        """Hide this value from now on, also in its URL and JSON form. A value of less than 6 characters is not hidden."""
-        for line in secret.splitlines():
-            clean = line.strip()
-            if len(clean) >= SHORTEST_LITERAL:
-                forms = {
-                    clean,
-                    quote(clean, safe=""),
-                    json.dumps(clean)[1:-1],
-                    json.dumps(clean, ensure_ascii=False)[1:-1],
-                }
-                self._secrets |= {form.encode("utf-8", "surrogateescape") for form in forms}
-        self._find(_MARK, self._secrets)
+        """Hide this value from now on, however it is written (`writings`). One of less than 6 characters is not hidden."""
+        lines = (line.strip() for line in secret.splitlines())
+        self._secrets |= {line.encode("utf-8", "surrogateescape") for line in lines if len(line) >= SHORTEST_LITERAL}
+        self._find(_MARK, self._secrets, writings)
 
     def add_prompts(self, passages: Iterable[str]) -> None:
         """Replace quoted passages of our prompts by `[text of a request]`. The passages are as logs quote them."""
-        self._find(_PROMPT_MARK, {passage.encode("utf-8", "surrogateescape") for passage in passages})
+        self._find(_PROMPT_MARK, {passage.encode("utf-8", "surrogateescape") for passage in passages}, re.escape)
 
-    def _find(self, mark: bytes, texts: set[bytes]) -> None:
+    def _find(self, mark: bytes, texts: set[bytes], pattern: Callable[[bytes], bytes]) -> None:
         self._found.pop(mark, None)
         if texts:
             ordered = sorted(texts, key=lambda s: (-len(s), s))  # one that begins like another wins over it
-            self._found[mark] = re.compile(b"|".join(map(re.escape, ordered)))
+            self._found[mark] = re.compile(b"|".join(map(pattern, ordered)))
 
     def redact(self, data: bytes) -> bytes:
         return self._redact(data, in_key=False)[0]
@@ -203,7 +203,7 @@ class Redactor:
         return out
 
     def _cut(self) -> bytes:
-        keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
+        keep = max([_LONGEST_LINE_BYTES // 4, *(LONGEST_WRITING * len(secret) for secret in self._secrets)])
         cut = max(len(self._rest) - keep, 0)
         known = [self._found[_MARK]] if _MARK in self._found else []
         for pattern in (*known, *(form for _, form in FORMS)):

@@ -4,6 +4,7 @@ of keys follow the rules of detect-secrets and gitleaks.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 
@@ -27,15 +28,19 @@ _OWNERS = (b"github", b"gitlab", b"slack", b"npm", b"bot", b"refresh", b"session
            b"vault")  # fmt: skip
 _KEYS = (b"secret", b"private", b"access", b"account", b"signing", b"encryption")
 _WIDER = [
-    b"secret", b"passphrase", b"pwd", b"credential", b"jwt", b"dsn",
+    b"secret", b"passphrase", b"pwd", b"credential", b"jwt", b"dsn", b"id_token",
     *(sep + word + end for sep in (b"_", b"-") for word in (b"pat", b"pass") for end in (b"=", b":", b"'", b'"')),
     *(owner + sep + b"token" for owner in _OWNERS for sep in (b"_", b"-", b"")),
     *(key + sep + b"key" for key in _KEYS for sep in (b"_", b"-", b"")),
 ]  # fmt: skip
 """Words of which one is in every name that `_WIDER_NAME` ends."""
 _WIDER_NAME = (
-    rb"(?:secret|passphrase|(?<![a-z])pwd|credentials?|(?<![a-z])jwt|(?<![a-z])dsn|[_-]pat|[_-]pass|"
-    rb"(?:" + rb"|".join(_OWNERS) + rb")[_-]?token|(?:" + rb"|".join(_KEYS) + rb")[_-]?(?:access[_-]?)?key)"
+    rb"(?:secret|passphrase|(?<![a-z])pwd|credentials?|(?<![a-z])jwt|(?<![a-z])dsn|(?<![a-z])id_token|"
+    rb"(?:"
+    + rb"|".join(_OWNERS)
+    + rb")[_-]?token|(?:"
+    + rb"|".join(_KEYS)
+    + rb")[_-]?(?:access[_-]?)?key|[_-]pat|[_-]pass)"
     rb"(?:[_-]?(?:id|value|base64|b64|string|data))?"
 )
 """End of a name that is a secret's: aws_secret_access_key, db_passphrase, GITLAB_PAT."""
@@ -43,8 +48,31 @@ _PARAMETER = (
     rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
     rb"(?:access_|api_|auth_|id_)?token|api[_-]?key|key|code|password|secret"
 )
-_QUOTE = rb"(?:b?['\"])?"  # also of bytes as Python prints them
-_ASSIGNED = rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE
+_SPACE = rb"(?:[ \t]|%20|\x1b\[[0-9;]{0,12}m)"  # a log in colours has them between a name and its value
+_MARK_OF_TEXT = rb"(?:\\{0,8}['\"]|&quot;|&#3[49];)"  # also of JSON in JSON, and in HTML
+_ASSIGNS = _SPACE + rb"*(?:=>|->|:=|[:=]|%3[aAdD]|&#(?:58|61);)" + _SPACE + rb"*(?:!!?\w{1,20}[ \t]+)?"
+_OPENS = rb"(?:[A-Za-z]\w{0,20}\()?(?:\((?!\[redacted)|\[(?!redacted\]))?b?" + _MARK_OF_TEXT
+"""Opens a text, as it is or as programs print it: ['x'], b'x', SecretStr('x'), Some("x")."""
+_BARE = rb"(?!\[redacted\])(?:\[(?!redacted\]))?"
+_ASSIGNED = (
+    rb"\b"
+    + _MARK_OF_TEXT
+    + rb"?(?:"
+    + _ASSIGNS
+    + rb"|"
+    + _SPACE
+    + rb"*,"
+    + _SPACE
+    + rb"*)(?:"
+    + _OPENS
+    + rb"|"
+    + _BARE
+    + rb")"
+)
+_QUOTED = rb"(?:[^'\"\\\r\n&]|\\(?!\\{0,8}['\"])|&(?!quot;|#3[49];))+"
+"""The rest of a text that `_OPENS` began."""
+_PROVES = rb"(?=[^\s]{0,80}[0-9])(?=[^\s]{0,80}[A-Za-z])(?![0-9.]+[a-zA-Z%/]{0,8}(?![\w.]))"
+"""A bare value of letters and digits that is no number with a unit: 12.5ms."""
 _NOTHING = rb"(?!None\b|null\b|True\b|False\b|true\b|false\b)"
 
 _PREFIXED = {
@@ -81,13 +109,19 @@ _BEGINNINGS = [
 
 _PARTS = rb"(?:[a-z0-9]{1,20}-){0,3}"
 _SERVICE_KEYS = (b"private-token", b"job-token", b"subscription-key")
-_VALUE = rb"[^\s'\",;]+"
+_VALUE = rb"[^\s'\",;]+?(?=[\])}]{0,4}(?:[\s'\",;\\]|&quot;|\Z))"
+_SCHEME = (
+    rb"(?:bearer|basic|token|digest|api-?key|negotiate|ntlm|kerberos|hawk|aws4-[\w-]{1,20}|googlelogin|sharedkey(?:lite)?"
+    rb"|hmac[\w-]{0,20}|signature|dpop|vapid|jwt|key|oauth)"
+)
+_PARAMETERS = rb"(?:\"[^\"\r\n]*\")?(?:,[ \t]*[\w-]{1,40}=(?:\"[^\"\r\n]*\"|[^\s,'\"]+))*"
+"""Parameters after the first one of Authorization: Digest and AWS4 have several."""
 _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
     (
         [b"authorization"],
         rb"(?:proxy-)?authorization",
-        _ASSIGNED + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?",
-        _VALUE,
+        _ASSIGNED + rb"(?:" + _SPACE + rb"*" + _SCHEME + _SPACE + rb"+(?!\[redacted\]))?",
+        rb"(?:" + _VALUE + rb"|[^\s'\",;]+)" + _PARAMETERS,
     ),
     (
         [b"x-"],
@@ -114,35 +148,94 @@ SECRET_HEADER = re.compile(
 
 FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     *(
-        (words, re.compile(rb"(?i)(\b" + name + before + rb")" + value))
+        (words, re.compile(rb"(?i)((?:\b|(?<=[0-9\[]m))" + name + before + rb")" + value))
         for words, name, before, value in _SECRET_HEADERS
     ),
-    ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
+    (
+        [b"bearer"],
+        re.compile(
+            rb"(?i)((?:\b|(?<=[0-9\[]m))bearer(?:"
+            + _SPACE
+            + rb"+|"
+            + _MARK_OF_TEXT
+            + rb"?"
+            + _ASSIGNS
+            + _MARK_OF_TEXT
+            + rb"?))["
+            + _TOKEN_CHARS
+            + rb"]{6,}"
+        ),
+    ),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
-    (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
+    (_SETTINGS, re.compile(rb"(?i)(" + _NAME + _MARK_OF_TEXT + rb"?" + _ASSIGNS + _OPENS + rb")" + _QUOTED)),
     (
         _SETTINGS,
-        re.compile(rb"(?i)(" + _NAME + rb"[ \t]*[:=][ \t]*)" + _NOTHING + rb"[^\s'\"\[(,;&]+"),
+        re.compile(rb"(?i)(" + _NAME + _ASSIGNS + rb")" + _NOTHING + rb"(?!\w{1,20}\(['\"])[^\s'\"\[(,;&\\]+"),
     ),
-    (_WIDER, re.compile(rb"(?i)(" + _WIDER_NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
-    (_WIDER, re.compile(rb"(?i)(" + _WIDER_NAME + rb"=)" + _NOTHING + rb"[^\s'\"\[(,;&]{6,}")),
+    (_WIDER, re.compile(rb"(?i)(" + _WIDER_NAME + _MARK_OF_TEXT + rb"?" + _ASSIGNS + _OPENS + rb")" + _QUOTED)),
+    (
+        _WIDER,
+        re.compile(
+            rb"(?i)("
+            + _WIDER_NAME
+            + rb"(?:=(?="
+            + _NOTHING
+            + rb"[^\s'\"\[(,;&]{6})|(?<![_-]pass)(?<![_-]pat)"
+            + _ASSIGNS
+            + _PROVES
+            + rb"(?=["
+            + _TOKEN_CHARS
+            + rb"]{8})))[^\s'\"\[(,;&]+"
+        ),
+    ),
+    ([b"token"], re.compile(rb"(?i)((?<![a-z])token" + _ASSIGNS + rb")" + _PROVES + rb"[" + _TOKEN_CHARS + rb"]{8,}")),
     # "token": "..." is also an entry of logprobs: a text of letters and digits is none.
     (
         [b"token"],
-        re.compile(rb"(?i)(['\"]token['\"][ \t]*:[ \t]*b?['\"])(?=[^'\"]{0,80}[0-9])[" + _TOKEN_CHARS + rb"]{8,}"),
+        re.compile(
+            rb"(?i)("
+            + _MARK_OF_TEXT
+            + rb"token"
+            + _MARK_OF_TEXT
+            + rb"[ \t]*:[ \t]*b?"
+            + _MARK_OF_TEXT
+            + rb")(?=[^'\"]{0,80}[0-9])["
+            + _TOKEN_CHARS
+            + rb"]{8,}"
+        ),
     ),
     (
         [b"--"],
         re.compile(
-            rb"(?i)((?<![a-z-])--[a-z-]{0,40}?(?:api-key|token|secret|password|passphrase|auth)(?:[ \t]+|=)['\"]?)[^\s'\"]+"
+            rb"(?i)((?<![a-z-])--[a-z_-]{0,40}?(?:api[_-]?key|token|secret|password|passphrase|auth)"
+            rb"(?:[ \t]+|=|['\"],[ \t]*)['\"]?)[^\s'\"]+"
         ),
     ),
     (
-        [b"_key=", b"_token=", b"_secret=", b"_password=", b"_auth="],
-        re.compile(rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)=['\"]?)[^\s'\",;]{6,}"),
+        [b"_key", b"_token", b"_secret", b"_password", b"_auth"],
+        re.compile(
+            rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)(?:=['\"]?|"
+            + _MARK_OF_TEXT
+            + _ASSIGNS
+            + _MARK_OF_TEXT
+            + rb"))[^\s'\",;\\]{6,}"
+        ),
+    ),
+    # Settings in XML, and what commands take: netrc, curl -u user:password, docker login -p.
+    ([b"</"], re.compile(rb"(?i)(<[\w:-]{0,40}(?:" + _NAME + rb"|" + _WIDER_NAME + rb"|token)>)[^<\s]{6,}(?=</)")),
+    ([b" password "], re.compile(rb"(\blogin[ \t]\S{1,200}[ \t]password[ \t])\S+")),
+    (
+        [b" -u", b" --user"],
+        re.compile(rb"((?<![\w-])(?:-u|--user)[ \t=]?['\"]?[\w.@-]{1,80}:)(?![0-9]+\b)[^\s'\"]{6,}"),
+    ),
+    (
+        [b"sshpass", b" login"],
+        re.compile(
+            rb"(\b(?:sshpass[ \t]+-p|wandb[ \t]+login|docker[ \t]+login[^\r\n]{0,200}?[ \t]-p)[ \t]*)[^\s-]\S{5,}"
+        ),
     ),
     # URLs: user:password@, and the parameters that sign one.
-    ([b"@"], re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+(?=@)")),
+    ([b"@"], re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"?#]+(?=@)")),
     ([b"?", b"&"], re.compile(rb"(?i)([?&](?:" + _PARAMETER + rb")=)[^&\s'\"#<>]+")),
     ([b"hooks.slack.com", b"webhooks/"], re.compile(rb"((?:hooks\.slack\.com/\w+|/api/webhooks)/)[\w/-]{8,}")),
     # Keys that show what they are.
@@ -160,6 +253,51 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
 
 Looking for the words is cheap, matching is not. No pattern reaches over the end of a line.
 """
+
+LONGEST_WRITING = 24
+"""A value is at most so many times as long where it is written in another way."""
+_ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
+
+
+def writings(value: bytes) -> bytes:
+    """A pattern of the ways in which programs write a known value: in JSON, also twice, of Python, Go (`\\u0026`) or PHP
+    (`\\/`), in a URL or in HTML, also twice, in hex, and in base64, where others stand before it (`user:value`).
+    """
+    text = value.decode("utf-8", "surrogateescape")
+    found = [b"".join(map(_character, text)), value.hex().encode(), value.hex().upper().encode()]
+    for before in range(3):
+        coded = base64.b64encode(b"\0" * before + value)
+        whole = coded[-(-before * 8 // 6) : (before + len(value)) * 8 // 6]
+        found += [
+            re.escape(form) + rb"[\w+/=-]{0,8}" for form in {whole, whole.translate(bytes.maketrans(b"+/", b"-_"))}
+        ]
+    return b"|".join(found)
+
+
+def _character(char: str) -> bytes:
+    if char.isascii() and (char.isalnum() or char in "-._~"):
+        return re.escape(char.encode())
+    raw = char.encode("utf-8", "surrogateescape")
+    units = char.encode("utf-16-be", "surrogatepass")
+    codes = [units[i : i + 2].hex().encode() for i in range(0, len(units), 2)]
+    forms = [
+        rb"\\{0,8}" + re.escape(raw),
+        b"".join(rb"%(?:25){0,3}" + _any_case(f"{byte:02x}".encode()) for byte in raw),
+        b"".join(rb"\\{1,8}u" + _any_case(code) for code in codes),
+        rb"&(?:amp;){0,3}#(?:0{0,5}"
+        + str(ord(char)).encode()
+        + rb"|[xX]0{0,5}"
+        + _any_case(f"{ord(char):x}".encode())
+        + rb");",
+    ]
+    if char in _ENTITIES:
+        forms.append(rb"\\{0,8}&(?:amp;){0,3}" + _ENTITIES[char].encode() + rb";")
+    return rb"(?:" + rb"|".join([*forms, rb"\+"] if char == " " else forms) + rb")"
+
+
+def _any_case(code: bytes) -> bytes:
+    return b"(?i:" + code + b")"
+
 
 PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 PEM_END = b"-----END "

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-LOCUST = (sys.executable, "-m", "loadchaos.load.locust_main", "-f", str(Path(__file__).with_name("locustfile.py")))
+from loadchaos.core.lifetime import PYTHON_MODULE
+
+LOCUST = (*PYTHON_MODULE, "loadchaos.load.locust_main", "-f", str(Path(__file__).with_name("locustfile.py")))
 """Begin of the command line of each Locust process that we start."""
 
 
 def main() -> None:
     for name in [name for name in os.environ if name.startswith("LOCUST_")]:
         del os.environ[name]
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path_importer_cache[here] = None  # Locust adds it, and a json.py there would run in place of the library
     from locust import argument_parser  # here: it reads these variables
     from locust.main import main as run_locust
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from loadchaos.profile.load import Law, Phase
 from loadchaos.profile.trace_formats import Arrival
 
 _PARTS_OF_A_DAY = 96
+_MOST_COUNTED = 1_000_000
+"""Arrivals that are counted one by one: of more, the mean number tells as much and takes no minutes."""
 
 Segment = tuple[float, float]
 """(length in seconds, requests per second)"""
@@ -33,6 +36,10 @@ def phase_requests(phase: Phase, seed: int, number: int) -> int | None:
     """Number of requests of phase `number`. None for a phase of users with a duration."""
     if phase.kind == "closed":
         return None if phase.requests is None else phase.requests * phase.rounds
+    if phase.burst is not None:
+        return phase.burst * phase.repeat
+    if phase.rate is not None and (mean := min(_mean_arrivals(phase), phase.requests or math.inf)) > _MOST_COUNTED:
+        return round(mean)
     return sum(1 for _ in pace(phase, pacing_seed(seed, number)))
 
 
@@ -76,8 +83,8 @@ def _due_times(phase: Phase, seed: int) -> Iterator[float]:
     rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
     laws: Mapping[Law, Callable[[], Iterator[float]]] = {
         "constant": lambda: constant(rate, for_s),
-        "poisson": lambda: poisson(rate, for_s, seed),
-        "gamma": lambda: gamma(rate, for_s, phase.burstiness, seed),
+        "poisson": lambda: gamma(rate, for_s, 1.0, seed, phase.requests),
+        "gamma": lambda: gamma(rate, for_s, phase.burstiness, seed, phase.requests),
         "ramp": lambda: ramp(rate, to, for_s),
         "step": lambda: step(rate, to, phase.steps, for_s),
         "spike": lambda: spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s),
@@ -86,22 +93,33 @@ def _due_times(phase: Phase, seed: int) -> Iterator[float]:
     return laws[phase.law]()
 
 
+def _mean_arrivals(phase: Phase) -> float:
+    rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
+    if phase.law in ("ramp", "step"):
+        return (rate + to) / 2 * for_s
+    if phase.law == "spike":
+        return rate * for_s + (to - rate) * (phase.width or 0.0)
+    if phase.law == "day":
+        return _day_area(rate, to, phase.at or 0.0, phase.period, 0.0, for_s)
+    return rate * for_s
+
+
 def constant(rate: float, for_s: float) -> Iterator[float]:
     """Evenly spaced arrivals, the first at 0: ceil(rate x for_s) of them."""
     return piecewise([(for_s, rate)])
 
 
-def poisson(rate: float, for_s: float, seed: int) -> Iterator[float]:
-    """Poisson arrivals: exponential gaps, as from many independent users."""
-    return gamma(rate, for_s, 1.0, seed)
-
-
-def gamma(rate: float, for_s: float, burstiness: float, seed: int) -> Iterator[float]:
+def gamma(rate: float, for_s: float, burstiness: float, seed: int, count: int | None = None) -> Iterator[float]:
     """Arrivals with gamma-distributed gaps of shape `burstiness`. 1 is Poisson, less is burstier, more is steadier. The
-    mean rate stays the same: the scale is 1 / (rate x burstiness), as in `vllm bench serve --burstiness`.
+    mean rate stays the same: the scale is 1 / (rate x burstiness), as in `vllm bench serve --burstiness`. Where `count`
+    arrivals alone end the phase, the last is due at count / rate, as there: few gaps would offer another rate than asked.
     """
     rng = random.Random(seed)
     scale = 1.0 / (rate * burstiness)
+    if count is not None and count <= _MOST_COUNTED and math.isinf(for_s):
+        total_s = sum(rng.gammavariate(burstiness, scale) for _ in range(count))
+        scale *= count / rate / total_s if total_s else 1.0  # gaps of a tiny burstiness are rounded to 0
+        rng = random.Random(seed)
     at = rng.gammavariate(burstiness, scale)
     while at < for_s:
         yield at
@@ -142,18 +160,18 @@ def day(rate: float, to: float, peak: float, period: float, for_s: float) -> Ite
     seconds and its minimum `rate` half a period later. Arrivals are evenly spaced within each of the 96 parts of a
     period.
     """
-    length, mean, swing = period / _PARTS_OF_A_DAY, (rate + to) / 2, (to - rate) / 2
+    length = period / _PARTS_OF_A_DAY
     # A day can have almost no requests at its minimum: use the integral over a part, not the rate in its middle.
     whole = math.ceil(for_s / length)
     parts = ((n * length, min((n + 1) * length, for_s)) for n in range(whole))
-    frequency = 2 * math.pi / period
-
-    def area(begin: float, end: float) -> float:
-        return mean * (end - begin) + swing / frequency * (
-            math.sin(frequency * (end - peak)) - math.sin(frequency * (begin - peak))
-        )
-
+    area = partial(_day_area, rate, to, peak, period)
     return piecewise((end - begin, max(area(begin, end) / (end - begin), 0.0)) for begin, end in parts if end > begin)
+
+
+def _day_area(rate: float, to: float, peak: float, period: float, begin: float, end: float) -> float:
+    frequency = 2 * math.pi / period
+    waves = math.sin(frequency * (end - peak)) - math.sin(frequency * (begin - peak))
+    return (rate + to) / 2 * (end - begin) + (to - rate) / 2 / frequency * waves
 
 
 def piecewise(segments: Iterable[Segment]) -> Iterator[float]:

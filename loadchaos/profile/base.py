@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 class ProfilePart(BaseModel):
     """Immutable part of a profile, in which an unknown key is a mistake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 def spelled_out(value: object) -> object:

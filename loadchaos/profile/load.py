@@ -35,6 +35,13 @@ DEFAULT_IN_FLIGHT = 256
 MOST_REPLAYED_IN_FLIGHT = 4096
 """Maximum requests in flight of a replay that sets none."""
 
+_MOST_IN_FLIGHT = 100_000
+"""Requests in flight together: more have no ports for their connections."""
+_MOST_REQUESTS = 1_000_000_000
+"""Requests of one round of a phase."""
+_MOST_REPEATS = 100_000
+"""Rounds of a phase, repeats of its bursts, steps of its rate, and periods of its day."""
+
 
 class Phase(ProfilePart):
     """One phase: one of `users`, `rate`, `burst`, `trace` and `replay`.
@@ -49,23 +56,23 @@ class Phase(ProfilePart):
     requests of a `warm_up` out; its failures count. `traffic` names the traffic that a phase sends; without it, all.
     """
 
-    users: int | None = Field(default=None, gt=0)
-    concurrency: int | None = Field(default=None, gt=0)
-    requests: int | None = Field(default=None, gt=0)
-    rounds: int = Field(default=1, gt=0)
+    users: int | None = Field(default=None, gt=0, le=_MOST_IN_FLIGHT)
+    concurrency: int | None = Field(default=None, gt=0, le=_MOST_IN_FLIGHT)
+    requests: int | None = Field(default=None, gt=0, le=_MOST_REQUESTS)
+    rounds: int = Field(default=1, gt=0, le=_MOST_REPEATS)
     between: Literal["drain", "none"] = "drain"
     for_: DurationS | None = Field(default=None, alias="for")
     rate: RatePerS | None = None
     law: Law = "constant"
-    burstiness: float = Field(default=1.0, gt=0)
+    burstiness: float = Field(default=1.0, ge=0.01)
     to: RatePerS | None = None
-    steps: int = Field(default=5, gt=1)
+    steps: int = Field(default=5, gt=1, le=_MOST_REPEATS)
     at: DurationS | None = None
     width: DurationS | None = None
     period: DurationS = 86_400.0
-    max_in_flight: int | None = Field(default=None, gt=0)
-    burst: int | None = Field(default=None, gt=0)
-    repeat: int = Field(default=1, gt=0)
+    max_in_flight: int | None = Field(default=None, gt=0, le=_MOST_IN_FLIGHT)
+    burst: int | None = Field(default=None, gt=0, le=_MOST_IN_FLIGHT)
+    repeat: int = Field(default=1, gt=0, le=_MOST_REPEATS)
     every: DurationS | None = None
     trace: str | None = None
     replay: str | None = None
@@ -160,6 +167,8 @@ def _open(phase: Phase) -> None:
         raise ValueError(f"the law {phase.law} needs a second rate, e.g. to: 50/s")
     if phase.law == "day" and not phase.period:
         raise ValueError("the law day needs a period above 0, e.g. period: 24h")
+    if phase.law == "day" and (phase.for_ or 0.0) / phase.period > _MOST_REPEATS:
+        raise ValueError(f"the day repeats more than {_MOST_REPEATS:,} times within for: give a longer period")
     if phase.law == "spike":
         if phase.at is None or not phase.width:
             raise ValueError("the law spike needs at (its start) and width (its length)")

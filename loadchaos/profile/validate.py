@@ -208,12 +208,12 @@ def _dialects(written: _Written, registry: Registry) -> Iterator[Mistake]:
     if not isinstance(embedded, Mapping) or registry.defects is None:
         return
     dialect = embedded.get("dialect", "vllm")
-    if dialect not in registry.defects:
+    if not isinstance(dialect, str) or dialect not in registry.defects:
         text = f"the embedded server cannot simulate {dialect!r}{near(str(dialect), list(registry.defects))}"
         yield Mistake(("target", "embedded", "dialect"), text)
         return
     for i, name in enumerate(_list(embedded.get("defects"))):
-        if name not in registry.defects[dialect]:
+        if not isinstance(name, str) or name not in registry.defects[dialect]:
             hint = near(str(name), list(registry.defects[dialect]))
             yield Mistake(("target", "embedded", "defects", i), f"unknown defect {name!r} of {dialect}{hint}")
 

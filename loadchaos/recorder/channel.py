@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import cast
 
 import orjson
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.recorder.frames import FrameKind, RecordingSetup, frame
 from loadchaos.recorder.shape import known_path
 from loadchaos.recorder.tap import TappedExchange, end_row, secret_words
@@ -48,7 +48,7 @@ class RecordingChannel(asyncio.Protocol):
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            argv = [sys.executable, "-m", "loadchaos.recorder.writer", str(theirs.fileno())]
+            argv = [*PYTHON_MODULE, "loadchaos.recorder.writer", str(theirs.fileno())]
             self._process = await asyncio.to_thread(
                 subprocess.Popen, argv, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL
             )

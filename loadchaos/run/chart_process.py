@@ -19,6 +19,7 @@ from loadchaos.core.cores import usable_cores
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from loadchaos.core.lifetime import PYTHON_MODULE
 
 _LEAST_BYTES = 20_000_000
 """Bytes of request rows from which on a second process is faster. It takes 0.1 s to start."""
@@ -34,7 +35,7 @@ def chart_process(folder: RunFolder, accept: Accept) -> Iterator[partial[Series 
     if not _pays(folder):
         yield None
         return
-    argv = [sys.executable, "-m", __name__, str(folder.path), *([_STRICT] if accept is fits_completely else [])]
+    argv = [*PYTHON_MODULE, __name__, str(folder.path), *([_STRICT] if accept is fits_completely else [])]
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

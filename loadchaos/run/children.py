@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import psutil
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import Emit
-from loadchaos.core.lifetime import PARENT_VARIABLE
+from loadchaos.core.lifetime import PARENT_VARIABLE, PYTHON_MODULE
 from loadchaos.core.model import Row
 from loadchaos.load.locust_main import LOCUST
 
@@ -156,7 +155,7 @@ class ReplayWorker(Locust):
         return super().failure() if self._begun else None
 
     async def warm_up(self, variables: Mapping[str, str]) -> None:
-        argv = [sys.executable, "-m", "loadchaos.load.replay_worker"]
+        argv = [*PYTHON_MODULE, "loadchaos.load.replay_worker"]
         env = {**variables, "LOADCHAOS_PLAN": str(self._folder.plan.resolve())}
         await self.start(argv, env, self._folder.path / "locust.log")
 
@@ -197,7 +196,7 @@ class FollowerProcess(ChildProcess):
         self, exporter_port: int | Literal["default"] | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
     ) -> None:
         """Start the follower. `exporter_port` None: no exporter; `cockpit`: it makes the pages of the web UI's tabs."""
-        argv = [sys.executable, "-m", "loadchaos.run.follower", str(self._folder.path)]
+        argv = [*PYTHON_MODULE, "loadchaos.run.follower", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
         if not live:
@@ -251,5 +250,5 @@ class Compaction(ChildProcess):
 
     async def _begin(self) -> None:
         if not self.alive:
-            argv = [sys.executable, "-m", "loadchaos.core.ledger.parquet", str(self._folder.path)]
+            argv = [*PYTHON_MODULE, "loadchaos.core.ledger.parquet", str(self._folder.path)]
             await self.start(argv, {}, self._folder.path / "locust.log")

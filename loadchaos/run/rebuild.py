@@ -18,6 +18,7 @@ from loadchaos.core import typed_json
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.rows import BeginRow
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
@@ -86,7 +87,7 @@ def _requests(incident: IncidentRecord) -> list[StoredBody]:
 
 
 def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, BeginRow]:
-    rows = (row for path in folder.request_files() for row in Tail(path).rows())
+    rows = (row for path in folder.request_files() for row in Tail(path, fits_its_kind).rows())
     return {row["id"]: row for row in rows if row["row"] == "begin" and row["id"] in ids}
 
 
@@ -160,7 +161,7 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
     sessions = {place_of(name).first for name in ids if is_later(name)}
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
-        for row in Tail(path).rows():
+        for row in Tail(path, fits_its_kind).rows():
             if row["row"] == "answer" and place_of(row["id"]).first in sessions:
                 found[row["id"]] = SentBack.from_row(row)
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.simulator.options import SimulatorSpec, make_options
 
 
@@ -15,7 +15,7 @@ def command(spec: SimulatorSpec, port: int) -> list[str]:
     """
     defects = sorted(set(spec.defects))
     options = make_options(replace(spec, defects=defects), port=port)
-    argv = [sys.executable, "-m", "loadchaos.simulator.server"]
+    argv = [*PYTHON_MODULE, "loadchaos.simulator.server"]
     argv += ["--dialect", spec.dialect, "--era", options.engine.era, "--port", str(port)]
     for name in defects:
         argv += ["--defect", name]

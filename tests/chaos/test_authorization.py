@@ -6,7 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from loadchaos.chaos import authorization, listeners
@@ -283,6 +285,20 @@ NO_ENGINES = {
     "vllm's router": "python -m vllm_router.app --static-backends http://prod",
     "sglang's balancer": "python -m sglang.srt.disaggregation.mini_lb --prefill http://prod",
     "folder": "/opt/vllm/tunnel",
+    "lmdeploy's proxy as a module": "python -m lmdeploy.serve.proxy.proxy --port 8000",
+    "vllm's proxy in its package": "python -m vllm.entrypoints.proxy_server",
+    "module joined": "python -mvllm_router",
+    "options with values": "python -X dev -W ignore -m sglang.router",
+    "gateway of llama": "pypy3 -m transformers.serving.gateway",
+    "ASGI server": "uvicorn vllm:app",
+    "shell": "bash -c vllm",
+    "script of another language": "perl /usr/bin/vllm",
+    "wrapper": "env vllm serve",
+    "remote shell": "mosh vllm",
+    "balancer": "ray serve run vllm",
+    "lmdeploy's web page": "python /venv/bin/lmdeploy serve gradio http://prod",
+    "name with an end": "vllm.sh serve",
+    "name in capitals": "VLLM serve",
     **{f"title {title}": title for title in ("vllm_proxy", "sglang_router", "vllm-gateway", "lmdeploy_proxy")},
 }
 
@@ -355,6 +371,14 @@ def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, mo
     monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match="which forwards to another address"):
         authorization.check("http://127.0.0.1:9", HARM, [])
+
+
+@pytest.mark.parametrize(("code", "engine"), [("from multiprocessing.spawn import spawn_main; spawn_main()", True),
+                                              ("import proxy; proxy.main()", False)])  # fmt: skip
+def test_check_refuses_code_that_an_engine_started(code: str, engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = SimpleNamespace(pid=1, cmdline=lambda: ["vllm", "serve", "m"])
+    monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(parent=lambda: parent))
+    assert Listener(2, ("python3", "-c", code)).named_as_engine == engine
 
 
 def test_check_takes_localhost_and_127_0_0_1_for_two_addresses(

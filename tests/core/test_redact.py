@@ -1,6 +1,11 @@
+import base64
+import html
 import itertools
+import json
+import re
 import time
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -55,6 +60,92 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "SENTRY_DSN=abcDEF123456",
         '{"jwt": "abcDEF123456"}',
         "credentials='abcDEF123456'",
+        "Authorization: ApiKey abcDEF123456",
+        "Authorization: Negotiate abcDEF123456==",
+        'Authorization: Digest username="u", realm="r", nonce="n", response="abcDEF123456"',
+        "Authorization: AWS4-HMAC-SHA256 Credential=AKIA/2026/us, SignedHeaders=host, Signature=abcDEF123456",
+        "Authorization: Token token=abcDEF123456",
+        "authorization: GoogleLogin auth=abcDEF123456",
+        "{'authorization': 'ApiKey abcDEF123456'}",
+        '{"Authorization": "AWS4-HMAC-SHA256 Credential=x, Signature=abcDEF123456"}',
+        "map[Accept:[*/*] Authorization:[Bearer abcDEF123456]]",
+        "map[X-Api-Key:[abcDEF123456]]",
+        "Header{Authorization: [Bearer abcDEF123456]}",
+        'authorization: Some("Bearer abcDEF123456")',
+        "Authorization: \x1b[33mBearer\x1b[0m abcDEF123456",
+        "\x1b[36mAuthorization\x1b[0m: \x1b[33mBearer abcDEF123456\x1b[0m",
+        "authorization=\x1b[33mabcDEF123456\x1b[0m",
+        "api_key\x1b[0m=\x1b[35mabcDEF123456\x1b[0m",
+        "password\x1b[0m: \x1b[35mabcDEF123456",
+        "postgres://user:p@abcDEF123456@host/db",
+        "redis://:abcDEF123456@host:6379/0",
+        '{"body": "{\\"api_key\\": \\"abcDEF123456\\"}"}',
+        '{"body": "{\\"password\\":\\"abcDEF123456\\"}"}',
+        '{"a": "{\\\\\\"api_key\\\\\\": \\\\\\"abcDEF123456\\\\\\"}"}',
+        '{"msg": "{\\"Authorization\\": \\"Bearer abcDEF123456\\"}"}',
+        '{"msg": "{\\"client_secret\\": \\"abcDEF123456\\"}"}',
+        '{"msg": "{\\"token\\": \\"abcDEF123456\\"}"}',
+        "api_key=SecretStr('abcDEF123456')",
+        "password=Secret('abcDEF123456')",
+        'hf_token: SecretStr("abcDEF123456")',
+        "aws_secret_access_key = abcDEF123456",
+        "client_secret = abcDEF123456",
+        "secret_key : abcDEF123456",
+        "DB_PASSPHRASE = abcDEF123456",
+        "vllm serve m --hf_token abcDEF123456",
+        "vllm serve m --api_key=abcDEF123456",
+        "serve --hf_token=abcDEF123456 --x",
+        "serve --passphrase abcDEF123456 --x",
+        "argv: ['--api-key', 'abcDEF123456']",
+        "argv: ['--hf-token', 'abcDEF123456', '--port']",
+        '["--token", "abcDEF123456"]',
+        "{'HUGGING_FACE_HUB_TOKEN': 'abcDEF123456'}",
+        "{'HF_TOKEN': 'abcDEF123456', 'X': '1'}",
+        '{"VLLM_API_KEY": "abcDEF123456"}',
+        "environ({'OPENAI_KEY': 'abcDEF123456'})",
+        '"HUGGINGFACE_TOKEN": "abcDEF123456"',
+        "  token: abcDEF123456",
+        "hub_token: abcDEF123456",
+        "  secret: abcDEF123456",
+        "password: !!str abcDEF123456",
+        "<password>abcDEF123456</password>",
+        "export OPENAI_API_KEY='abcDEF123456'",
+        "Set-Cookie: sid=abcDEF123456; Path=/",
+        "cookie: 'a=b; sid=abcDEF123456'",
+        "api-key: abcDEF123456",
+        "Ocp-Apim-Subscription-Key: abcDEF123456",
+        "?access_token=abcDEF123456&x=1",
+        "GET /v1/models?api_key=abcDEF123456 HTTP/1.1",
+        "grpc metadata: [('authorization', 'Bearer abcDEF123456')]",
+        "(b'x-api-key', b'abcDEF123456')",
+        "-H 'X-Api-Key: abcDEF123456'",
+        "curl -u user:abcDEF123456 http://x/",
+        "curl --user user:abcDEF123456 http://x/",
+        "sshpass -p abcDEF123456 ssh h",
+        "docker login -p abcDEF123456 r.io",
+        "machine h login u password abcDEF123456",
+        "//r.io/:_authToken=abcDEF123456",
+        "Server=db;User Id=u;Password=abcDEF123456;",
+        "pwd=abcDEF123456;",
+        "%41uthorization: Bearer abcDEF123456",
+        "Authorization%3A%20Bearer%20abcDEF123456",
+        "api_key%3DabcDEF123456",
+        "api_key&#61;abcDEF123456",
+        "&quot;api_key&quot;: &quot;abcDEF123456&quot;",
+        "api_key => 'abcDEF123456'",
+        '"api_key" => "abcDEF123456"',
+        "api_key -> abcDEF123456",
+        "x-amz-security-token: abcDEF123456",
+        "X-Forwarded-Access-Token: abcDEF123456",
+        "wandb login abcDEF123456abcDEF123456abcDEF123456",
+        "huggingface-cli login --token abcDEF123456",
+        "bearer=abcDEF123456",
+        '"bearer": "abcDEF123456"',
+        "BearerToken=abcDEF123456",
+        "private_key: abcDEF123456",
+        '"private_key": "abcDEF123456"',
+        "refreshToken: 'abcDEF123456'",
+        "id_token=abcDEF123456",
         "-----BEGIN RSA PRIVATE KEY-----\\nabcDEF123456\\nabcDEF123456==\\n-----END RSA PRIVATE KEY-----",
     ],
 )
@@ -81,6 +172,10 @@ def test_redactor_replaces_secret_of_a_known_form(line: str) -> None:
         "forward_pass: 12.5 ms, file_path='/x/y.py', x-request-id: abcdef, prefix-caching=True",
         "-----BEGIN CERTIFICATE-----",
         "the private key is not shown",
+        "valid_token = await get_key_object(a1b2c3d4)",
+        "time to first token: 1234.567ms, per token: 12.3456ms/token, forward_pass: 1234.567 ms, decode_pass = 1234567ns",
+        "session_id=abc123def456 docker run -u 1000:1000 --user 1000:100000 image1",
+        "<token>5</token><id>abc123def456</id>",
     ],
 )
 def test_redactor_keeps_ordinary_server_text(line: str) -> None:
@@ -131,13 +226,41 @@ def test_redactor_looks_for_the_begin_of_every_key() -> None:
     assert [begin for begin in secret_forms._BEGINNINGS if not any(begin in key for key in keys)] == []
 
 
-def test_redactor_hides_secret_in_url_and_json_form() -> None:
-    redactor = Redactor([SECRET, 'with "quotes" inside'])
-    for text in (SECRET, "?k=s3cr3t-Value%2Fwith%2Bodd%3Dchars", r'{"a": "with \"quotes\" inside"}'):
-        shown = redactor.text(text)
-        assert REDACTED in shown
-        assert "odd" not in shown
-        assert "quotes" not in shown
+VALUE = 's3cr3t-Val&ue/with+odd=chars<x>"q" \u00e9'
+IN_JSON = json.dumps(VALUE)[1:-1]
+WRITINGS = {
+    "itself": VALUE,
+    "Python": repr(VALUE)[1:-1],
+    "JSON": IN_JSON,
+    "JSON in JSON": json.dumps(IN_JSON)[1:-1],
+    "JSON of Go": IN_JSON.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003E"),
+    "JSON of PHP": IN_JSON.replace("/", r"\/"),
+    "URL": quote(VALUE, safe=""),
+    "URL with /": quote(VALUE),
+    "URL in small letters": re.sub("%..", lambda code: code[0].lower(), quote(VALUE, safe="")),
+    "URL in a URL": quote(quote(VALUE, safe=""), safe=""),
+    "form": quote_plus(VALUE),
+    "HTML": html.escape(VALUE),
+    "HTML of Go": html.escape(VALUE).replace("&quot;", "&#34;").replace("+", "&#43;"),
+    "HTML in HTML": html.escape(html.escape(VALUE)),
+    "JSON in HTML": html.escape(IN_JSON),
+    "hex": VALUE.encode().hex(),
+    "HEX": VALUE.encode().hex().upper(),
+    "base64": base64.b64encode(VALUE.encode()).decode(),
+    "base64 of a URL": base64.urlsafe_b64encode(VALUE.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("way", WRITINGS)
+def test_redactor_hides_a_known_value_however_it_is_written(way: str) -> None:
+    assert Redactor([VALUE]).text(f"echo {WRITINGS[way]} end") == f"echo {REDACTED} end"
+
+
+@pytest.mark.parametrize("user", ["", "u", "us", "use"])
+def test_redactor_hides_a_known_value_in_basic_authentication(user: str) -> None:
+    shown = Redactor([VALUE]).text(f"echo {base64.b64encode(f'{user}:{VALUE}'.encode()).decode()} end")
+    assert shown.endswith(f"{REDACTED} end")
+    assert len(shown) < len(f"echo {REDACTED} end") + 8
 
 
 def test_redactor_ignores_secrets_under_six_characters() -> None:
@@ -313,7 +436,24 @@ def test_launch_secrets_are_all_values_but_plain_settings(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "piece", ["--", "-----BEGIN PRIVATE KEY-----", "x-", "secret", "x", "a.b-", "token:", "sk_live_"]
+    "piece",
+    [
+        "--",
+        "-----BEGIN PRIVATE KEY-----",
+        "x-",
+        "secret",
+        "x",
+        "a.b-",
+        "token:",
+        "sk_live_",
+        "\\",
+        "&amp;",
+        "\x1b[0m",
+        "token: a1",
+        "password=(",
+        "://a@",
+        "authorization: a=1, ",
+    ],
 )
 def test_redactor_takes_linear_time_for_a_long_line(piece: str) -> None:
     line = (piece * 65536)[:65536].encode() + b" --secret x-token private key"

@@ -34,6 +34,6 @@ def test_settings_of_locust_do_not_reach_our_load(where: str, tmp_path: Path) ->
     argv = [*LOCUST[:-1], str(file), "--headless", "--users", "1"]
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert "run_time None" in done.stdout, done
-    plain = [LOCUST[0], "-m", "locust", *argv[3:]]
+    plain = [LOCUST[0], "-m", "locust", *argv[argv.index("-f") :]]
     seen = subprocess.run(plain, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert "run_time 2" in seen.stdout, "the setting of this test has no effect on Locust itself"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.common import print_json
@@ -23,14 +24,17 @@ from loadchaos.report.formatting import printable
 from loadchaos.report.html import capacity_page, compare, compare_page, hunt_page, suite_page, trend_page
 from loadchaos.report.html import page as report_page
 from loadchaos.report.html.trend import read as read_trend
+from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.suite_result import SuiteResult
-from tests.http_server import Asked, answering
+from tests.http_server import Asked, Handler, answering, serving
 from tests.invoking import output_of
 from tests.load.webui.browser import Browser, program
 from tests.report.html.test_hunt_page import data as hunt_data
 from tests.report.made_up_run import make_verdict
 from tests.report.made_up_search import search_data
-from tests.rows import folded
+from tests.rows import S, answered, folded
+from tests.run.conftest import SMALL
+from tests.warm_command import run_command
 
 HOSTILE = (
     "javascript:hit(1)//'\"></script></textarea></style></title><script>hit(2)</script><img src=x onerror=hit(3)>"
@@ -107,6 +111,31 @@ def controls(text: str) -> set[str]:
     return {c for c in text if (unicodedata.category(c) in {"Cc", "Zl", "Zp"} and c != "\n") or c in _BIDI}
 
 
+def web_panels(home: Path) -> dict[str, str]:
+    """The pages of the web UI's tabs, of a run whose server, attacks and failures have that text everywhere."""
+    home.mkdir()
+    fold, panels = LiveFigures(), PanelPages(RunFolder(home))
+    offer = dict.fromkeys(("kind", "name", "title", "about", "needs"), HOSTILE)
+    state = {"row": "state", "replica": HOSTILE, "engine": None, "from": "healthy", "to": "dead", "signs": [HOSTILE]}
+    attack = {"row": "attack", "attack": HOSTILE, "replica": HOSTILE, "n": 1, "kind": "admin", "effects": [HOSTILE]}
+    said: list[Any] = [
+        {"row": "run", "what": "begin", "at_ns": 0, "terms": {"profile": HOSTILE}, "profile": HOSTILE},
+        {"row": "facts", "at_ns": 1, "facts": {"dialect": "vllm", "version": HOSTILE, "model": HOSTILE}},
+        {"row": "offers", "at_ns": 1, "refused": HOSTILE, "offers": [offer]},
+        {"row": "run", "what": "load_begin", "at_ns": S},
+        {**state, "at_ns": 2 * S},
+        {**attack, "what": "begin", "at_ns": 2 * S},
+        {**attack, "what": "end", "at_ns": 3 * S, "ok": False, "error": HOSTILE, "why": HOSTILE},
+        {"row": "command", "at_ns": 3 * S, "what": "attack", "n": 1, "ok": False, "text": HOSTILE, **offer},
+    ]
+    for row in (*said, *answered(4 * S, 0, outcome="http_error", error=HOSTILE, traffic=HOSTILE)):
+        folded(fold, [row])
+        panels.feed(row)
+    failures = Verdict.from_json(spoiled(make_verdict().to_json())).failures
+    panels.write(dataclasses.replace(fold.snapshot(5 * S), failures=failures), now=True)
+    return {f"panel {page.stem}": page.read_text() for page in sorted((home / "cockpit").glob("*.html"))}
+
+
 @pytest.fixture
 def pages(run_folder: RunFolder, tmp_path: Path) -> dict[str, str]:
     """Every page, from data that a server has spoiled."""
@@ -124,7 +153,9 @@ def pages(run_folder: RunFolder, tmp_path: Path) -> dict[str, str]:
          "broken": [HOSTILE], "error": HOSTILE}
     ]}  # fmt: skip
     search = spoiled(search_data())
+    panels = web_panels(tmp_path / "panels")
     return {
+        **panels,
         "verdict": report_page.render(verdict, series, folder.path),
         "report": folder.report_html.read_text(),
         "trend": trend_page.html(read_trend(runs)),
@@ -140,7 +171,7 @@ def test_pages_have_no_tag_and_no_link_of_a_server(pages: dict[str, str]) -> Non
         found = _Tags(page)
         assert not found.bad, name
         assert found.scripts in (0, 2), name
-        assert "hit(1)" in page, f"{name} shows nothing of it"
+        assert "hit(1)" in page or name == "panel charts", f"{name} shows nothing of it"
         assert controls(page) <= {"\t"}, name
 
 
@@ -191,6 +222,44 @@ def test_commands_print_no_control_character_of_a_server(run_folder: RunFolder, 
     }
     for name, text in printed.items():
         assert not controls(text), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "answers"])
+def test_run_and_replay_print_no_control_character_of_a_server(refuses: bool, tmp_path: Path) -> None:
+    """The log says that text, too, and each answer, header and id of the server."""
+
+    class Hostile(Handler):
+        def reply(self, asked: Asked) -> None:
+            said = json.dumps(HOSTILE)[1:-1]
+            if asked.method == "GET" and asked.path == "/v1/models":
+                self.answer(200, {"object": "list", "data": [{"id": HOSTILE, "object": "model", "owned_by": HOSTILE}]})
+            elif asked.method == "GET" or (refuses or len(asked.content) % 3 == 0):
+                status = 200 if asked.method == "GET" else 500
+                self.answer(
+                    status, {"error": {"message": HOSTILE}, "version": HOSTILE}, {"Server": said, "x-request-id": said}
+                )
+            else:
+                choice = {"index": 0, "message": {"role": "assistant", "content": HOSTILE}, "finish_reason": HOSTILE}
+                self.answer(200, {"id": HOSTILE, "model": HOSTILE, "choices": [choice]}, {"x-request-id": said})
+
+    lines = f"ERROR {HOSTILE}\nRuntimeError: CUDA error: {HOSTILE}\n".replace("\r", "")
+    (tmp_path / "small.yaml").write_text(json.dumps({**SMALL, "target": {}}))
+    with serving(Hostile) as url:
+        follow = "cmd:while :; do cat lines; sleep 0.2; done"
+        (tmp_path / "lines").write_text(lines)
+        words = ("--target", url, "--server-log", follow, "--no-live", "--exporter-port", "0")
+        ran = run_command("run", "small.yaml", *words, cwd=tmp_path)
+        runs = list(tmp_path.glob("runs/*"))
+        again = [
+            run_command("replay", run, "--target", url, "--times", "1", "--any-death", cwd=tmp_path) for run in runs
+        ]
+    for done in (ran, *again):
+        assert not controls(done.stdout + done.stderr)
+        assert "Traceback" not in done.stderr
+    assert "hit(" in ran.stdout + ran.stderr
+    for page in tmp_path.glob("runs/*/incidents/*/incident.md"):
+        assert not controls(page.read_text())
 
 
 def test_printable_keeps_lines_indents_and_own_colours() -> None:

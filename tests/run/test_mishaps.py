@@ -76,6 +76,14 @@ def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Row
 
 
 @pytest.mark.slow
+def test_files_named_as_libraries_in_the_current_folder_do_not_run(start: Start, tmp_path: Path) -> None:
+    for name in ("psutil", "orjson", "json", "locust", "httpx", "yaml"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert start().ends() == 0
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
 def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import PASSING_ON, group
@@ -12,7 +13,9 @@ from loadchaos.analysis.classify.last_words import (
     QUIET_LEVELS,
     Candidate,
     LastWords,
+    is_quiet,
     is_suspicious,
+    may_say_error,
     rank_of,
     says_error,
 )
@@ -62,17 +65,19 @@ _HEAD_LINES = 200  # of a log that was rotated or cut
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
 _ANSWER = re.compile(
-    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \| |"response_code": ?"?200\b|status=200 OK'
+    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \|.*POST|"response_code": ?"?200\b|status=200 OK'
     r"|equest (?:handled|routed)|completion routed"
 )
 """Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+_FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
+_GENERATED = re.compile(r"\bPOST\b.*/(?:\S*(?:completion|generate|messages|responses|embed|rerank|score|chat|infer))")
 _REFUSED = re.compile(
     r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]+){1,3})[^\s"]*(?: HTTP/[\d.]+)?"'
     r" (?P<status>50[0245])\b"
     r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"(?P<gin_path>/[^"?]+)'
 )
 """Request that an access log answers with 5xx, in the words of uvicorn, nginx and gin (Ollama). 503 is a refusal."""
-_STATISTICS = ("Avg prompt throughput", "Decode batch")  # of an engine that has served
+_STATISTICS = ("Avg prompt throughput", "Decode batch", "launch_slot_")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
@@ -125,12 +130,20 @@ class _Source:
     told_chains: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_WRITERS))  # an echo of each was given
     stills: StandstillWatch = field(default_factory=StandstillWatch)
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
+    doubted: list[Match] = field(default_factory=list)  # deadly causes that a logger reported
+    answers: bool = False  # the line before is of an answered request
     record_line: int = 0  # the newest line with a level of its own
     headed: bool = False  # a traceback began in this log: before it, the first one may be cut off
     warned: list[Match] = field(default_factory=list)  # matches of the traceback after a warning
     warned_line: int = 0
     crash: tuple[Match, NativeStack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
+
+    def settle_doubts(self) -> None:
+        """Note that the process lived on after the errors that a logger called deadly."""
+        for match in self.doubted:
+            match.survived = True
+        self.doubted.clear()
 
     def ended_in_traceback(self) -> bool:
         if self.ending is None:
@@ -189,7 +202,13 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.served or state.ending is not None:
+        if state.answers:
+            state.answers = False
+            if "ERROR" not in line:  # else that answer may have failed after its status: LMDeploy
+                state.settle_doubts()
+        if state.doubted and _FINISHED.search(line):
+            state.settle_doubts()
+        if not state.served or state.ending is not None or state.doubted:
             self._follow_service(line, state)
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
@@ -225,6 +244,8 @@ class Classifier:
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
+        state.doubted += [m for m in found if m.logged and m.role == "cause" and m.severity == "engine_death"]
+        del state.doubted[:-_REPEATS]
         return [*hangs, *(m for m in found if self._is_reported(m, state))]
 
     def _follow_service(self, line: str, state: _Source) -> None:
@@ -233,6 +254,7 @@ class Classifier:
             if state.printed is not None:
                 state.printed.loud = not state.printed.harmless
             state.ending = state.printed = None  # who answers has not ended
+            state.answers = _GENERATED.search(line) is not None
         elif any(words in line for words in _STATISTICS):
             state.starting, state.served = False, True
 
@@ -257,6 +279,21 @@ class Classifier:
     def take_loud(self) -> list[Candidate]:
         lines, self.loud = self.loud, []
         return lines
+
+    def error_of_excerpt(self, lines: Sequence[str], source: str) -> list[Candidate]:
+        """The last line that has a word of an error, as a list. [] for none, and where a rule knows any line: what it knows
+        was left out for a reason.
+        """
+        found: list[Candidate] = []
+        for n, raw in enumerate(lines, 1):
+            line = strip_prefixes(expand(raw)[-1])
+            text = line.text.strip()
+            known = self._signatures.ignored(text) or self._signatures.is_harmless(text) or self._signatures.scan(text)
+            if known or 'File "' in text or _ANSWER.search(raw):
+                return []
+            if may_say_error(line):
+                found = [Candidate(source, n, text[:_EVIDENCE], line.writer, 0, loud=True)]
+        return found
 
     def _quotes_a_traceback(self, line: str) -> bool:
         return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0])
@@ -313,6 +350,8 @@ class Classifier:
                     found += [phase, *self._ended(writer, line, position)]
             state.writers.clear()
             state.open = 0
+            if state.answers:
+                state.settle_doubts()
             if died and state.record_line < state.warned_line:
                 # Nothing was logged after the traceback, so that it ended the process. The warning before it is unrelated.
                 for match in state.warned:
@@ -440,6 +479,8 @@ class Classifier:
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
+        if trace.ends_its_program:  # a record above it is another one: a logger shows no frame above its own
+            trace.logged = trace.warned = False
         unlogged = not trace.logged or (trace.warned and trace.may_be_uncaught)  # `close` decides
         if (
             trace.exception
@@ -527,7 +568,13 @@ class Classifier:
         if hits and self._signatures.ignored(line.text):  # command lines contain any text, but begin a life
             hits = [(s, hit) for s, hit in hits if s.role == "start"]
         found = []
+        if any(s.role == "loading" and (s.starting or not state.served) for s, _ in hits):
+            state.starting, state.served = True, False
         for signature, hit in hits:
+            if signature.role == "loading":
+                continue
+            if signature.loud and is_quiet(line):
+                continue
             if signature.before and not any(p.search(position.text_before) for p in signature.before):
                 continue
             if signature.role == "fact":
@@ -576,6 +623,7 @@ class Classifier:
             position.state.warned.append(match)
             position.state.warned_line = position.line_no
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
+        match.logged = not self._live and (trace.logged if trace is not None else line.level in ERROR_LEVELS)
         match.starting = position.state.starting and not self._live
         if trace is not None and not self._live and not position.state.served:
             match.loading = is_of_start(trace.frames)
@@ -632,11 +680,16 @@ def classify_text(text: str, *, source: str = "") -> list[Failure]:
     leftover: list[Match] = []
     found = [with_candidates(f, classifier.last_words) for f in group(matches, quiet=not is_body, leftover=leftover)]
     if is_body:
-        return found
+        answered = is_page or text.lstrip().startswith(("{", "data:"))  # who answers has not ended
+        return [replace(f, severity="request") if answered and _is_words(f) else f for f in found]
     errors = UnexplainedErrors()
     errors.add_exceptions(leftover)
     errors.add_lines(classifier.take_loud())
     return found + errors.beside(found)
+
+
+def _is_words(failure: Failure) -> bool:
+    return failure.role == "cause" and failure.severity == "engine_death"
 
 
 def with_candidates(failure: Failure, words: LastWords) -> Failure:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
+from loadchaos.analysis.classify.last_words import EXCERPT
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.prefixes import format_clock
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
@@ -141,9 +142,12 @@ class Diagnosis:
         self._deaths: list[Failure] = []
         self._others: dict[tuple[str, str], Failure] = {}
         self._errors = UnexplainedErrors()
+        self._excerpt: list[str] = []  # the lines, while they are few
 
     def feed(self, line: WholeLine) -> None:
         self.lines += line.raw_lines
+        if self.lines <= EXCERPT + 1:
+            self._excerpt += [line.text, *[""] * (line.raw_lines - 1)]
         self.landmarks.feed(line.text, line.line_no)
         for match in self._classifier.feed(line.text, line_no=line.line_no, source=self._source):
             self._hold(match)
@@ -159,6 +163,8 @@ class Diagnosis:
         found = [*self._deaths, *self._others.values()]
         if not found and not self._errors.kinds:
             self._errors.add_lines(self._classifier.last_words.raised(self._source, self.lines))
+            if not self._errors.kinds and self.lines <= EXCERPT:
+                self._errors.add_lines(self._classifier.error_of_excerpt(self._excerpt, self._source))
         found += self._errors.beside(found)
         found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found

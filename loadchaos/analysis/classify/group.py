@@ -64,6 +64,11 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     for match in life if loading else ():
         match.loading |= match.chain in loading
     failures = []
+    survived = {m.id for m in life if m.survived}
+    for match in life:  # the last one of a kind that killed nobody before has no answer after it
+        doubted = match.survived or (match.logged and match.role == "cause" and match.id in survived)
+        if doubted and not any(_shows_death(m) and near(m, match, _ONE_DEATH_S) for m in life):
+            match.severity = "request"
     life = _without_refusals(_without_torn_echoes(_without_explained_end(life)))
     deaths = _deaths(life)
     for cluster in deaths:
@@ -85,6 +90,10 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     unechoed = (m for m in rest if m.role == "cause" and m.chain not in echoed)
     silent = {id(m) for m in unechoed if id(m) in clients or _is_doubted(m)}
     return failures + _of_requests(rest, old | silent, unknown, named)
+
+
+def _shows_death(match: Match) -> bool:
+    return match.role == "echo" and match.severity in DEADLY and not match.signature.weak
 
 
 def _unknown_roots(life: Sequence[Match]) -> dict[int, Match]:
@@ -119,7 +128,9 @@ def _of_requests(
         if id(match) in left_out:
             continue
         if match.role == "cause":
-            failures.append(_failure(match))
+            failures.append(
+                _failure(match, severity="startup" if match.loading and match.severity == "request" else None)
+            )
             if match.severity == "request":
                 own[match.signature.file] = match, failures[-1]
             continue
@@ -250,6 +261,10 @@ def _death(
     handlers = (m for m in life if m.role == "echo" and m.severity == "request" and m.chain)
     told = (m for m in handlers if m.chain == chosen.chain or m.line == chosen.line)
     of_request = next((_failure(m, exception=refined) for m in told), None)
+    above = next((m for m in echoes if m.line == refined.line - 1 and m.process == refined.process), None)
+    if above is not None and above is not refined:  # `terminate called ...`, and what() in the line below
+        text = f"{above.evidence.text} {(failure.evidence.text or '').strip()}"
+        failure = replace(failure, evidence=replace(failure.evidence, text=text))
     return replace(failure, gone=bool(echoes), of_request=of_request), refined
 
 

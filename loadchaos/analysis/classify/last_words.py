@@ -26,6 +26,7 @@ _LONGEST = 400
 _BEFORE_API = 30  # for what the API server only logged: request errors, most of the time
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
+EXCERPT = 12  # a log of no more lines is what somebody took out of one to show an error
 _END = 8  # lines at the end of a log that may be its last words
 _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 
@@ -53,12 +54,20 @@ _WORDED = re.compile(
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
 _HARMLESS = re.compile(
-    r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b"
+    r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|^[IW]\d{4} \d\d:"
+    r"|\bINFO\b"
     r"|\b(?:INF|DBG|TRC|WRN)\b|\blevel=(?:info|debug|warn)"
     r"|UserWarning|Deprecat"
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
     r"|\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b|thrown while requesting"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
+)
+_WIDE = re.compile(
+    r"\b[Ee]rror(?:s? ?[:=\"']| occurred| code)|\bERROR\b|\ban? (?:\w+ )?(?:error|exception|failure)\b"
+    r"|[Ee]xception (?:occur|caught)"
+    r"|\b(?:[Ff]ails|[Ff]ailure|[Tt]imeout|OOM|[Oo]ut of memory|[Rr]efused|[Rr]ejected|[Rr]eset by peer|[Uu]navailable"
+    r"|[Uu]nreachable|[Ee]xceed(?:s|ed)|[Aa]borted|[Cc]rashed|[Dd]eadlock|[Ss]tuck|[Ii]llegal|[Pp]anic(?:ked)?"
+    r"|not found|not exist|[Nn]o such|[Nn]o space|mismatch)\b|\w(?:Error|Exception)\b"
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
 
@@ -143,14 +152,24 @@ class LastWords:
 
     def raised(self, source: str, last_line: int) -> list[Candidate]:
         """Exceptions and messages of native code, for a log in which nothing else was found; without any, the likeliest
-        of its last lines that reads as an error.
+        of its last lines, or of an excerpt, that reads as an error.
         """
         kept = self.kept.get(source, ())
-        said = best(c for c in kept if last_line - c.line <= _END) if last_line > 1 else []  # one line is no log's end
+        said = best(c for c in kept if last_line - c.line <= (_END if last_line > EXCERPT else EXCERPT))
         return [replace(c, loud=True) for c in [c for c in kept if c.rank >= _RAISED] or said[:1]]
 
     def forget(self, source: str) -> None:
         self.kept.pop(source, None)
+
+
+def is_quiet(line: LogLine) -> bool:
+    """True for a line that says itself that it is no error, by its level or in its words."""
+    return line.level in QUIET_LEVELS or _HARMLESS.search(line.text[:300]) is not None
+
+
+def may_say_error(line: LogLine) -> bool:
+    """True for a line with a word of an error; for an excerpt in which no rule found anything."""
+    return _WIDE.search(line.text[:400]) is not None and not is_quiet(line)
 
 
 def says_error(raw: str) -> bool:

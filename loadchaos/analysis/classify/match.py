@@ -45,9 +45,10 @@ class Match:
 
     `chain` is the number of its traceback (0: none). `warned`: a logger only warned of it, so that a deadly one is reported
     only where something died of it. `loud`: an exception that a logger reported as an error. `starting`: the server had
-    not served yet. `loading`: its stack is of a server that starts, and none was seen to serve before. `unknown`: an
-    exception that no signature knows; a place may name the part of the server. `harmless`: one that a server answers with a
-    4xx, or that ends a task on purpose.
+    not served yet. `logged`: a logger reported it, so that its process lived on. `survived`: requests were answered after
+    that. `loading`: its stack is of a server that starts, and none was seen to serve before. `unknown`: an exception that
+    no signature knows; a place may name the part of the server. `harmless`: one that a server answers with a 4xx, or that
+    ends a task on purpose.
     """
 
     signature: Signature
@@ -77,6 +78,8 @@ class Match:
     loud: bool = False
     starting: bool = False
     loading: bool = False
+    logged: bool = False
+    survived: bool = False
     unknown: bool = False
     reported: bool = False
 

@@ -25,9 +25,11 @@ _GROUP_MARGIN = re.compile(r"^ *\| *")
 _PROCESS_STARTS = ("multiprocessing/process.py", "multiprocessing/spawn.py", "multiprocessing/popen_fork.py")
 _OF_START = re.compile(
     r"(?:.*::)?(?:__init__|_?init_\w+|_?initialize\w*|_?load_?[Mm]odel\w*|load_weights|_?build_model|create(?:Model|_engine\w*)"
-    r"|deserialize\w*|lifespan|startup|_?warm_?up\w*|_?capture\w*|from_(?:pretrained|engine_args)|profile_run)$"
+    r"|deserialize\w*|lifespan|startup|\w*warm_?up\w*|_?capture\w*|from_(?:pretrained|engine_args)|profile_run)$"
 )
 _OF_SERVICE = re.compile(r"event_loop|_loop$|handle_|run_asgi|::execute|::enqueue|forward_step")
+_SCRIPT = re.compile(r"/s?bin/[^/]+$|/__main__\.py$|<frozen runpy>|<string>$")
+_EVENT_LOOPS = ("asyncio/runners.py", "uvloop/__init__.py")
 _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
 
 
@@ -92,6 +94,13 @@ class Trace:
             or outermost.path.endswith(_PROCESS_STARTS)
             or "<frozen runpy>" in outermost.path
         )
+
+    @property
+    def ends_its_program(self) -> bool:
+        """True where it left a program's own script or its event loop, and not only a module that something imports."""
+        if any(frame.function == "run" and frame.path.endswith(_EVENT_LOOPS) for frame in self.frames[:3]):
+            return not any(_OF_SERVICE.search(frame.function) for frame in self.frames)
+        return bool(self.frames) and _SCRIPT.search(self.frames[0].path) is not None and self.ends_its_process
 
     def blame(self, skip: Sequence[re.Pattern[str]], engine: Sequence[re.Pattern[str]]) -> None:
         self.blamed = guilty_frame(self.frames, skip)

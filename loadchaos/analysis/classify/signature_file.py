@@ -29,7 +29,7 @@ def words_of(line: str) -> list[bytes]:
     return line.encode("utf-8", "surrogatepass").translate(_LETTERS).split()
 
 
-ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "ready", "stop", "place")
+ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "loading", "ready", "stop", "place")
 _COMMON_TEXT = """
 error errors exception failed failure request requests memory with for not the and was from this that session engine process
 server model cache tokens token number config info warning message code line file core get post chat http
@@ -93,6 +93,7 @@ class Signature:
     versions: str = ""
     where: str = "line"
     quiet: bool = False
+    loud: bool = False
     vague: bool = False
     text_below: bool = False
     weak: bool = False

@@ -1,6 +1,6 @@
 """Detect memory leaks of server processes.
 
-Growth of a warm-up, growth that levels off, and growth of an image cache are no leaks.
+Growth of a start and of a warm-up, growth that levels off, and growth of an image cache are no leaks.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class MemoryLeakDetector(Detector):
     def __init__(self) -> None:
         super().__init__()
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
+        self._seen_ns: dict[tuple[str, int], int] = {}
+        self._answered_ns = 0
         self._reported: set[tuple[str, int]] = set()
         self._aborted = False
         self._image_cache = ImageCacheBudget()
@@ -60,12 +62,17 @@ class MemoryLeakDetector(Detector):
     def on_end(self, row: EndRow) -> None:
         self._image_cache.on_end(row)
         self._aborted = self._aborted or row.get("outcome") == "aborted"
+        if row.get("outcome") == "ok":
+            self._answered_ns = row["at_ns"]
 
     def on_process(self, row: ProcessRow) -> None:
         role, resident = str(row.get("role")), row.get("rss_bytes")
         key = (str(row.get("replica")), int(row.get("pid") or 0))
         if row.get("what") == "gone":
             self._resident.pop(key, None)
+            self._seen_ns.pop(key, None)
+        elif self._answered_ns < self._seen_ns.setdefault(key, row["at_ns"]):
+            return  # it may still load its model
         elif role in SERVER_ROLES and resident and (key in self._resident or len(self._resident) < MOST_PROCESSES):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / NS_PER_S, float(resident))
 

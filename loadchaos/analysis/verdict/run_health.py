@@ -425,4 +425,4 @@ def _log_loss(row: GapRow) -> LogLoss | None:
 
 
 def slots_of(terms: Terms, phase: int) -> str:
-    return terms.in_flight[phase] if phase < len(terms.in_flight) else "max_in_flight"
+    return terms.in_flight[phase] if 0 <= phase < len(terms.in_flight) else "max_in_flight"

@@ -26,7 +26,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import ServerName
 from loadchaos.core.redact import Redactor
-from loadchaos.core.units import iso_utc
+from loadchaos.core.units import describe_duration, iso_utc
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
 from loadchaos.report.capacity_text import load_text, step_line
@@ -204,7 +204,10 @@ class CapacitySession:
 
     def _note_budget(self, step: NextStep) -> None:
         load = load_text(self._settings.search.by, step.load)
-        self._announce(f"the budget is spent; the next step would have been {load} (--budget gives more)")
+        left = describe_duration(max(0.0, self._settings.budget_s - self.spent_s))
+        self._announce(
+            f"{left} of the budget are left, too short for a step; the next one would have been {load} (--budget gives more)"
+        )
 
     async def _step(self, chosen: NextStep, left_s: float) -> bool:
         """Run one step; False where the search has to end."""

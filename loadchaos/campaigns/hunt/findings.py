@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.hunt.journal import FINDINGS, HuntFailure, WorkloadRow
 from loadchaos.campaigns.replay.estimate import probability, result_line
 from loadchaos.campaigns.replay.session import ReplayState, proved
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.typed_json import IF_KNOWN, from_json, only_with
 from loadchaos.report.formatting import plural
 
@@ -185,7 +185,7 @@ class Reproduction:
 
     async def _command(self, argv: Sequence[str], into: Path, limit_s: float) -> str:
         """Run a command of loadchaos. Returns its last line."""
-        words = [sys.executable, "-m", "loadchaos", *argv, "--launch", self._launch, "--out", str(into), *self._extra]
+        words = [*PYTHON_MODULE, "loadchaos", *argv, "--launch", self._launch, "--out", str(into), *self._extra]
         self._print(f"$ loadchaos {shlex.join(argv)}")
         log = into / f"{argv[0]}.log"
         with log.open("wb") as out:

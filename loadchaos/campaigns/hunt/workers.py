@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import orjson
 from loadchaos.campaigns.hunt.journal import WorkloadResult
 from loadchaos.campaigns.hunt.slot import ProbedSlot, SlotSettings, WorkloadOrder
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.typed_json import from_json, to_json
 
 _LIMIT = 1 << 26
@@ -84,7 +84,7 @@ class SlotProcess:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "loadchaos.campaigns.hunt.slot", stdin=asyncio.subprocess.PIPE,
+                    *PYTHON_MODULE, "loadchaos.campaigns.hunt.slot", stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(os.environ), start_new_session=True, limit=_LIMIT,
                 )  # fmt: skip
             assert self._process.stdin is not None

@@ -79,7 +79,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _is_interpreter(argv: Sequence[str], i: int) -> bool:
-    return argv[i] in ("-m", "-u", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
+    return argv[i] in ("-m", "-u", "-P", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
 
 
 def may_go(flag: Sequence[str]) -> bool:

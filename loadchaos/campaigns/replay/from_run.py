@@ -14,6 +14,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import Row
 from loadchaos.core.session_ids import place_of
 from loadchaos.load import registry
@@ -107,7 +108,7 @@ def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path |
 def _read(folder: RunFolder) -> _Ledger:
     ledger = _Ledger()
     for path in folder.request_files():
-        for row in Tail(path).rows():
+        for row in Tail(path, fits_its_kind).rows():
             if row["row"] == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
                 ledger.begins.append(row)
             elif row["row"] == "end":
@@ -115,7 +116,7 @@ def _read(folder: RunFolder) -> _Ledger:
             elif row["row"] == "load" and row.get("what") == "begin":
                 ledger.zero_ns = min(ledger.zero_ns or row["at_ns"], row["at_ns"])
     ledger.begins.sort(key=lambda b: int(b["at_ns"]))
-    for row in Tail(folder.events).rows():
+    for row in Tail(folder.events, fits_its_kind).rows():
         _fold_event(ledger, row)
     return ledger
 

@@ -10,7 +10,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ import orjson
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.server.process.launcher import last_line
 
 _LOCK = ".soak.run"
@@ -48,7 +48,7 @@ class SoakChild:
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
         """Start `loadchaos run ARGUMENTS`, when quiet with output to soak-run.log. Returns its pid."""
-        command = [sys.executable, "-m", "loadchaos", "run", *arguments]
+        command = [*PYTHON_MODULE, "loadchaos", "run", *arguments]
         self._process = None
         try:
             lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -119,7 +119,7 @@ class SoakChild:
         return _finished(chosen[1], chosen[2])
 
     def judge(self, folder: str) -> FinishedRun | None:
-        command = [sys.executable, "-m", "loadchaos", "judge", str(self._home / folder)]
+        command = [*PYTHON_MODULE, "loadchaos", "judge", str(self._home / folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it can still be judged by hand
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_JUDGE_S)
         return _finished(self._home / folder, None)

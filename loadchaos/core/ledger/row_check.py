@@ -46,7 +46,7 @@ def fits_its_kind(row: Mapping[str, object]) -> bool:
 
 
 def fits_completely(row: Mapping[str, object]) -> bool:
-    return _checked(row, strict=True)
+    return _checked(row, strict=True) and all(_is_number(v) for v in row.values() if type(v) in _NUMBER)
 
 
 def _checked(row: Mapping[str, object], *, strict: bool) -> bool:

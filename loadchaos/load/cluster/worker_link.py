@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ import orjson
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import ClockRow
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.worker.clock_sync import MasterClock
@@ -196,5 +196,5 @@ class WorkerLink:
 def _convert_part(part: Path) -> None:
     with suppress(OSError):  # no process could be started: the JSONL stays
         subprocess.run(
-            [sys.executable, "-m", "loadchaos.core.ledger.parquet", str(part)], stdin=subprocess.DEVNULL, check=False
+            [*PYTHON_MODULE, "loadchaos.core.ledger.parquet", str(part)], stdin=subprocess.DEVNULL, check=False
         )

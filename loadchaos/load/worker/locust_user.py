@@ -29,6 +29,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadchaos.core import resources, typed_json
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
@@ -255,7 +256,7 @@ def _discover_plan(plan: RunPlan, host: str | None, environment: Environment) ->
     headers = headers_from_plan(plan.headers, plan.api_key_env, os.environ)
     request = replace(plan, base_url=host, headers=headers)
     finished = subprocess.run(
-        [sys.executable, "-m", "loadchaos.run.discover"],
+        [*PYTHON_MODULE, "loadchaos.run.discover"],
         input=json.dumps(typed_json.to_json(request)),
         capture_output=True,
         text=True,

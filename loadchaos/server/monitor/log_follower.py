@@ -18,6 +18,9 @@ from loadchaos.server.monitor.logs import open_source
 HEAD_BYTES = 1 << 16
 _STOP_S = 5.0
 _REPEAT_S = 10.0
+_MOST_LINES = 1_000_000
+_MOST_LINES_PER_S = 10_000
+"""Lines of a log that are kept at once, and then each second: one without end would take minutes to judge."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class LogFollower:
         self.path = folder / f"{log.label}.log"
         self._file = IndexedLog(self.path, "run", redactor.text(log.spec))
         self._thread = threading.Thread(target=self._run, name=f"log-{log.label}", daemon=True)
+        self._lines_left, self._counted_s = float(_MOST_LINES), time.monotonic()
         self._lost_bytes = 0
         self._lost_written = 0.0
 
@@ -76,13 +80,27 @@ class LogFollower:
                 self._file.close()
 
     def _feed(self, data: bytes) -> None:
+        if not self._has_room(data):
+            self._lose(data, f"a log of more than {_MOST_LINES_PER_S:,} lines a second is not kept")
+            return
         try:
             self._file.append(self._lines.feed(data), time.monotonic_ns())
         except (LedgerError, OSError) as e:
-            self._lost_bytes += len(data)
-            if time.monotonic() - self._lost_written > _REPEAT_S:
-                self._lost_written = time.monotonic()
-                self._report_gap(0.0, f"{self._lost_bytes} bytes of the log could not be written: {e}", "certain")
+            self._lose(data, str(e))
+
+    def _has_room(self, data: bytes) -> bool:
+        now_s = time.monotonic()
+        grown = self._lines_left + (now_s - self._counted_s) * _MOST_LINES_PER_S
+        self._lines_left, self._counted_s = min(grown, float(_MOST_LINES)), now_s
+        if fits := (lines := data.count(b"\n")) <= self._lines_left:
+            self._lines_left -= lines
+        return fits
+
+    def _lose(self, data: bytes, why: str) -> None:
+        self._lost_bytes += len(data)
+        if time.monotonic() - self._lost_written > _REPEAT_S:
+            self._lost_written = time.monotonic()
+            self._report_gap(0.0, f"{self._lost_bytes} bytes of the log could not be written: {why}", "certain")
 
     def _report_gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         try:

@@ -12,7 +12,6 @@ import re
 import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Unpack
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.limits import SIGKILL_GRACE_ALONE_S
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
@@ -175,7 +175,7 @@ class LaunchedServer:
         options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._supervisor = await asyncio.create_subprocess_exec(
-                *[sys.executable, "-m", "loadchaos.server.process.supervisor", "--folder", str(self._folder), *options],
+                *[*PYTHON_MODULE, "loadchaos.server.process.supervisor", "--folder", str(self._folder), *options],
                 *["--umask", str(user_mask()), "--pipe", str(self._output), str(output), "--", *self._command.argv],
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

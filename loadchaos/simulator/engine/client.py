@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.simulator.engine import pipe as frames
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
@@ -61,7 +61,7 @@ class EngineClient:
         """
         ours, theirs = socket.socketpair()
         # A monitor recognises the processes by the title in the command line, as with the real server.
-        argv = [sys.executable, "-m", "loadchaos.simulator.engine.process", self._title, str(theirs.fileno())]
+        argv = [*PYTHON_MODULE, "loadchaos.simulator.engine.process", self._title, str(theirs.fileno())]
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self.pid = self._process.pid
         theirs.close()

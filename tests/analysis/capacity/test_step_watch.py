@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,13 +108,14 @@ def test_step_that_is_met_in_spite_of_a_late_client_is_met() -> None:
     assert watched(GOAL, rows(lambda _: 0.2, late_s=0.1)).status == "met"
 
 
-def test_step_counts_requests_that_never_end_as_not_good() -> None:
+@pytest.mark.parametrize("plan", [GOAL, replace(GOAL, by="concurrency", load=5.0)], ids=["rate", "users"])
+def test_step_counts_requests_that_never_end_as_not_good(plan: StepPlan) -> None:
     def lost(source: Iterator[Row]) -> Iterator[Row]:
         for row in source:
             if row["row"] != "end" or int(row["id"]) % 25:
                 yield row
 
-    found = to_json(watched(GOAL, lost(rows(lambda _: 0.1, values={"requests_waiting": 0.0}))).result())
+    found = to_json(watched(plan, lost(rows(lambda _: 0.1, values={"requests_waiting": 0.0}))).result())
     assert found["status"] == "undecided"  # they may still end well
     assert found["unfinished"] > 0.03 * found["requests"]
     assert found["goodput"] < 0.97

@@ -146,3 +146,32 @@ def test_candidates_leave_out_quiet_lines(level: str, candidate: bool) -> None:
 def test_exception_of_any_name_that_python_has_ranks_alike() -> None:
     names = ("flux.FluxError", "Exception", "ExceptionGroup", "KeyboardInterrupt", "queue.FluxTimeout")
     assert {rank_of(LogLine(f"{name}: odd"))[0] for name in names} == {rank_of(LogLine("FluxError: odd"))[0]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["the shard answers slowly", "the flux is unreachable, 3 of 4 shards left"], [2]),
+        (["the flux is unreachable"], [1]),
+        (["error budget left: 0.99", "no errors found in 12 shards"], []),
+        (["the flux is unreachable", 'INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'], []),
+        (["INFO 01-05 12:00:00 [x.py:1] the flux is unreachable"], []),
+        (["the flux is unreachable", *["more"] * 12], []),
+    ],
+)
+def test_excerpt_in_which_no_rule_finds_anything_shows_its_last_line_of_an_error(
+    lines: list[str], found: list[int]
+) -> None:
+    diagnosis = Diagnosis("x")
+    for n, line in enumerate(lines, 1):
+        diagnosis.feed(WholeLine(line, n))
+    failures = diagnosis.finish()
+    assert [f.evidence.line for f in failures] == found
+    assert {(f.id, f.severity) for f in failures} <= {("unexplained_error", "request")}
+
+
+@pytest.mark.parametrize(("body", "severity"), [("{}", "request"), ("data: {}", "request"), ("", "engine_death")])
+def test_words_of_a_death_in_an_answer_kill_nobody(body: str, severity: str) -> None:
+    words = "CUDA out of memory. Tried to allocate 2 GiB"
+    text = body.replace("{}", f'{{"error": {{"message": "{words}"}}}}') or words
+    assert [f.severity for f in classify_text(text)] == [severity]

@@ -44,6 +44,7 @@ def memory(
     role: str = "engine_core",
     images: float = 0,
     every_s: int = 1,
+    answered_s: int = 0,
     **extra: Any,
 ) -> MemoryLeakDetector:
     detector, rng = MemoryLeakDetector(), random.Random(0)
@@ -52,7 +53,9 @@ def memory(
         process = {"row": "process", "replica": "server", "pid": 7, "role": role, "what": "sample"}
         resident = int((mb(second) + rng.uniform(0, 4)) * MB)
         detector.fold({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
-        detector.fold({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
+        tokens = int(images * 66 * every_s)
+        if second >= answered_s:
+            detector.fold({"row": "end", "at_ns": (1000 + second) * S, "outcome": "ok", "image_tokens": tokens})
     return detector
 
 
@@ -71,6 +74,13 @@ def test_memory_leak_is_reported_once() -> None:
     assert "MB/h)" in failure.title
     assert detector.poll(0) == []
     assert checks(detector) == []
+
+
+def test_growth_before_the_first_answer_of_a_process_is_no_leak() -> None:
+    """A slow start: memory grows until the model is loaded, and the load begins."""
+    slow_start = memory(lambda s: 900 + 2 * min(s, 900), 1600, answered_s=900)
+    assert (ids(slow_start), checks(slow_start)) == ([], [])
+    assert ids(memory(lambda s: 900 + 2 * s, 1600, answered_s=900)) == ["memory_leak"]
 
 
 def test_memory_leak_of_an_api_server_after_aborts_has_its_own_id() -> None:

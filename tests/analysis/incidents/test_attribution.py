@@ -43,6 +43,11 @@ def test_attack_that_was_taken_back_excuses_only_answers_near_it(
     assert paused().attribute([outcome], round(at_s * S), sent_ns=round(sent_s * S)) == attribution
 
 
+@pytest.mark.parametrize(("at_s", "attribution"), [(70, "server"), (98, "server"), (99.5, "expected")])
+def test_attack_excuses_nothing_that_failed_before_it(at_s: float, attribution: str) -> None:
+    assert paused(undone=None).attribute(["truncated"], round(at_s * S), sent_ns=round((at_s - 1) * S)) == attribution
+
+
 def test_attack_excuses_answers_for_as_long_as_it_lasted() -> None:
     assert paused(to_s=108).attribute(["truncated"], 115 * S, sent_ns=107 * S) == "expected"
 

@@ -7,8 +7,9 @@ import pytest
 from loadchaos.analysis.incidents.bad_answers import bad_outcome
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.verdict import verdict as rules
+from loadchaos.analysis.verdict.error_budget import excused
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
-from loadchaos.analysis.verdict.model import FailureResult, Kind
+from loadchaos.analysis.verdict.model import CheckResult, Evidence, FailureResult, Kind
 from loadchaos.core.model import Acceptance, Terms
 from loadchaos.core.typed_json import from_json
 
@@ -38,6 +39,18 @@ def test_restart_under_load_counts_as_a_death() -> None:
 
 def test_death_that_the_server_outlived_is_no_engine_death() -> None:
     assert counts(incident("death", outlived=True), incident("death", starting=True))["engine_deaths"] == 0
+
+
+@pytest.mark.parametrize(("lines", "accepted"), [(2, True), (3, False)])
+def test_error_budget_covers_no_more_lines_of_a_log_than_requests_failed(lines: int, accepted: bool) -> None:
+    line = FailureResult(
+        id="unexplained_error", severity="request", title="", count=lines, attribution="server", known=(), remedy="",
+        evidence=Evidence(source="server.log", line=1, text=""), incident=None, first_seen=None, accepted=False,
+    )  # fmt: skip
+    (found,) = excused(
+        [line], [CheckResult(name="error_rate", expected="<= 1%", actual="1%", verdict="pass")], errors=2
+    )
+    assert found.accepted == accepted
 
 
 def test_replicas_lost_counts_each_replica_once() -> None:

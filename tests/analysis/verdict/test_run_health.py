@@ -92,6 +92,11 @@ def test_load_process_check_needs_the_end_of_every_worker(rows: list[Row], more:
     assert verdict_of("load_process", *rows, **more) == verdict
 
 
+@pytest.mark.parametrize(("what", "verdict"), [("absent", "unknown"), ("late", "pass")])
+def test_check_of_a_worker_that_never_joined_is_unknown(what: str, verdict: str) -> None:
+    assert verdict_of("workers", {"row": "worker", "at_ns": 2, "what": what, "worker": 1}) == verdict
+
+
 def test_load_process_check_counts_requests_lost_with_a_worker() -> None:
     stats = RequestStats()
     stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "worker_lost", "count": 3})

@@ -56,6 +56,13 @@ def test_search_of_users_ends_at_whole_users(capacity: int) -> None:
     assert found.high - found.low <= max(1, 0.05 * found.low)
 
 
+def test_search_reports_no_capacity_above_a_load_that_failed() -> None:
+    found = CapacitySearch(SearchSettings("rate", 1.0, 100.0))
+    for load, status in ((4.0, "met"), (8.0, "not_met"), (16.0, "met")):
+        found.add(step(load=load, status=status))
+    assert (found.answer().capacity, found.answer().high) == (4.0, 8.0)
+
+
 def test_interval_has_the_rates_that_were_offered() -> None:
     settings = SearchSettings("rate", 4.0, 100.0)
     found = CapacitySearch(settings)

@@ -163,7 +163,7 @@ def test_trace_of_an_open_phase_has_times_after_the_phase_before(run: Recorded) 
 def test_trace_keeps_aborts_and_attacks_with_their_length(run: Recorded) -> None:
     leaving = next(i for i, s in run.steps.items() if s.behaviour == "abort")
     run.request(leaving, 0, 80, outcome="aborted", chunks=5, sent_ns=run.zero_ns)
-    attack = {"row": "attack", "attack": "pause", "kind": "admin", "n": 1, "replica": "server"}
+    attack = {"row": "attack", "attack": "pause", "kind": "admin", "n": 1, "replica": "server", "text": ""}
     run.events.write({**attack, "at_ns": run.zero_ns + 2_000 * MS, "what": "begin"})
     run.events.write({**attack, "at_ns": run.zero_ns + 3_500 * MS, "what": "undo"})
     found = trace_of_run(run.folder)

@@ -7,7 +7,10 @@ import pytest
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
+from loadchaos.campaigns.replay.session import ReplayRequest, ReplaySession
+from loadchaos.core.exit_codes import PASS, UNKNOWN
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceSend
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from tests.campaigns.traces import embedded_choice, embedded_command, stored_chat, trace_of
 from tests.warm_command import run_command
@@ -35,6 +38,21 @@ def trace(folder: Path, *words: int) -> RequestTrace:
     after = [(), *((Cause(request=f"r{i}"),) for i in range(len(words) - 1))]
     sends = (TraceSend(id=f"r{i}", after=after[i], body=stored_chat(folder, n)) for i, n in enumerate(words))
     return trace_of(folder, sends)
+
+
+@pytest.mark.parametrize(("tries", "code"), [(1, UNKNOWN), (99, PASS)])
+async def test_replay_proves_no_cure_with_fewer_tries_than_it_needs(
+    tries: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_failure(*_: object) -> list[bool]:
+        return [False] * tries
+
+    session = ReplaySession.__new__(ReplaySession)
+    plan = TryPlan(near_max_server(), DEATH, Options(), {})
+    session._request, session._interrupts, session._print_result = ReplayRequest(plan), Interrupts(), print
+    session._tries, session._against = [], []
+    monkeypatch.setattr(session, "_series", no_failure)
+    assert await session._run_against(plan.server, [True, True, False]) == code
 
 
 def test_try_reproduces_a_death_after_requests_in_order(tmp_path: Path) -> None:

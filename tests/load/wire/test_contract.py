@@ -89,6 +89,19 @@ def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
     assert contract.violation("text", []) is not None
 
 
+def test_tokens_of_two_choices_together_cut_neither() -> None:
+    """Each may have 8 of them: 9 of both are no reason for a text that breaks off."""
+    rules = AnswerRules(contract=AnswerContract(tools={"person": PERSON}, must_call=True), answers=2, most_tokens=8)
+    answer = AnswerReader(rules, asked_stream=False, declared_stream=False)
+    call = {"id": "1", "type": "function", "function": {"name": "person", "arguments": '{"name": "A'}}
+    message = {"content": "", "tool_calls": [call]}
+    choices = [{"index": i, "message": message, "finish_reason": "tool_calls"} for i in range(2)]
+    usage = {"prompt_tokens": 1, "completion_tokens": 9, "total_tokens": 10}
+    answer.feed(1, orjson.dumps({"choices": choices, "usage": usage}))
+    answer.close(2, complete=True)
+    assert {part["id"] for part in wrong_parts(answer)} == {"schema_violated"}
+
+
 @pytest.mark.parametrize(("used", "wrong"), [(7, ["schema_violated"]), (8, []), (None, ["schema_violated"])])
 def test_call_cut_at_max_tokens_breaks_no_contract(used: int | None, wrong: list[str]) -> None:
     """vLLM 0.29 ends a required call that is cut there with finish_reason tool_calls."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from loadchaos.core import outcome_rules
 from loadchaos.load.wire import answer_reader
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
+from loadchaos.load.wire.decision import signs
 
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", "error", "a text", 0, 7, 10402, {}, [], {"message": "out of memory", "code": 500}]
@@ -100,10 +101,12 @@ def test_usual_answers_hide_no_error_object(data: object) -> None:
         assert outcome_rules.error_object(data) == quick
 
 
-def test_usual_answers_count_log_probabilities() -> None:
+@pytest.mark.parametrize(("tokens", "wrong"), [(2, True), (3, False), (4, True)])
+def test_usual_answers_count_log_probabilities(tokens: int, wrong: bool) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}] * 3}
     answer = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
-    answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": 3}}))
+    answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": tokens}}))
     answer.close(2, complete=True)
     assert answer.logprob_entries == 3
+    assert ("logprob_count" in signs(answer, "a")) == wrong

@@ -245,7 +245,8 @@ def test_workers_all_end_when_one_ledger_fails(server: Server, child: Child, tmp
     child.plan(server, [{"users": 2, "for": "10m"}], workers=2)
     (tmp_path / "requests-1.jsonl").symlink_to("/dev/full")
     assert child.run("--processes", "2") == 3, child.log()
-    assert child.rows("load")[-1]["what"] == "end"
+    told = [row["what"] for row in child.rows("load")]  # none where the other had not begun
+    assert told[-1:] in ([], ["end"])
 
 
 def test_worker_with_an_unreadable_plan_exits_with_code_3(server: Server, child: Child, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.reader import LogTail
 from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor import log_follower
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import prove, read_spec
 from loadchaos.server.monitor.logs.file import FileSource
@@ -138,6 +139,17 @@ async def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Emitte
     assert text_of(tmp_path / "logs" / "a.log") == "last words"
 
 
+async def test_log_without_end_is_kept_in_part_and_says_so(
+    tmp_path: Path, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_follower, "_MOST_LINES", 100_000)
+    async with following("cmd:yes", tmp_path / "logs", rows) as kept:
+        await rows.until(lambda: rows.of("gap"))
+    assert "more than 10,000 lines a second" in rows.of("gap")[0]["why"]
+    assert rows.of("gap")[0]["loss"] == "certain"
+    assert text_of(kept).count("\n") < 200_000
+
+
 async def test_command_source_restarts_its_command(tmp_path: Path, rows: EmittedRows) -> None:
     async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
         await rows.until(lambda: text_of(kept).count("hello") >= 2)
@@ -163,12 +175,16 @@ async def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Emitt
         ("cmd:while true; do cat {tmp}/none; sleep 0.1; done", "No such file or directory"),
         ("{tmp}", "it is a folder"),
         ("{tmp}/none.log", "no such file"),
+        ("{tmp}/pipe", "it is no regular file"),
+        ("/proc/self/mem", "a file of lines was expected"),
+        ("/dev/zero", "for a pipe or a device give cmd:"),
         ("cmd:echo 'INFO ready'; sleep 1000", ""),
         ("cmd:tail -n 0 -F /etc/passwd", ""),
         ("cmd:sleep 1000", ""),
     ],
 )
 def test_prove_tells_why_a_log_cannot_be_followed(spec: str, why: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     found = prove(spec.format(tmp=tmp_path))
     assert why in found
     assert bool(found) == bool(why)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -22,7 +24,26 @@ def why_unreadable(path: Path) -> str:
         return "no such file"
     if not os.access(path, os.R_OK):
         return "permission denied; give this user read access (chmod, a group) or run as another user"
+    try:
+        os.close(_open(path))
+    except OSError as e:
+        return f"{e.strerror}; a file of lines was expected: for a pipe or a device give cmd:'cat {path}'"
     return ""
+
+
+def _open(path: Path) -> int:
+    """Open a regular file. Raises OSError for anything else: a pipe, a device, or memory under /proc."""
+    fd = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # without a writer, opening a pipe would wait for one
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        os.lseek(fd, 0, os.SEEK_END)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 class FileSource:
@@ -39,8 +60,8 @@ class FileSource:
 
     def head(self, limit_bytes: int) -> bytes:
         try:
-            with self._path.open("rb") as f:
-                return f.read(limit_bytes)
+            with open(_open(self._path), "rb") as f:
+                return os.pread(f.fileno(), limit_bytes, 0)
         except OSError:
             return b""
 
@@ -59,7 +80,7 @@ class FileSource:
 
     def _open(self) -> bool:
         try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = _open(self._path)
         except OSError:
             return False
         status = os.fstat(self._fd)
