@@ -96,6 +96,7 @@ ca_option = option("--ca", "Trust the certificates in this PEM file, not the sys
 insecure_option = flag("-k --insecure", "Accept any certificate.")
 page_option = option("--html page", "Also write an HTML page.", "FILE", type=click.Path(path_type=Path, dir_okay=False))
 no_live_option = flag("--no-live", "Print plain lines, not the live view.")
+verbose_option = flag("-v --verbose", "Print every check and table, also those without anything unusual.")
 yes_option = flag("--yes", "Allow what a folder of somebody else asks for, such as its launch command.")
 _RUN_OPTIONS = (
     "target", "admin_url", "model", "api_key_env", "tokenizer", "server_log", "out", "seed", "authorize", "shared", "pid",

@@ -35,6 +35,7 @@ from loadchaos.cli.common import (
     target_option,
     terminal,
     time_option,
+    verbose_option,
     wait_ready_option,
     yes_option,
 )
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
 @set_option
 @authorize_option("Allow attacks on this server. Repeatable.")
 @flag("--dry-run", "Print what would be sent and when. Send nothing.")
+@verbose_option
 @in_group(
     "Server",
     option("--tokenizer", "Count tokens with tokenizer.json in this folder. Nothing is downloaded.", "DIR"),
@@ -295,7 +297,7 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
-        _print_result(result, profile, options["ci"], addresses)
+        _print_result(result, profile, options, addresses)
         if text := show(result, figures, options):
             echo(text)
 
@@ -333,14 +335,14 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:
+def _print_result(result: Result, profile: str | None, options: Given, addresses: Sequence[str]) -> None:
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = result.verdict, result.folder.path
+        verdict, home, ci = result.verdict, result.folder.path, options["ci"]
         color, width = terminal()
-        summary = render(verdict, home, color=color, width=width)
+        summary = render(verdict, home, color=color, width=width, full=options["verbose"])
         echo(summary if ci is None else github.fenced(summary))
         if ci == "github":
             _print_github(verdict, home, profile)

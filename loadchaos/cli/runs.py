@@ -20,6 +20,7 @@ from loadchaos.cli.common import (
     terminal,
     terminal_width,
     time_option,
+    verbose_option,
     write_page,
     writing,
 )
@@ -45,7 +46,8 @@ def _run_folder(path: Path) -> Any:
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=PATH)
 @json_option("Print verdict.json, not the text report.")
-def judge(run_folder: Path, as_json: bool) -> None:
+@verbose_option
+def judge(run_folder: Path, as_json: bool, verbose: bool) -> None:
     """Compute the verdict of a finished or killed run from its folder.
 
     Ends with the exit code of the verdict.
@@ -57,7 +59,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
     create_privately()
     verdict = conclude(_run_folder(run_folder), on_terminal())
     color, width = terminal()
-    print_result(as_json, verdict.to_json, lambda: render(verdict, run_folder, color=color, width=width))
+    print_result(as_json, verdict.to_json, lambda: render(verdict, run_folder, color=color, width=width, full=verbose))
     sys.exit(verdict.exit_code)
 
 

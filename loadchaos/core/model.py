@@ -236,7 +236,8 @@ class Terms:
     """Terms of the verdict, so that `analysis` needs no profile. `warm_up` has `phases` and `seconds` whose requests
     are left out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
     `planned_s` None: the server decides the length of the load. `new_prompts` is traffic whose prompts share no more
-    than the chat template. `questions` are the parts of `correctness` that are asked.
+    than the chat template. `questions` are the parts of `correctness` that are asked. `load` is the load that was asked,
+    in words.
     """
 
     profile: str
@@ -255,3 +256,4 @@ class Terms:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     new_prompts: Sequence[str] = ()
     questions: Sequence[str] = ()
+    load: str = ""

@@ -24,6 +24,7 @@ ASSUMED_SECONDS_PER_TOKEN = 0.02
 ASSUMED_FIRST_TOKEN_S = 0.5
 _LISTED_STEPS = 5
 _LONGEST_CYCLE = 20
+_MOST_PHASES = 3
 
 
 def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
@@ -49,6 +50,21 @@ def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_
     lines += ["", *_cost(profile, planned, seed), "", *_attacks(profile)]
     lines += ["", *_expectations(profile), "", *_first_requests(profile, seed)]
     return "\n".join(lines)
+
+
+def load_text(profile: Profile, ends_s: float | None = None) -> str:
+    """The load in one sentence: its phases and what is sent; `ends_s` as for `explain`."""
+    noun = _noun(profile)
+    phases = [f"{_phase(phase, noun)}{_of_traffic(phase)}{_warm_up(phase)}" for phase in profile.load]
+    more = f"; and {_count(len(phases) - _MOST_PHASES, 'more phase')}" if len(phases) > _MOST_PHASES else ""
+    text = "; then ".join(phases[:_MOST_PHASES]) + more
+    if ends_s is not None:
+        text += f"; ended after {describe_duration(ends_s)}"
+    if len(profile.traffic) > 1:
+        return f"{text}; traffic: {', '.join(traffic.name for traffic in profile.traffic)}"
+    traffic = profile.traffic[0]
+    prompt = " and ".join(options.describe() or name for name, options in traffic.payload_options.items())
+    return f"{text}; prompt: {prompt}" + (f"; output: {_output(traffic)}" if traffic.generates else "")
 
 
 def _server(profile: Profile, target: str | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Protocol
 from loadchaos.analysis.figures.refusals import retry_after_text
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
+from loadchaos.core.latency import LatencyFigures
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.phrases import outcome_count_text
@@ -59,29 +60,36 @@ def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTI
     return rows
 
 
+def traffic_rows(verdict: Verdict) -> list[list[str]]:
+    """Rows of a table of several kinds of traffic: traffic, requests, ok, and the latencies of `ENDPOINT_HEADS`."""
+    by_traffic = verdict.by_traffic if len(verdict.by_traffic) > 1 else {}
+    return [
+        [clean(traffic, 40), *_counts_and_times(outcomes, verdict.latency.get(traffic))]
+        for traffic, outcomes in by_traffic.items()
+    ]
+
+
 def endpoint_rows(verdict: Verdict) -> list[list[str]]:
     """Rows of the table of endpoints; empty unless there are several. Endpoint, its traffic, requests, ok, the
     latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
     """
-    rows = []
-    for endpoint, figures in verdict.by_endpoint.items():
-        outcomes = figures.outcomes
-        times = (
-            time_text(found, name) if (found := figures.latency.of(kind)) else duration(None)
-            for kind, name in ENDPOINT_LATENCIES
-        )
-        others = (outcome_count_text(name, n) for name, n in outcomes.items() if n and name != "ok")
-        rows.append(
-            [
-                clean(endpoint, 40),
-                ", ".join(clean(traffic, 40) for traffic in figures.traffic),
-                number(sum(outcomes.values())),
-                number(outcomes.get("ok", 0)),
-                *times,
-                ", ".join(others),
-            ]
-        )
-    return rows
+    return [
+        [
+            clean(endpoint, 40),
+            ", ".join(clean(traffic, 40) for traffic in figures.traffic),
+            *_counts_and_times(figures.outcomes, figures.latency),
+            ", ".join(outcome_count_text(name, n) for name, n in figures.outcomes.items() if n and name != "ok"),
+        ]
+        for endpoint, figures in verdict.by_endpoint.items()
+    ]
+
+
+def _counts_and_times(outcomes: Mapping[str, int], latency: LatencyFigures | None) -> list[str]:
+    times = (
+        time_text(found, name) if latency is not None and (found := latency.of(kind)) else duration(None)
+        for kind, name in ENDPOINT_LATENCIES
+    )
+    return [number(sum(outcomes.values())), number(outcomes.get("ok", 0)), *times]
 
 
 def throughput_text(verdict: Verdict) -> str:

@@ -30,11 +30,8 @@ SECTIONS = {
     "endpoints": "By endpoint",
     "states": "Server states",
     "attacks": "Attacks",
-    "worth": "Statistical strength",
-    "generator": "Load generator",
     "lengths": "Requested vs reported tokens",
     "timeline": "Timeline",
-    "files": "Files and commands",
     "reproduce": "Reproduce this run",
     "before_load": "Before the load: requests that identified the server (not counted)",
     "facts": "Server as measured before the load",
@@ -345,6 +342,7 @@ class RuleText:
 
 
 _SHARE_OF = re.compile(r"(?P<share>[\d.]+ ?%) \((?P<part>\d+) of (?P<whole>\d+)(?:; (?P<missed>.*))?\)")
+_SHORTER = re.compile(r"(?P<whole>[\d,]+) of (?P=whole) outputs; (?P<n>[\d,]+) shorter: (?P<why>.*)")
 _MISSED_PART = re.compile(r"(\d+) missed: (\w+|why is not known)")
 _OPERATORS = "=<>!"
 
@@ -361,6 +359,9 @@ def rule_text(rule: CheckResult) -> RuleText:
             label = label.removesuffix(expected).rstrip(" =<>!")
             expected = unify_units(clean(name, 160)).removeprefix(label).strip()
         return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
+    if passed and (shorter := _SHORTER.fullmatch(found)):
+        found = f"{shorter['n']} of {shorter['whole']} answers are shorter than asked: {shorter['why']}"
+        text = replace(text, label="output lengths")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
     if name == "load_delivered" and (share := _SHARE_OF.fullmatch(rule.actual)):
@@ -388,6 +389,12 @@ def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
     return RuleText(
         label, f"{found} ({percent}){rest}", expected, f"{label}: {found} ({percent}, expected {expected}){rest}"
     )
+
+
+def is_normal(rule: CheckResult) -> bool:
+    """True for a rule that passed and says nothing that a reader should know."""
+    remarkable = rule.name in ("asked_lengths", "image_usage") or _SHORTER.fullmatch(rule.actual)
+    return rule.verdict == "pass" and not remarkable
 
 
 def advice_text(check: CheckResult) -> str:
@@ -428,7 +435,28 @@ def one_line(verdict: Verdict) -> str:
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
         return f"{rule_text(missed[0]).sentence}{others}"
-    return plural(verdict.sent, "request")
+    ok = verdict.outcomes.get("ok", 0)
+    if ok == verdict.sent:
+        return f"{plural(ok, 'request')} ok"
+    shown = {outcome: n for outcome, n in verdict.outcomes.items() if outcome != "missed"}
+    counts = ", ".join(outcome_count_text(o, shown[o]) for o in outcome_order(shown))
+    return f"{plural(verdict.sent, 'request')}: {counts}"
+
+
+def worst_cause(verdict: Verdict) -> str:
+    """Title and cause of the worst failure that counts; empty without one."""
+    failures = [f for f in verdict.failures if not (f.accepted or f.before_load)]
+    if verdict.verdict != "fail" or not failures:
+        return ""
+    worst = min(failures, key=worst_first)
+    return f"{clean(worst.title, 400)}: {cause_text(worst)}"
+
+
+def passed_text(verdict: Verdict) -> str:
+    """Count the expectations that were met and the checks that passed; empty without any, and without a load."""
+    met, passed = (sum(r.verdict == "pass" for r in rules) for rules in (verdict.expectations, verdict.checks))
+    texts = ((met, f"{plural(met, 'expectation')} met"), (passed, f"{plural(passed, 'check')} passed"))
+    return ", ".join(text for n, text in texts if n and verdict.sent)
 
 
 def generator_text(verdict: Verdict) -> str:

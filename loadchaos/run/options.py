@@ -15,6 +15,7 @@ from loadchaos.core.model import Row, Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
+from loadchaos.profile.explain import load_text
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.run_plan import ResumePoint
 from loadchaos.run.held_server import HeldServer
@@ -95,7 +96,7 @@ def worker_count(options: Options) -> int:
 
 def verdict_terms(profile: Profile, options: Options) -> Terms:
     """Terms that the verdict is judged by. A resumed run plans only the requests that are left."""
-    terms = profile.terms(options.seed)
+    terms = replace(profile.terms(options.seed), load=load_text(profile, options.duration_s))
     return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
 

@@ -39,7 +39,7 @@ from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
 
-_ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
+_GUESSES = "prompt lengths are guesses: the server has no /tokenize (--tokenizer DIR makes them exact)"
 _POLL_S = 0.1
 _PROGRESS_S = 3.0
 _FIRST_QUESTIONS = 3
@@ -357,5 +357,6 @@ def facts_line(facts: Facts) -> str:
         parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
     elif facts.images is False:
         parts.append("no image input")
-    parts.append(f"text tokens counted by {facts.text.source}" if facts.text else _ESTIMATES)
+    source = facts.text.source if facts.text else "guess"
+    parts.append(_GUESSES if source == "guess" else f"text tokens counted by {source}")
     return "server: " + "; ".join(parts)

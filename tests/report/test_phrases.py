@@ -252,3 +252,11 @@ def test_crash_of_native_code_is_called_a_server_bug(name: str) -> None:
     shown = {"source": "server.log", "line": 7, "text": "x"}
     found = failure(id=name, severity=signature.severity, layer=signature.layer, evidence=shown)
     assert phrases.cause_text(found) == "server bug; shown by line 7 of server.log (not caused by our attacks)"
+
+
+def test_answers_shorter_than_asked_are_a_remark_of_a_rule_that_passed() -> None:
+    why = "this server has no option for an exact length"
+    check = CheckResult("exact_outputs", "usage as planned", f"60 of 60 outputs; 58 shorter: {why}", "pass")
+    assert phrases.rule_text(check).sentence == f"output lengths: 58 of 60 answers are shorter than asked: {why}"
+    assert not phrases.is_normal(check)
+    assert phrases.is_normal(replace(check, actual="60 of 60 outputs"))

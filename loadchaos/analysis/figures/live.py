@@ -143,6 +143,7 @@ class LiveFigures(RowFold):
         self.incidents: dict[int, LiveIncident] = {}
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
+        self._preempted_before: dict[tuple[str, str], float] = {}
         self.workers: dict[str, HeartbeatRow] = {}  # newest heartbeat of each
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
@@ -224,6 +225,9 @@ class LiveFigures(RowFold):
     def on_metrics(self, row: MetricsRow) -> None:
         key = str(row.get("replica") or ""), str(row.get("engine") or "0")
         self.server[key], self._server_ns[key] = numbers_of(row), int(row.get("at_ns") or 0)
+        preemptions = self.server[key].get("preemptions_total", 0.0)
+        if preemptions < self._preempted_before.setdefault(key, preemptions):
+            self._preempted_before[key] = 0.0  # a new server
 
     def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("host") or ""), str(row.get("device") or "")
@@ -368,6 +372,10 @@ class LiveFigures(RowFold):
         oldest = max(now_ns or 0, self.now_ns) - int(STALE_S * NS_PER_S)
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
+    def _preemptions(self, server: Mapping[tuple[str, str], Mapping[str, float]]) -> float | None:
+        now = {key: values["preemptions_total"] for key, values in server.items() if "preemptions_total" in values}
+        return sum(n - self._preempted_before[key] for key, n in now.items()) if now else None
+
     def _shown_latency(self, recent: Bucket) -> Iterable[tuple[str, LogHistogram]]:
         """Latencies of the last seconds; once the load is over those of the whole run, as the verdict has them."""
         over = self.load_end_ns is not None
@@ -379,7 +387,7 @@ class LiveFigures(RowFold):
     def snapshot(self, now_ns: int | None = None) -> Snapshot:
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
-        begun, terms, figures = self.load_begin_ns, self.terms, self.figures
+        begun, terms, figures, server = self.load_begin_ns, self.terms, self.figures, self.fresh_server(now)
         requests, goodput = figures.requests, figures.goodput.parts()
         endpoints = several_endpoints(figures.endpoints, requests.traffic)
         limits_s = [s for s in (terms.planned_s, self._duration_s) if s]
@@ -401,7 +409,6 @@ class LiveFigures(RowFold):
             planned_s=min(limits_s, default=None),
             traffic=tuple(_line(name, [name], figures) for name in requests.traffic),
             endpoints=tuple(_line(name, group, figures) for name, group in endpoints.items()),
-            users=sum(int(w.get("users") or 0) for w in self.workers.values()),
             in_flight=len(requests.in_flight),
             begun_per_s=recent.begun / span,
             done_per_s=(recent.outcomes.total() - recent.outcomes["missed"]) / span,
@@ -410,12 +417,14 @@ class LiveFigures(RowFold):
             void=figures.answers.all_latency().void(),
             lag_s=self._worst("lag_ns") / NS_PER_S,
             oldest_silence_s=self._worst("oldest_silence_ns") / NS_PER_S,
+            stall=figures.stalls.told,
             states=tuple(self.states.values()),
             attacks_in_force=tuple(self.in_force.values()),
             attacks=dict(self.attacks),
             failures=tuple(self.all_failures()),
             incidents=tuple(i for i in self.incidents.values() if self._settled(i)),
-            server=self.fresh_server(now),
+            server=server,
+            preemptions=self._preemptions(server),
             gaps_s=dict(self.gaps_s),
             paused=self.gate,
             preflight=tuple(self.preflight),

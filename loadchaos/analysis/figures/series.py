@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.time_bucket import Bucket, numbers_of
@@ -20,8 +21,10 @@ from loadchaos.core.ledger.rows import (
     EndRow,
     GapRow,
     HeartbeatRow,
+    LaunchRow,
     MetricsRow,
     MissedRow,
+    PreflightRow,
     RunRow,
     StateRow,
 )
@@ -71,6 +74,8 @@ class Series(RowFold):
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.configuration: ConfigurationRow | None = None
+        self.remarks: list[str] = []  # about questions that this server is not asked
+        self.defects: tuple[str, ...] = ()  # planted in the embedded server
 
     def fold(self, row: Row) -> None:
         at, kind = row.get("at_ns"), row.get("row")
@@ -134,6 +139,14 @@ class Series(RowFold):
 
     def on_configuration(self, row: ConfigurationRow) -> None:
         self.configuration = row
+
+    def on_preflight(self, row: PreflightRow) -> None:
+        if row.get("ok") and row.get("name") == "images":
+            self.remarks.append(str(row.get("text")))
+
+    def on_launch(self, row: LaunchRow) -> None:
+        words = [str(word) for word in row.get("command") or ()]
+        self.defects = tuple(value for option, value in pairwise(words) if option == "--defect")
 
     def on_run(self, row: RunRow) -> None:
         at = row["at_ns"]

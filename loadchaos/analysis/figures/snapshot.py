@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.verdict.model import Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import Attribution, Severity
@@ -116,7 +117,6 @@ class Snapshot:
     slo_s: Mapping[str, float] = field(default_factory=dict)
     goodput: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # (good, due) by traffic; empty without slo
     recent_goodput: tuple[int, int] = (0, 0)
-    users: int = 0
     in_flight: int = 0
     begun_per_s: float = 0.0
     done_per_s: float = 0.0
@@ -125,12 +125,14 @@ class Snapshot:
     void: Mapping[str, str] = field(default_factory=dict)  # latencies of the run that mean nothing, with the reason
     lag_s: float = 0.0
     oldest_silence_s: float = 0.0
+    stall: Stall | None = None  # the longest one beyond its limit
     states: tuple[ReplicaState, ...] = ()
     attacks_in_force: tuple[AttackInForce, ...] = ()
     attacks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     failures: tuple[FailureResult, ...] = ()
     incidents: tuple[LiveIncident, ...] = ()
     server: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    preemptions: float | None = None  # since the run began
     gaps_s: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
     preflight: tuple[tuple[bool, str], ...] = ()

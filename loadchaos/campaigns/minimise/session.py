@@ -19,7 +19,7 @@ from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.core import exit_codes
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
-from loadchaos.report.formatting import plural
+from loadchaos.report.formatting import percent, plural
 
 _MOST_RESERVED = 0.3
 """Part of the budget that is kept for the runs of the script on fresh servers."""
@@ -119,16 +119,18 @@ class MinimiseSession(CandidateSession):
         )
 
     def _report(self, decision: Decision) -> None:
-        verdict = "fails" if decision.fails else "does not fail"
+        times = f"{decision.successes} of {decision.tries}"
+        verdict = f"fails {times}" if decision.fails else f"does not fail ({times})"
         if decision.fails:
             self._smallest = decision.requests, decision.flags
         requests, flags = self._smallest
         # The decision itself is the newest step. Before the first failure p is only assumed.
-        p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
+        known = any(step.fails for step in self._decider.steps[:-1])
+        rate = f"failure rate so far {percent(self._decider.p)}, " if known else ""
         self._print(
-            f"{decision.step}: {plural(decision.requests, 'request')}, {plural(decision.flags, 'flag')}: {verdict} "
-            f"({decision.successes} of {decision.tries}); smallest: {plural(requests, 'request')}, "
-            f"{plural(flags, 'flag')}; {p}{plural(self._decider.tries, 'try', 'tries')}, "
+            f"{decision.step}: {plural(decision.requests, 'request')}, {plural(decision.flags, 'flag')}: {verdict}; "
+            f"smallest: {plural(requests, 'request')}, "
+            f"{plural(flags, 'flag')}; {rate}{plural(self._decider.tries, 'try', 'tries')}, "
             f"{spent_time(self._campaign.at_s)}"
         )
 

@@ -35,12 +35,11 @@ def build(verdict: Verdict) -> JUnitXml:
     for failure in sorted(verdict.failures, key=phrases.worst_first):
         suite.add_testcase(_failure(verdict, failure, f"loadchaos.{profile}.failures"))
     started, ended = parse_time(verdict.started), parse_time(verdict.ended)
-    suite.update_statistics()  # type: ignore[no-untyped-call]  # junitparser has no types there
-    if started and ended:
-        suite.time = round((ended - started).total_seconds(), 3)
     xml = JUnitXml()
     xml.add_testsuite(suite)
     xml.update_statistics()  # type: ignore[no-untyped-call]  # junitparser has no types there
+    if started and ended:  # after the sums of the cases, which have no time of their own
+        suite.time = xml.time = round((ended - started).total_seconds(), 3)
     return xml
 
 

@@ -29,6 +29,8 @@ from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.core.whole_file import read_json
+from loadchaos.report.html.trend import marks_of, server_of
 from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
@@ -61,6 +63,8 @@ class Side:
     """Requests sent, by traffic."""
     failed_by: Mapping[str, int] = field(default_factory=dict)
     """Requests that failed, by traffic."""
+    server: Mapping[str, str] = field(default_factory=dict)
+    """Versions, flags and load, which must be equal for two runs to be comparable."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
@@ -94,6 +98,11 @@ class Comparison:
     endpoints: tuple[Difference, ...] = ()
 
     @property
+    def changes(self) -> list[str]:
+        """Versions, flags and settings of the server, and parts of the profile, that differ."""
+        return marks_of(self.a.server, self.b.server)
+
+    @property
     def tables(self) -> Sequence[tuple[str, tuple[Difference, ...]]]:
         """Tables of differences with their titles, in their order; a part that neither run has is left out."""
         return [
@@ -112,6 +121,7 @@ class Comparison:
         return {
             "schema": 1,
             **sides,
+            "changes": self.changes,
             "caveats": list(self.caveats),
             "latency": [asdict(d) for d in self.latency],
             "rates": [asdict(d) for d in self.rates],
@@ -125,9 +135,11 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
     folder = RunFolder(path)
     if (verdict := Verdict.read(folder)) is None:
         raise OptionError(f"{path} has no verdict to compare: loadchaos judge {path}")
-    run = RunFigures()
+    run, configured = RunFigures(), dict[str, str]()
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
+        if row["row"] == "configuration":
+            configured = {"flags": row.get("flags") or ""} | {k: str(v) for k, v in (row.get("settings") or {}).items()}
     failed = {
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
         for name, traffic in run.requests.traffic.items()
@@ -151,6 +163,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         figures=_figures(verdict),
         sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
+        server={**configured, **server_of(folder, verdict, read_json(folder.plan).get("profile") or {})},
     )
 
 
@@ -254,7 +267,7 @@ def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]
 def _caveats(a: Side, b: Side) -> list[str]:
     caveats = [
         f"the {what} differs: {x} and {y}"
-        for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed), ("target", a.target, b.target))
+        for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed))
         if x != y
     ]
     only = set(a.run.answers.lengths) ^ set(b.run.answers.lengths)

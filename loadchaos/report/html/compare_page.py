@@ -21,6 +21,7 @@ def text(found: Comparison) -> str:
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {plural(found.a.sent, 'request')}",
         f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {plural(found.b.sent, 'request')}",
+        *(f"changed  {change}" for change in found.changes),
         "",
         headline(found),
     ]
@@ -113,6 +114,7 @@ def html(found: Comparison) -> str:
         b=found.b,
         headline=headline(found),
         chance=by_chance(found),
+        changes=found.changes,
         caveats=[clean(c, 300) for c in found.caveats],
         head=_HEAD[1:],
         figures=_figures(found),

@@ -16,8 +16,9 @@ from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import ConfigurationRow
+from loadchaos.core.model import Terms
 from loadchaos.core.whole_file import read_json, write_whole
-from loadchaos.report import phrases
+from loadchaos.report import headline, phrases
 from loadchaos.report.formatting import clean, number, parse_time, plural, utc_text
 from loadchaos.report.html import templates, uplot_data
 from loadchaos.report.html.charts import picture
@@ -39,12 +40,16 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
     drawn = picture(series, _incident_marks(verdict))
     column, hot = heatmaps(series, drawn)
     script, script_hash = uplot_data.script()
+    terms = headline.terms_of(folder)
     return templates.render(
         "report.html.j2",
         v=verdict,
         most=_MOST,
         decision=verdict.verdict,
         profile=clean(verdict.profile or "?", 80),
+        head=_head(verdict, terms),
+        figures=headline.rows(verdict),
+        defects=", ".join(clean(name, 60) for name in series.defects),
         times=utc_text(verdict.started, verdict.ended),
         failures=sorted(verdict.failures, key=phrases.worst_first)[:_MOST],
         excerpt_of=lambda incidents: excerpt(folder / incidents[0]) if incidents else "",
@@ -57,13 +62,25 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         quantiles=list(REPORTED_QUANTILES),
         distributions=distributions(series.answers),
         lengths=[(t, n) for t, n in series.answers.lengths.items() if n.counted or n.images][:MOST],
-        facts=[*server_facts(folder), *_configuration(series.configuration)],
+        facts=[
+            *server_facts(folder),
+            *_configuration(series.configuration),
+            *[("questions", clean(text, 300)) for text in series.remarks[:1]],
+        ],
         ending=_ending(verdict),
         script=script,
         script_hash=script_hash,
         canvas_style=uplot_data.style(),
         numbers=uplot_data.numbers(drawn, series.origin_utc_s),
     )
+
+
+def _head(verdict: Verdict, terms: Terms) -> list[tuple[str, str]]:
+    asked = (
+        [("asked", clean(terms.load, 600)), ("offered", headline.offered_text(verdict, terms))] if verdict.sent else []
+    )
+    cause = ("cause", phrases.worst_cause(verdict))
+    return [cause, ("target", phrases.target_text(verdict)), *asked, ("strength", clean(verdict.worth, 800))]
 
 
 def _incident_marks(verdict: Verdict) -> list[tuple[float, str]]:

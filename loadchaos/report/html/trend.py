@@ -26,6 +26,7 @@ from loadchaos.core.stats import upper_bound_at_zero, wilson
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.whole_file import read_json
 from loadchaos.report.formatting import clean, parse_time
+from loadchaos.report.headline import REFUSED
 from loadchaos.report.phrases import is_server_fault
 
 PAST = "trend-past.jsonl"
@@ -200,6 +201,8 @@ def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
         "failed requests": rate(failed, sent),
         f"engine deaths by {exposure.replace('_', ' ')}": rate(deaths, exposed),
     }
+    if refused := sum(verdict.outcomes.get(outcome, 0) for outcome in REFUSED):
+        rates["refused requests"] = rate(refused, sent)
     for f in failures:
         rates.setdefault(f"{clean(f.id, 80)} by requests", rate(f.count or 1, sent))
     started = parse_time(verdict.started)
@@ -211,7 +214,7 @@ def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
         requests=sent,
         failures=[clean(f.id, 80) for f in failures],
         good=verdict.verdict == "pass" and not (verdict.generator.limited or verdict.generator.slots),
-        server=_server(folder, verdict, plan),
+        server=server_of(folder, verdict, plan),
         rates=rates,
         figures={n: Figure(v, None, None, None, 0, "no baseline") for n, v in _latencies(verdict).items()},
     )
@@ -231,7 +234,7 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
+def server_of(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
     """Facts that must be equal for two runs to be comparable: version and flags of the server, and the load."""
     kind, target, facts = verdict.target.kind, vars(verdict.target), read_json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
@@ -255,7 +258,7 @@ def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[st
     since: list[TrendRun] = []
     changed = None
     for before, run in zip([None, *runs], runs, strict=False):
-        run.marks = _marks(before.server, run.server) if before is not None else []
+        run.marks = marks_of(before.server, run.server) if before is not None else []
         if run.marks:
             since, changed = [], run.started
         baseline, recent = good[-_BASELINE_RUNS:], good[-_MAD_RUNS:]
@@ -307,7 +310,8 @@ def _pool(rates: Sequence[Rate]) -> Rate:
     return rate(sum(r.count for r in rates), sum(r.of for r in rates))
 
 
-def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+def marks_of(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Changes of the server and of the load between two runs."""
     found = []
     for key in dict.fromkeys([*before, *after]):
         a, b = before.get(key), after.get(key)

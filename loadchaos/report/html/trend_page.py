@@ -29,12 +29,12 @@ def headline(trend: SoakTrend) -> str:
     last = trend.runs[-1]
     base = max([f.of_nights for f in last.figures.values()], default=sum(n.good for n in trend.runs[:-1][-7:]))
     if last.unusual:
-        compared = f"higher than in the {base} good runs before: {', '.join(last.unusual[:6])}"
+        compared = f"higher than in the {base} good runs: {', '.join(last.unusual[:6])}"
     elif base < 3:
         compared = f"no baseline yet ({plural(base, 'good run')} before it, 3 needed)"
     else:
-        compared = f"as the {base} good runs before"
-    return f"{trend.profile}: {plural(len(trend.runs), 'run')}; last run {str(last.verdict).upper()}, {compared}"
+        compared = f"latency and failures like the {base} good runs"
+    return f"{trend.profile}: {plural(len(trend.runs), 'run')}; last run {str(last.verdict).upper()}; {compared}"
 
 
 def text(trend: SoakTrend) -> str:

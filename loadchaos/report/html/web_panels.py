@@ -231,13 +231,12 @@ def _facts(s: Snapshot) -> list[tuple[str, str]]:
     server = {
         "running in the server": s.server_total("requests_running"),
         "waiting in the server": s.server_total("requests_waiting"),
-        "preemptions": s.server_total("preemptions_total"),
+        "preemptions": s.preemptions,
     }
     return [
         *((name, number(value)) for name, value in server.items() if value is not None),
         *([("KV cache", percent(kv))] if kv is not None else []),
         ("in flight", number(s.in_flight)),
-        ("users", number(s.users)),
         ("requests/s", f"{s.begun_per_s:.1f}"),
         ("tokens/s", f"{s.tokens_per_s:.0f}"),
         *_times(s, "ttft"),

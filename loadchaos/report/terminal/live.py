@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
+from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report import phrases
@@ -26,6 +27,8 @@ from loadchaos.report.performance import latency_head, time_text
 PLAIN_EVERY_S = 10.0
 _FEWEST_DONE = 5
 """Requests whose mean time says how long the others take."""
+_STALL_SHOWN_NS = NS_PER_S
+"""Time since a stall was last seen to go on, in which it is shown."""
 _STATE_STYLE = {
     "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
     "unreachable": "bold yellow",
@@ -139,8 +142,15 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
     for f in s.failures:
         key = ("failure", f.id, f.attribution)
         lines.append((key, f"  {phrases.severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
+    if s.stall is not None:
+        lines.append((("stall", s.stall.begin_ns), f"  stall: {_stall_text(s.stall)}"))
     lines.extend((("incident", i.n), f"  incident {i.n}: {clean(i.folder, 200)}") for i in s.incidents if i.folder)
     return lines
+
+
+def _stall_text(stall: Stall) -> str:
+    verb = "waits" if stall.requests == 1 else "wait"
+    return f"no token and no answer for {duration(stall.seconds)}, {plural(stall.requests, 'request')} {verb}"
 
 
 def _recent(s: Snapshot, kind: str) -> str:
@@ -165,7 +175,7 @@ def plain_line(s: Snapshot) -> str:
         parts.append("attack: " + ", ".join(sorted({a.name for a in s.attacks_in_force})))
     if s.failures:
         parts.append(plural(len(s.failures), "failure"))
-    if s.paused:
+    if s.paused and not s.load_over:
         parts.append("paused: " + clean(s.paused, 80))
     return f"[{_phase(s)}] " + " · ".join(parts)
 
@@ -182,6 +192,14 @@ def _done(s: Snapshot, line: TrafficLine) -> int:
     if line.name in s.sessions:
         return s.sessions[line.name].ended + outcomes.get("missed", 0)
     return sum(n for outcome, n in outcomes.items() if outcome != "unfinished")
+
+
+def _all_sent(s: Snapshot) -> bool:
+    """True once the load only waits for answers: nobody knows how long they take."""
+    if s.planned_s is not None and s.sent_s is not None and s.sent_s >= s.planned_s:
+        return True
+    begun = (s.sessions[line.name].begun if line.name in s.sessions else line.begun for line in s.traffic)
+    return s.planned is not None and sum(begun) + _totals(s).get("missed", 0) >= s.planned
 
 
 def progress_text(s: Snapshot) -> str:
@@ -202,6 +220,8 @@ def progress_text(s: Snapshot) -> str:
         text = f"{duration(min(s.sent_s, s.planned_s))} of {duration(s.planned_s)}"
     else:
         return ""
+    if _all_sent(s):
+        return f"{text}, waiting for the last {plural(s.in_flight, 'answer')}" if s.in_flight else text
     return text if left_s is None else f"{text}, about {duration(max(1.0, round(left_s)))} left"
 
 
@@ -274,8 +294,8 @@ def _server(s: Snapshot) -> RenderableType:
 
 
 def _server_numbers(s: Snapshot) -> str:
-    names = {"requests_running": "running", "requests_waiting": "waiting", "preemptions_total": "preemptions"}
-    totals = {label: s.server_total(name) for name, label in names.items()}
+    names = {"requests_running": "running", "requests_waiting": "waiting"}
+    totals = {label: s.server_total(name) for name, label in names.items()} | {"preemptions": s.preemptions}
     parts = [f"{number(n)} {label}" for label, n in totals.items() if n is not None]
     if (kv := s.fullest_kv_cache) is not None:
         parts.append(f"KV cache {percent(kv)}")
@@ -294,9 +314,11 @@ def _load(s: Snapshot) -> RenderableType:
     now = f"{s.begun_per_s:.1f} sent/s  {s.done_per_s:.1f} ended/s  {s.tokens_per_s:.0f} tokens/s"
     latency = "  ".join(_recent(s, kind) for kind in ("ttft", "itl"))
     text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer yet'}")
-    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; no token for {duration(s.oldest_silence_s)}"
-    text.append(f"\n{users}; generator delay {duration(s.lag_s)}", "yellow" if s.lag_s > 0.1 else "dim")
-    if s.paused:
+    waiting = f"{number(s.in_flight)} in flight; no token for {duration(s.oldest_silence_s)}"
+    text.append(f"\n{waiting}; generator delay {duration(s.lag_s)}", "yellow" if s.lag_s > 0.1 else "dim")
+    if s.stall is not None and s.now_ns - s.stall.end_ns < _STALL_SHOWN_NS:
+        text.append(f"\nstall: {_stall_text(s.stall)}", "bold yellow")
+    if s.paused and not s.load_over:
         text.append(f"\npaused: {clean(s.paused, 100)}", "bold yellow")
     return text
 

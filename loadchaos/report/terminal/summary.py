@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from loadchaos.analysis.verdict.model import FailureResult, Verdict
+from loadchaos.analysis.verdict.model import FailureResult, StateChange, Verdict
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
-from loadchaos.report import performance, phrases
+from loadchaos.report import headline, performance, phrases
 from loadchaos.report.formatting import clean, columns, cut, duration, number, plural, short_path, since_load
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _VERDICT = {"pass": ("PASS", "green"), "fail": ("FAIL", "red"), "unknown": ("UNKNOWN", "yellow")}
 _MARK = {"pass": ("ok  ", "green"), "fail": ("FAIL", "red"), "unknown": ("?   ", "yellow")}
-_LABEL_WIDTH = 13
+_LABEL_WIDTH = 15
+_VALUE_WIDTH = 12
 _WIDE = 80
 _MAX_STATES = 20
 _FAILURE_COUNTS = {
@@ -29,24 +31,24 @@ _FAILURE_COUNTS = {
 }
 
 
-def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 80) -> str:
-    """Render verdict.json in lines of at most `width` characters. Paths and addresses are never broken."""
+def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 80, full: bool = False) -> str:
+    """Render verdict.json in lines of at most `width` characters: the answer first, then failures and what differs from
+    normal; `full`: all checks and tables. Paths and addresses are never broken.
+    """
     page = _TextPage(max(40, width), color)
-    _headline(page, verdict)
+    _headline(page, verdict, full=full)
+    _figures(page, verdict, folder)
     failures = sorted(verdict.failures, key=phrases.worst_first)
     for i, failure in enumerate(failures, 1):
         if failure.before_load and (i == 1 or not failures[i - 2].before_load):
             page.section(phrases.SECTIONS["before_load"])
         _failure(page, verdict, folder, i, failure)
-    _rules(page, verdict)
-    _outcomes(page, verdict)
-    _latency(page, verdict)
-    _states(page, verdict)
-    for title, text in (("worth", clean(verdict.worth, 800)), ("generator", phrases.generator_text(verdict))):
-        if text:
-            page.section(phrases.SECTIONS[title])
-            page.wrap(text, 2, "  ")
-    _files(page, verdict, folder)
+    _rules(page, verdict, full=full)
+    _outcomes(page, verdict, full=full)
+    _latency(page, verdict, full=full)
+    _states(page, verdict, full=full)
+    _last_lines(page, verdict, full=full)
+    _files(page, verdict, folder, full=full)
     return page.text()
 
 
@@ -83,9 +85,14 @@ class _TextPage:
         for part in lines:
             self.line(part)
 
-    def field(self, label: str, text: str, *styles: str) -> None:
+    def field(self, label: str, text: str, *styles: str, indent: int = 2) -> None:
         if text:
-            self.wrap(text, 3 + _LABEL_WIDTH, "   " + self.paint(label.ljust(_LABEL_WIDTH), *(styles or ("dim",))))
+            first = " " * indent + self.paint(f"{label} ".ljust(_LABEL_WIDTH), *(styles or ("dim",)))
+            self.wrap(text, indent + _LABEL_WIDTH, first)
+
+    def link(self, label: str, text: str) -> None:
+        """Add a path or a command, which is never broken."""
+        self.line("  " + self.paint(label.ljust(_LABEL_WIDTH), "dim") + text)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
         """Add a table with its first `left` columns aligned to the left. The first shrinks where space is short."""
@@ -99,21 +106,34 @@ class _TextPage:
         return "\n".join(self._lines) + "\n"
 
 
-def _headline(page: _TextPage, verdict: Verdict) -> None:
+def _headline(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
     result, color = _VERDICT.get(verdict.verdict, ("UNKNOWN", "yellow"))
     first = f"{page.paint(result, color, 'bold')}  {page.paint(clean(verdict.profile, 60), 'bold')}  "
     page.wrap(f"{phrases.one_line(verdict)} (exit code {verdict.exit_code})", len(result) + 2, first)
-    page.wrap("target: " + phrases.target_text(verdict), len(result) + 2)
+    page.field("cause", phrases.worst_cause(verdict))
+    page.field("target", phrases.target_text(verdict))
     counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in verdict.failure_counts.items() if n]
-    if counts:
-        counted = [f for f in verdict.failures if not f.before_load]
-        kinds = plural(len(counted), "kind")
-        page.wrap(f"failures: {kinds}; occurrences: {', '.join(counts)}", len(result) + 2)
+    if full and counts:
+        kinds = plural(sum(not f.before_load for f in verdict.failures), "kind")
+        page.field("failures", f"{kinds}; occurrences: {', '.join(counts)}")
     for note in verdict.notes:
-        page.wrap(clean(note, 400), len(result) + 2)
+        page.field("note", clean(note, 400))
+
+
+def _figures(page: _TextPage, verdict: Verdict, folder: Path) -> None:
+    rows, terms = headline.rows(verdict), headline.terms_of(folder)
+    if not rows:
+        return
+    page.field("asked", clean(terms.load, 600))
+    page.field("offered", headline.offered_text(verdict, terms))
+    page.line()
+    for left, right in rows:
+        more = f" ({right.more})" if right.more else ""
+        page.field(left.label, f"{left.value:{_VALUE_WIDTH}}{right.label:16}{right.value}{more}")
 
 
 def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: FailureResult) -> None:
+    field = partial(page.field, indent=3)
     blamed = phrases.is_server_fault(failure) and not failure.accepted
     page.line()
     times = f", {number(failure.count)} times" if failure.count > 1 else ""
@@ -122,48 +142,49 @@ def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: F
         f"{i}. {page.paint(name, 'bold', 'red' if blamed else 'yellow')}  {phrases.severity_text(failure)}{times}"
     )
     page.wrap(clean(failure.title, 400), 3)
-    page.field("when", phrases.when_text(verdict, failure))
-    page.field("in flight", phrases.requests_text(failure.in_flight_at_death))
-    page.field("lost", phrases.lost_text(failure))
-    page.field("evidence", phrases.failure_evidence(failure), "cyan")
+    field("when", phrases.when_text(verdict, failure))
+    field("in flight", phrases.requests_text(failure.in_flight_at_death))
+    field("lost", phrases.lost_text(failure))
+    field("evidence", phrases.failure_evidence(failure), "cyan")
     for text in phrases.wrong_answer_texts(failure):
-        page.field("wrong answer", text, "cyan")
+        field("wrong answer", text, "cyan")
     for candidate in failure.candidates:
-        page.field("unexplained", phrases.evidence_text(candidate), "cyan")
+        field("unexplained", phrases.evidence_text(candidate), "cyan")
     for known in failure.known:
-        page.field("known issue", phrases.known_text(known))
+        field("known issue", phrases.known_text(known))
     if not failure.known and blamed:
-        page.field("known issue", "none known to loadchaos")
-    page.field("what to do", phrases.remedy_text(failure.remedy), "green")
-    page.field("cause", phrases.cause_text(failure))
-    page.field("accepted", phrases.accepted_text(failure))
-    page.field("also seen", "; ".join(clean(a, 160) for a in failure.alt[:5]))
+        field("known issue", "none known to loadchaos")
+    field("what to do", phrases.remedy_text(failure.remedy), "green")
+    field("cause", phrases.cause_text(failure))
+    field("accepted", phrases.accepted_text(failure))
+    field("also seen", "; ".join(clean(a, 160) for a in failure.alt[:5]))
     incidents = phrases.incident_paths(failure)
     if incidents:
         others = f" and {len(incidents) - 1} more in the same folder" if len(incidents) > 1 else ""
-        page.field("incident", short_path(folder, incidents[0]) + others)
+        field("incident", short_path(folder, incidents[0]) + others)
 
 
-def _rules(page: _TextPage, verdict: Verdict) -> None:
+def _rules(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
     if verdict.exit_code in (2, 4):
         page.line()
         page.wrap("No load was sent, so no expectation was tested.")
         return
     for key, rules in (("expectations", verdict.expectations), ("checks", verdict.checks)):
-        if not rules:
+        shown = [rule for rule in rules if full or not phrases.is_normal(rule)]
+        if not shown:
             continue
         page.section(phrases.SECTIONS[key])
-        for rule in rules:
+        for rule in shown:
             mark, color = _MARK.get(rule.verdict, ("?   ", "yellow"))
             page.wrap(phrases.rule_text(rule).sentence, 8, f"  {page.paint(mark, color)}  ")
             if key == "checks" and (advice := phrases.advice_text(rule)):
                 page.wrap(f"-> {advice}", 11, "        ")
 
 
-def _outcomes(page: _TextPage, verdict: Verdict) -> None:
+def _outcomes(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
     total, by_traffic = verdict.outcomes, verdict.by_traffic
     names = phrases.outcome_order(total)
-    if not names:
+    if not names or (names == ["ok"] and not full):
         return
     page.section(phrases.SECTIONS["outcomes"])
     # Outcomes go down and traffics across while they are few, so that any number of outcomes fits 80 columns.
@@ -176,42 +197,39 @@ def _outcomes(page: _TextPage, verdict: Verdict) -> None:
         left_out = len(by_traffic) - len(shown)
         page.line(f"  ({plural(left_out, 'more kind')} of traffic: see the report)")
     page.field("refused", performance.refusals_text(verdict))
-    page.field("stall", performance.stall_text(verdict))
+    page.field("stall", performance.stall_text(verdict) if full else "")
 
 
-def _latency(page: _TextPage, verdict: Verdict) -> None:
+def _latency(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
     statistics = list(REPORTED_STATISTICS) if page.width >= _WIDE else [*REPORTED_QUANTILES, "max"]
-    rows = performance.latency_rows(verdict, statistics)
-    if rows:
+    if full and (rows := performance.latency_rows(verdict, statistics)):
         page.section(f"{phrases.SECTIONS['latency']}, from their scheduled time")
         page.table(["traffic", "", *statistics, "samples"], rows, left=2)
-        if by_endpoint := performance.endpoint_rows(verdict):
+    shown = len(performance.ENDPOINT_HEADS) + (2 if page.width >= _WIDE else -1)
+    heads = ["requests", "ok", *(performance.SHORT_HEADS.get(h, h) for h in performance.ENDPOINT_HEADS)]
+    by_endpoint = [[row[0], *row[2:-1]] for row in performance.endpoint_rows(verdict)]
+    for name, rows in (("traffic", [] if full else performance.traffic_rows(verdict)), ("endpoint", by_endpoint)):
+        if rows:
             page.line()
-            cells = [[row[0], *row[2:-1]] for row in by_endpoint]  # the tables by traffic have the rest
-            page.table(
-                [
-                    "endpoint",
-                    "requests",
-                    "ok",
-                    *(performance.SHORT_HEADS.get(h, h) for h in performance.ENDPOINT_HEADS),
-                ],
-                cells,
-            )
-            page.line()
-        page.field("throughput", performance.throughput_text(verdict))
-        page.field("goodput", performance.goodput_text(verdict))
-        for label, text in performance.efficiency_texts(verdict).items():
-            page.field(label, text)
-        page.field("sessions", performance.sessions_text(verdict))
-        page.field("warm-up", performance.warm_up_text(verdict))
-        bounds = phrases.lower_bounds_text(verdict)
-        if bounds:
-            page.wrap(bounds, 2, "  ")
+            page.table([name, *heads[:shown]], [row[: shown + 1] for row in rows])
+    warm = verdict.efficiency is not None and verdict.efficiency.warm_cache
+    fields = {
+        "throughput": performance.throughput_text(verdict) if full else "",
+        "goodput": performance.goodput_text(verdict),
+        **(performance.efficiency_texts(verdict) if full or warm else {}),
+        "sessions": performance.sessions_text(verdict),
+        "warm-up": performance.warm_up_text(verdict),
+        "timeouts": phrases.lower_bounds_text(verdict),
+    }
+    if any(fields.values()):
+        page.line()
+    for label, text in fields.items():
+        page.field(label, text)
 
 
-def _states(page: _TextPage, verdict: Verdict) -> None:
+def _states(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
     states = verdict.states
-    if not states:
+    if not full and all(map(_is_normal, states)):
         return
     page.section(phrases.SECTIONS["states"])
     several = len({state.replica for state in states}) > 1
@@ -228,15 +246,30 @@ def _states(page: _TextPage, verdict: Verdict) -> None:
         page.line(f"  ({plural(len(states) - _MAX_STATES, 'more state change')}: see the report)")
 
 
-def _files(page: _TextPage, verdict: Verdict, folder: Path) -> None:
-    page.section(phrases.SECTIONS["files"])
+def _is_normal(change: StateChange) -> bool:
+    """A server that becomes healthy, and one that loadchaos launched and stopped."""
+    return change.state in ("starting", "healthy") or any("stopped by loadchaos" in sign for sign in change.signs)
+
+
+def _last_lines(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
+    page.line()
+    if not full and (passed := phrases.passed_text(verdict)):
+        page.field("checks", passed)
+    page.field("strength", clean(verdict.worth, 800))
+    generator = verdict.generator
+    if full or generator.limited or generator.slots or generator.backed_off:
+        page.field("generator", phrases.generator_text(verdict))
+
+
+def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> None:
+    page.line()
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
-    for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
+    parts = [("report", "report.html"), *([("verdict", "verdict.json")] if full else [])]
+    for label, part in (*parts, *(("server log", log) for log in logs)):
         if (folder / part).exists() and (folder / part).stat().st_size:
-            page.line(f"  {label.ljust(14)} {short_path(folder, part)}")
-    page.line(f"  {'show again'.ljust(14)} loadchaos report {short_path(folder, '.')}")
-    command = verdict.replay
-    if command:
-        page.line(f"  {'run again'.ljust(14)} {clean(command, 400)}")
+            page.link(label, short_path(folder, part))
+    page.link("details", f"loadchaos judge -v {short_path(folder, '.')}")
+    if verdict.replay:
+        page.link("run again", clean(verdict.replay, 400))
     if any(f.attribution == "server" and not f.before_load for f in verdict.failures):
-        page.line(f"  {'reproduce'.ljust(14)} loadchaos minimise {short_path(folder, '.')}")
+        page.link("reproduce", f"loadchaos minimise {short_path(folder, '.')}")

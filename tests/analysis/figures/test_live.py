@@ -12,7 +12,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Terms
 from loadchaos.report.metrics.exporter import families
 from tests.report.made_up_run import counted_by_hand
-from tests.rows import MS, S, answered, folded
+from tests.rows import MS, S, answered, folded, metrics_row
 
 
 def figures_of(folder: RunFolder) -> LiveFigures:
@@ -32,7 +32,13 @@ def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Path) -> None:
     one = figures_of(make_run(tmp_path / "one"))
     three = figures_of(make_run(tmp_path / "three", workers=3))
     assert one.figures.requests.begun == three.figures.requests.begun
-    assert three.snapshot().users == 90
+    assert len(three.workers) == 3
+
+
+def test_fold_counts_preemptions_since_the_run_began() -> None:
+    fold = folded(LiveFigures(), [metrics_row(1, preemptions_total=400), metrics_row(2, preemptions_total=403)])
+    assert fold.snapshot().preemptions == 3
+    assert folded(fold, [metrics_row(3, preemptions_total=2)]).snapshot().preemptions == 2, "a new server counts from 0"
 
 
 def test_fold_attack_is_active_between_begin_and_end() -> None:

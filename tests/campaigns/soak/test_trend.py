@@ -23,7 +23,7 @@ def test_soak_prints_unusual_figures_and_keeps_the_exit_code(world: Make) -> Non
     assert not any("higher than" in line for line in w.lines)
     assert run_once(w, soak, 0.4) == 0
     (line,) = [line for line in w.lines if "higher than" in line]
-    assert "higher than in the 5 good runs before: text TTFT p50, text TTFT p99" in line
+    assert "higher than in the 5 good runs: text TTFT p50, text TTFT p99" in line
 
 
 def test_soak_survives_an_error_in_the_trend(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:

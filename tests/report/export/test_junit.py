@@ -6,6 +6,7 @@ from junitparser import JUnitXml
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import junit
+from loadchaos.report.formatting import parse_time
 from tests.report.made_up_run import with_failure
 
 
@@ -22,6 +23,10 @@ def test_junit_has_a_case_per_rule_and_failure(run_folder: RunFolder, verdict: V
     }
     assert cases["hangs == 0"].is_passed
     assert (xml.tests, xml.failures, xml.errors) == (5, 3, 1)
+    suite = next(iter(xml))
+    started, ended = parse_time(verdict.started), parse_time(verdict.ended)
+    assert started is not None and ended is not None
+    assert suite.time == xml.time == (ended - started).total_seconds() > 0
     assert "issues/38551" in cases["encoder_cache_miss"].result[0].text
 
 

@@ -142,12 +142,23 @@ def test_compare_lists_every_caveat() -> None:
     caveats = " | ".join(compare.compare(a_side("a"), other).caveats)
     for doubt in (
         "the profile differs",
-        "the target differs",
         "generator was the limit",
         "unknown",
         "requests differs",
     ):
         assert doubt in caveats
+
+
+def test_compare_begins_with_changed_versions_and_flags() -> None:
+    server = {"version": "0.18.0", "--max_num_seqs": "8", "flags": "--tp 1", "model": "m"}
+    changed = {**server, "version": "0.27.1", "flags": "--tp 2"}
+    found = compare.compare(a_side("a", server=server), a_side("b", server=changed))
+    assert compare_page.text(found).splitlines()[2:5] == [
+        "changed  version: 0.18.0 → 0.27.1", "changed  flags: --tp 1 → --tp 2", ""
+    ]  # fmt: skip
+    assert "changed: version: 0.18.0 → 0.27.1" in compare_page.html(found)
+    assert found.to_json()["changes"] == found.changes
+    assert compare.compare(a_side("a", server=server), a_side("b", server=server)).changes == []
 
 
 def test_compare_command_prints_text_and_json_and_writes_a_page(

@@ -11,9 +11,11 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Row
+from loadchaos.report import headline
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
+from loadchaos.report.terminal.summary import render as render_summary
 from tests.report.made_up_run import BY_ENDPOINT, make_verdict
 from tests.rows import S, folded, metrics_row
 
@@ -47,9 +49,29 @@ def page(run_folder: RunFolder, verdict: Verdict) -> Page:
 
 def test_page_shows_verdict_first_then_failures(page: Page) -> None:
     text = " ".join(page.text.split())
-    assert text.index("FAIL") < text.index("Failures") < text.index("encoder_cache_miss engine death")
-    assert text.index("encoder_cache_miss engine death") < text.index("Expectations") < text.index("Timeline")
-    assert "embedded server" in text
+    parts = ("FAIL", "offered", "requests/s", "failed", "Failures", "encoder_cache_miss engine death", "did not pass")
+    places = [text.index(part) for part in (*parts, "Timeline", "checks that passed", "Reproduce this run")]
+    assert places == sorted(places)
+    assert "embedded server, a simulation inside loadchaos without planted bugs" in text
+
+
+def test_page_shows_the_headline_figures_of_the_summary(page: Page, run_folder: RunFolder, verdict: Verdict) -> None:
+    text = " ".join(page.text.split())
+    shown = render_summary(verdict, run_folder.path, width=140)
+    for figure in (figure for pair in headline.rows(verdict) for figure in pair):
+        assert f"{figure.label} {figure.value} {figure.more}".strip() in text
+        assert re.search(rf"{re.escape(figure.label)} +{re.escape(figure.value)}", shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["--defect", "kv_leak"], "with planted bugs: kv_leak."), ([], "without planted bugs.")]
+)
+def test_page_names_planted_bugs_where_there_are_some(
+    verdict: Verdict, tmp_path: Path, words: list[str], shown: str
+) -> None:
+    series = Series()
+    series.fold({"row": "launch", "at_ns": 1, "what": "start", "replica": "server", "command": ["server", *words]})
+    assert shown in " ".join(re.sub("<[^>]+>", "", html.render(verdict, series, tmp_path)).split())
 
 
 def test_page_sends_no_request(page: Page) -> None:

@@ -32,7 +32,7 @@ def write_run(home: Path, day: int, **more: Any) -> None:
         "verdict": more.get("verdict", "fail" if failed or deaths else "pass"),
         "started": f"2026-{9 + day // 28:02}-{1 + day % 28:02}T02:00:00+00:00",
         "target": {"kind": "embedded", "dialect": "vllm", "version": more.get("version", "0.18.0"), "model": "sim"},
-        "outcomes": {"ok": sent - failed, "stream_error": failed},
+        "outcomes": {"ok": sent - failed - more.get("shed", 0), "stream_error": failed, "shed": more.get("shed", 0)},
         "latency": {"text": {"ttft_s": {"p50": ttft, "p99": ttft * 3, "n": sent}, "void": more.get("void", {})}},
         "failures": [{"id": "encoder_cache_miss", "severity": "engine_death", "attribution": "server", "count": deaths}]
         if deaths else [],
@@ -141,6 +141,14 @@ def test_trend_finds_more_failures_but_not_a_single_one(home: Path) -> None:
     assert found.runs[8].unusual == ["failed requests"]
 
 
+def test_trend_of_a_run_with_half_its_requests_refused_is_not_as_usual(home: Path) -> None:
+    write_runs(home, 8)
+    write_run(home, 8, shed=500, verdict="unknown")
+    found = read(home)
+    assert found.runs[8].unusual == ["refused requests"]
+    assert "last run UNKNOWN; higher than in the 7 good runs: refused requests" in text(found)
+
+
 def test_read_skips_other_profiles_and_broken_runs(home: Path) -> None:
     write_runs(home, 3, profile="other")
     write_run(home, 3)
@@ -167,7 +175,7 @@ def test_trend_page_has_no_script_and_no_request(home: Path) -> None:
 def test_trend_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
     write_runs(home, 8)
     printed = output_of("trend", home, "--html", home / "t.html")
-    assert "night: 8 runs; last run PASS, as the 7 good runs before" in printed
+    assert "night: 8 runs; last run PASS; latency and failures like the 7 good runs" in printed
     assert "< 0.038 % (95 % confidence, 0 in 8,000)" in printed
     assert (home / "t.html").read_text().startswith("<!doctype html>")
     data = json.loads(output_of("trend", home, "--json"))

@@ -1,15 +1,17 @@
 import io
 import os
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
+from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
-from loadchaos.report.terminal.live import View, draw, progress_text
+from loadchaos.report.terminal.live import View, draw, plain_line, progress_text
 from tests.rows import S, answered, folded
 
 
@@ -155,3 +157,38 @@ def test_progress_has_requests_done_and_time_left(
     assert text in drawn(found, 120)
     fold.fold({"row": "run", "what": "load_end", "at_ns": begin + 20 * S})
     assert progress_text(fold.snapshot()) == ""
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ({"planned_requests": 3}, "2 of 3 requests (66 %), waiting for the last 1 answer"),
+        ({"planned_s": 20.0}, "20.0 s of 20.0 s, waiting for the last 1 answer"),
+    ],
+)
+def test_progress_names_no_time_once_all_was_sent(terms: dict[str, object], text: str) -> None:
+    fold = folded(LiveFigures(), [{"row": "run", "what": "begin", "at_ns": 90 * S, "terms": terms}])
+    fold.fold({"row": "run", "what": "load_begin", "at_ns": 95 * S})
+    for n in range(2):
+        folded(fold, answered(100 * S, n))
+    fold.fold(answered(101 * S, 2)[0])
+    assert progress_text(fold.snapshot(130 * S)) == text
+
+
+def test_a_stall_is_told_once_and_shown_while_it_goes_on() -> None:
+    stall = Stall(100 * S, 109 * S, 12, streams=3)
+    stream, now = io.StringIO(), Snapshot(now_ns=109 * S, stall=stall, traffic=(TrafficLine("t", 1, 1, (), {}),))
+    view = View(stream)
+    view.show(now)
+    view.show(replace(now, now_ns=110 * S, stall=replace(stall, end_ns=110 * S)))
+    assert stream.getvalue().count("stall: ") == 1
+    assert "stall: no token and no answer for 9.0 s, 12 requests wait" in stream.getvalue()
+    assert "12 requests wait" in drawn(now)
+    assert "12 requests wait" not in drawn(replace(now, now_ns=111 * S))
+
+
+def test_live_view_tells_a_pause_only_during_the_load() -> None:
+    now = Snapshot(load_s=1.0, paused="waiting for the server", traffic=(TrafficLine("t", 1, 1, (), {}),))
+    assert "paused: waiting" in plain_line(now)
+    assert "paused: waiting" in drawn(now)
+    assert "paused" not in plain_line(replace(now, load_over=True)) + drawn(replace(now, load_over=True))

@@ -1,12 +1,17 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from loadchaos.analysis.verdict.model import CheckResult, Verdict
-from loadchaos.report import performance
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.model import Terms
+from loadchaos.report import headline, performance
 from loadchaos.report.formatting import clean
 from loadchaos.report.terminal import summary
+from loadchaos.run.finalize import conclude
+from tests.golden.archive import unpack
 from tests.report.made_up_run import BY_ENDPOINT, make_verdict, with_failure
 
 
@@ -23,9 +28,44 @@ def test_summary_says_how_a_failure_of_the_server_is_reproduced(verdict: Verdict
     assert command not in summary.render(verdict, Path("runs/x"), color=False, width=80)
 
 
-def test_summary_names_the_embedded_server_in_line_two(verdict: Verdict) -> None:
-    second = summary.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[1]
-    assert "embedded server (a simulation" in second
+def test_summary_of_a_failing_run_has_verdict_cause_target_load_and_figures_before_its_failures(
+    verdict: Verdict,
+) -> None:
+    page = summary.render(verdict, Path("runs/x"), color=False, width=160)
+    worst = next(f for f in verdict.failures if f.id == "encoder_cache_miss")
+    first, *others = page[: page.index("1. encoder_cache_miss")].splitlines()
+    assert first.startswith("FAIL  mtp_mm  engine death: encoder_cache_miss")
+    assert others[0].startswith(f"  cause          {worst.title}")
+    labels = [line[:17].strip() for line in others if line[2:3].strip()]
+    assert labels == [
+        "cause", "target", "offered", "requests/s", "TTFT p50", "ITL p50", "in flight", "refused"
+    ]  # fmt: skip
+    assert "embedded server (a simulation" in page
+
+
+@pytest.mark.parametrize(
+    ("ledger", "load"),
+    [
+        ("small", ("5 requests/s (Poisson arrivals) until 60 requests, at most 256 in flight; prompt: 64 tokens of text; "
+         "output: exactly 32 tokens")),
+        ("profile-smoke", ("2 users in a closed loop for 5 s; then 2 requests/s (Poisson arrivals) for 25 s, at most 32 in "
+         "flight; traffic: text, exact, images")),
+    ],
+)  # fmt: skip
+def test_summary_of_a_pass_fits_25_lines(
+    ledger: str, load: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpack(ledger, tmp_path)
+    verdict = conclude(RunFolder(tmp_path / ledger))
+    monkeypatch.setattr(headline, "terms_of", lambda _: Terms(profile=ledger, load=load, planned_s=30.0))
+    monkeypatch.chdir(tmp_path)
+    lines = summary.render(verdict, Path(ledger), width=100).splitlines()
+    assert verdict.verdict == "pass"
+    assert len(lines) <= 25, "\n".join(lines)
+    assert [line.split()[0] for line in lines[1:3]] == ["target", "asked"]
+    assert any(re.fullmatch(r"  checks +\d expectations met, \d+ checks passed", line) for line in lines)
+    assert not any("  ok  " in line for line in lines if "requests  ok  " not in line)
+    assert len(summary.render(verdict, Path(ledger), width=100, full=True).splitlines()) > len(lines) + 20
 
 
 def test_summary_of_a_failure_has_time_loss_evidence_issue_and_remedy(verdict: Verdict) -> None:
@@ -51,8 +91,6 @@ def test_summary_lines_fit_the_terminal(verdict: Verdict, width: int) -> None:
 
 
 def test_summary_text_is_equal_with_color(verdict: Verdict) -> None:
-    import re
-
     colored = summary.render(verdict, Path("r"), color=True)
     assert "\x1b[32" in colored or "\x1b[31" in colored
     assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == summary.render(verdict, Path("r"), color=False)
@@ -61,7 +99,7 @@ def test_summary_text_is_equal_with_color(verdict: Verdict) -> None:
 def test_summary_of_a_pass_shows_statistical_strength(verdict: Verdict) -> None:
     passed = replace(verdict, verdict="pass", exit_code=0, failures=(), worth="Crash rate < 0.5 %")
     page = summary.render(passed, Path("r"), color=False)
-    assert page.startswith("PASS  mtp_mm  660 requests (exit code 0)")
+    assert page.startswith("PASS  mtp_mm  660 requests: 580 ok, 78 connection resets, 2 unfinished (exit")
     assert "Crash rate < 0.5 %" in page
 
 
@@ -135,6 +173,6 @@ def test_summary_has_a_line_for_each_endpoint() -> None:
 
 def test_summary_lists_only_files_that_are_there(verdict: Verdict, tmp_path: Path) -> None:
     """On a full disk verdict.json cannot be written, and `loadchaos judge` writes none."""
-    assert "verdict.json" not in summary.render(verdict, tmp_path)
+    assert "verdict.json" not in summary.render(verdict, tmp_path, full=True)
     (tmp_path / "verdict.json").write_text("{}")
-    assert "verdict.json" in summary.render(verdict, tmp_path)
+    assert "verdict.json" in summary.render(verdict, tmp_path, full=True)

@@ -30,7 +30,12 @@ def test_images_are_asked_new_by_one_pixel_and_under_new_names(asker: Any) -> No
 def test_images_of_a_server_that_answers_by_name_keep_one_name_for_one_image(asker: Any) -> None:
     known: dict[str, str] = {}
     part, server = learned(asker, lambda q, p, m: known.setdefault(q.uuid or q.images[0], p.kind))
-    assert "the idle server answers from the image that it has under this name" in part.notes[0]
+    assert part.notes == []
+    remarks = [row for row in server.rows if row.get("row") == "preflight"]
+    assert ["the idle server answers from the image that it has under this name" in row["text"] for row in remarks] == [
+        True
+    ]
+    server.rows.remove(remarks[0])
     named: dict[str, set[str]] = {}
     for row, q in zip(server.rows, server.questions, strict=True):
         if row["when"] == "load" and q.uuid:
