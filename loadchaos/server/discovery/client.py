@@ -27,7 +27,7 @@ _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "record layer failure")
-"""What OpenSSL says of an answer that is no TLS, by its version."""
+"""Texts of OpenSSL for an answer that is no TLS, by its version."""
 
 
 def parse_target(text: str) -> str:
