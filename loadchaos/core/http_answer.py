@@ -17,9 +17,15 @@ def web_page(status: int | None, body: str) -> str | None:
     """First words of an HTML page with status 200, such as the login of a network or the front page of a gateway; None
     for any other answer.
     """
-    if status != 200 or _WEB_PAGE.match(body) is None:
-        return None
-    return " ".join(html.unescape(_UNSEEN.sub(" ", body[: 1 << 14])).split())[:_FIRST_CHARS]
+    return first_words(body) if status == 200 and _WEB_PAGE.match(body) else None
+
+
+def first_words(body: str) -> str:
+    """First words of a body, without the markup of a web page."""
+    shown = body[: 1 << 14]
+    if _WEB_PAGE.match(body):
+        shown = html.unescape(_UNSEEN.sub(" ", shown))
+    return " ".join(shown.split())[:_FIRST_CHARS]
 
 
 @dataclass(frozen=True)

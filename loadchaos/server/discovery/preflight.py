@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import AuthorizationError, TargetError, UnreachableError
-from loadchaos.core.http_answer import web_page
+from loadchaos.core.http_answer import first_words, web_page
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
@@ -29,7 +29,6 @@ from loadchaos.server.monitor.exposition import PageParser
 
 _POLL_S = 0.2
 _ABSENT = (404, 405)
-_SHOWN = 120
 _PRINT_EVERY_S = 10.0
 _OTHER_PORT_S = 2.0
 _OTHERS_S = 5.0
@@ -64,8 +63,8 @@ async def wait_until_healthy(
         await refuse_plain_http(client, answer)
         last = connection_error(answer.text)
         if answer.status:
-            words = f" {answer.text[:_SHOWN]!r}" if answer.text.strip() else ""
-            last = f"{client.health_path or HEALTH_PATH} answered {answer.status}{words}"
+            words = first_words(answer.text)
+            last = f"{client.health_path or HEALTH_PATH} answered {answer.status}" + (f" {words!r}" if words else "")
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}{READ_THE_LOG}")
         now = time.monotonic()

@@ -55,7 +55,8 @@ def test_minimiser_of_a_server_that_never_gets_healthy_is_an_error_and_leaves_no
     plan = TryPlan(server, DEATH, Options(), {})
     session = MinimiseSession(Campaign(tmp_path / "state", lambda _: None), one_request(tmp_path), plan, 60.0)
     with pytest.raises(
-        TargetError, match=r"not healthy within 800 ms: /health answered 503;.*log of the server: .*\.log"
+        TargetError,
+        match=r"not healthy within 800 ms: /health answered 503 'Error response .*';.*log of the server: .*\.log",
     ):
         asyncio.run(session.run())
     assert launched(server) == []
