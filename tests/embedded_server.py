@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.waiting import until
@@ -29,7 +30,7 @@ class EmbeddedServer:
 
     @classmethod
     def of(cls, spec: SimulatorSpec, env: Mapping[str, str] | None = None) -> Self:
-        return cls(*command(spec, port=0)[3:], env=env)
+        return cls(*command(spec, port=0)[len(PYTHON_MODULE) + 1 :], env=env)
 
     @property
     def address(self) -> str:

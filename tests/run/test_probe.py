@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.run.probe import MOST_GENERATIONS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
@@ -25,7 +26,7 @@ def probe(*args: str) -> subprocess.CompletedProcess[str]:
 def embedded(sim: StartSim) -> Callable[..., str]:
     def start(dialect: str, era: str, flags: dict[str, object]) -> str:
         spec = SimulatorSpec(dialect, era, (), flags)
-        return sim(*command(spec, port=0)[3:]).url
+        return sim(*command(spec, port=0)[len(PYTHON_MODULE) + 1 :]).url
 
     return start
 

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
+from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
@@ -176,7 +177,7 @@ def test_command_line_round_trips_to_the_same_options() -> None:
     flags = {"max_num_batched_tokens": 1024, "encoder_cache_size": None, "async_scheduling": False}
     spec = SimulatorSpec("vllm", "0.18", ["mm_chunk_split"], {**flags, "images": False, "dev_mode": False})
     argv = command(spec, port=8000)
-    options = config_from_args(argv[3:])
+    options = config_from_args(argv[len(PYTHON_MODULE) + 1 :])
     assert options.engine.max_num_batched_tokens == 1024
     assert options.engine.encoder_cache_size is None
     assert options.engine.async_scheduling is False
