@@ -54,7 +54,7 @@ class Sent:
         name = f"lc-{step.index}"
         self.requests[name] = request
         digest = body_hash(request.body)
-        row = {"row": "begin", "id": name, "step": step.index, "phase": phase, "len": len(request.body)}
+        row = {"row": "begin", "at_ns": 0, "id": name, "step": step.index, "phase": phase, "len": len(request.body)}
         self.rows.write({**row, "hash": digest, **wrong})
         return {"id": name, "step": step.index, "traffic": step.traffic}
 
