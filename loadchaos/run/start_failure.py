@@ -17,7 +17,7 @@ from loadchaos.server.process.launcher import quoted_last_line
 from loadchaos.server.process.supervisor import NOT_STARTED
 
 SILENT_S = 30.0
-_EVIDENCE = 160
+_EVIDENCE = 240
 _UNEXPLAINED = ("unexplained_", "unknown_")
 
 
