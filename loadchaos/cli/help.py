@@ -37,7 +37,6 @@ def shows_all(ctx: click.Context) -> bool:
 
 
 def help_all_option(what: str) -> click.Option:
-
     def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         if asked and not ctx.resilient_parsing:
             ctx.meta[ALL] = True

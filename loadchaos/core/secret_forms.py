@@ -36,13 +36,9 @@ _WIDER = [
 """Words of which one is in every name that `_WIDER_NAME` ends."""
 _WIDER_NAME = (
     rb"(?:secret|passphrase|(?<![a-z])pwd|credentials?|(?<![a-z])jwt|(?<![a-z])dsn|(?<![a-z])id_token|"
-    rb"(?:"
-    + rb"|".join(_OWNERS)
-    + rb")[_-]?token|(?:"
-    + rb"|".join(_KEYS)
-    + rb")[_-]?(?:access[_-]?)?key|[_-]pat|[_-]pass)"
+    rb"(?:%b)[_-]?token|(?:%b)[_-]?(?:access[_-]?)?key|[_-]pat|[_-]pass)"
     rb"(?:[_-]?(?:id|value|base64|b64|string|data))?"
-)
+) % (b"|".join(_OWNERS), b"|".join(_KEYS))
 """End of a name that is a secret's: aws_secret_access_key, db_passphrase, GITLAB_PAT."""
 _PARAMETER = (
     rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
@@ -54,21 +50,7 @@ _ASSIGNS = _SPACE + rb"*(?:=>|->|:=|[:=]|%3[aAdD]|&#(?:58|61);)" + _SPACE + rb"*
 _OPENS = rb"(?:[A-Za-z]\w{0,20}\()?(?:\((?!\[redacted)|\[(?!redacted\]))?b?" + _MARK_OF_TEXT
 """Opens a text, as it is or as programs print it: ['x'], b'x', SecretStr('x'), Some("x")."""
 _BARE = rb"(?!\[redacted\])(?:\[(?!redacted\]))?"
-_ASSIGNED = (
-    rb"\b"
-    + _MARK_OF_TEXT
-    + rb"?(?:"
-    + _ASSIGNS
-    + rb"|"
-    + _SPACE
-    + rb"*,"
-    + _SPACE
-    + rb"*)(?:"
-    + _OPENS
-    + rb"|"
-    + _BARE
-    + rb")"
-)
+_ASSIGNED = rb"\b%b?(?:%b|%b*,%b*)(?:%b|%b)" % (_MARK_OF_TEXT, _ASSIGNS, _SPACE, _SPACE, _OPENS, _BARE)
 _QUOTED = rb"(?:[^'\"\\\r\n&]|\\(?!\\{0,8}['\"])|&(?!quot;|#3[49];))+"
 """The rest of a text that `_OPENS` began."""
 _PROVES = rb"(?=[^\s]{0,80}[0-9])(?=[^\s]{0,80}[A-Za-z])(?![0-9.]+[a-zA-Z%/]{0,8}(?![\w.]))"
@@ -136,13 +118,7 @@ _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
 before its value, value.
 """
 SECRET_HEADER = re.compile(
-    rb"(?i)(?:"
-    + rb"|".join(name for _, name, _, _ in _SECRET_HEADERS)
-    + rb"|.*"
-    + _NAME
-    + rb"|.*"
-    + _WIDER_NAME
-    + rb")\Z"
+    rb"(?i)(?:%b|.*%b|.*%b)\Z" % (b"|".join(name for _, name, _, _ in _SECRET_HEADERS), _NAME, _WIDER_NAME)
 )
 """Names of headers that carry credentials; `redact.is_secret_header` asks."""
 
@@ -154,16 +130,8 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     (
         [b"bearer"],
         re.compile(
-            rb"(?i)((?:\b|(?<=[0-9\[]m))bearer(?:"
-            + _SPACE
-            + rb"+|"
-            + _MARK_OF_TEXT
-            + rb"?"
-            + _ASSIGNS
-            + _MARK_OF_TEXT
-            + rb"?))["
-            + _TOKEN_CHARS
-            + rb"]{6,}"
+            rb"(?i)((?:\b|(?<=[0-9\[]m))bearer(?:%b+|%b?%b%b?))[%b]{6,}"
+            % (_SPACE, _MARK_OF_TEXT, _ASSIGNS, _MARK_OF_TEXT, _TOKEN_CHARS)
         ),
     ),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
@@ -176,16 +144,8 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     (
         _WIDER,
         re.compile(
-            rb"(?i)("
-            + _WIDER_NAME
-            + rb"(?:=(?="
-            + _NOTHING
-            + rb"[^\s'\"\[(,;&]{6})|(?<![_-]pass)(?<![_-]pat)"
-            + _ASSIGNS
-            + _PROVES
-            + rb"(?=["
-            + _TOKEN_CHARS
-            + rb"]{8})))[^\s'\"\[(,;&]+"
+            rb"(?i)(%b(?:=(?=%b[^\s'\"\[(,;&]{6})|(?<![_-]pass)(?<![_-]pat)%b%b(?=[%b]{8})))[^\s'\"\[(,;&]+"
+            % (_WIDER_NAME, _NOTHING, _ASSIGNS, _PROVES, _TOKEN_CHARS)
         ),
     ),
     ([b"token"], re.compile(rb"(?i)((?<![a-z])token" + _ASSIGNS + rb")" + _PROVES + rb"[" + _TOKEN_CHARS + rb"]{8,}")),
@@ -193,15 +153,8 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     (
         [b"token"],
         re.compile(
-            rb"(?i)("
-            + _MARK_OF_TEXT
-            + rb"token"
-            + _MARK_OF_TEXT
-            + rb"[ \t]*:[ \t]*b?"
-            + _MARK_OF_TEXT
-            + rb")(?=[^'\"]{0,80}[0-9])["
-            + _TOKEN_CHARS
-            + rb"]{8,}"
+            rb"(?i)(%b[ \t]*:[ \t]*b?%b)(?=[^'\"]{0,80}[0-9])[%b]{8,}"
+            % (_MARK_OF_TEXT + rb"token" + _MARK_OF_TEXT, _MARK_OF_TEXT, _TOKEN_CHARS)
         ),
     ),
     (
@@ -214,11 +167,8 @@ FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     (
         [b"_key", b"_token", b"_secret", b"_password", b"_auth"],
         re.compile(
-            rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)(?:=['\"]?|"
-            + _MARK_OF_TEXT
-            + _ASSIGNS
-            + _MARK_OF_TEXT
-            + rb"))[^\s'\",;\\]{6,}"
+            rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)(?:=['\"]?|%b%b%b))[^\s'\",;\\]{6,}"
+            % (_MARK_OF_TEXT, _ASSIGNS, _MARK_OF_TEXT)
         ),
     ),
     # Settings in XML, and what commands take: netrc, curl -u user:password, docker login -p.
@@ -284,11 +234,7 @@ def _character(char: str) -> bytes:
         rb"\\{0,8}" + re.escape(raw),
         b"".join(rb"%(?:25){0,3}" + _any_case(f"{byte:02x}".encode()) for byte in raw),
         b"".join(rb"\\{1,8}u" + _any_case(code) for code in codes),
-        rb"&(?:amp;){0,3}#(?:0{0,5}"
-        + str(ord(char)).encode()
-        + rb"|[xX]0{0,5}"
-        + _any_case(f"{ord(char):x}".encode())
-        + rb");",
+        rb"&(?:amp;){0,3}#(?:0{0,5}%d|[xX]0{0,5}%b);" % (ord(char), _any_case(b"%x" % ord(char))),
     ]
     if char in _ENTITIES:
         forms.append(rb"\\{0,8}&(?:amp;){0,3}" + _ENTITIES[char].encode() + rb";")

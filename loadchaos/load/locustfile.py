@@ -274,7 +274,7 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
 
 
 if TOKEN_VARIABLE in os.environ:
-    # Locust asks a master that has died since its welcome for five minutes.
+    # By default Locust tries for five minutes to connect to a master that has died since its welcome.
     runners.CONNECT_RETRY_COUNT = int(MASTER_SILENCE_S / runners.CONNECT_TIMEOUT) - 1
 _events.init.add_listener(_on_init)
 _events.test_start.add_listener(_on_start)

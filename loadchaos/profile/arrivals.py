@@ -20,7 +20,7 @@ from loadchaos.profile.trace_formats import Arrival
 
 _PARTS_OF_A_DAY = 96
 _MOST_COUNTED = 1_000_000
-"""Arrivals that are counted one by one: of more, the mean number tells as much and takes no minutes."""
+"""Up to this many arrivals are counted one by one. Counting more takes minutes, and their mean number is close."""
 
 Segment = tuple[float, float]
 """(length in seconds, requests per second)"""

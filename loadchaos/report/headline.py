@@ -23,7 +23,7 @@ REFUSED = ("shed", "rejected")
 """Outcomes of requests that the server refused."""
 
 _SHORTEST_S = 1.0
-"""Load of which a rate says something."""
+"""The shortest load whose rate is shown."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,8 @@ def offered_text(verdict: Verdict, terms: Terms) -> str:
         return plural(verdict.sent, "request")
     sent, seconds = verdict.sent - warm_up, min(found.seconds, terms.planned_s or found.seconds)
     text = f"{plural(sent, 'request')} in {duration(found.seconds)}"
-    if (
-        terms.planned_s and seconds >= _SHORTEST_S
-    ):  # nothing is sent after it, and the last answer may come long after it
+    # Nothing is sent after the planned time, and the last answer may come long after it.
+    if terms.planned_s and seconds >= _SHORTEST_S:
         text += f" ({per_second(sent / seconds)}/s)"
     if warm_up:
         text += f", after {number(warm_up)} of a warm-up"

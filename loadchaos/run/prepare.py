@@ -59,7 +59,7 @@ class Preparation:
         self._profile, self._options, self._target = context.profile, context.options, context.target
         self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
         self._server, self._probes, self._last_question = server, probes, last_question
-        self._questions = 0
+        self._questions, self._asked_since_s = 0, 0.0
         self._memory = self._target.held.memory if self._target.held is not None else None
 
     async def run(self) -> AttackInjector:
@@ -112,25 +112,20 @@ class Preparation:
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
         """Tell how long the questions take at most, by the first ones; on a terminal, how far it has come."""
-        print_line, begin_s, printed_s = on_terminal(self._print), time.monotonic(), 0.0
-        asked_since_s: float | None = None
-        told = False
+        print_line, begin_s, printed_s, told = on_terminal(self._print), time.monotonic(), 0.0, False
         while True:
             await asyncio.sleep(_POLL_S)
             now_s, asked = time.monotonic(), self._server.asker.asked
-            if self._questions and asked_since_s is None:
-                asked_since_s = now_s
-            if asked_since_s is not None and not told and asked > _FIRST_QUESTIONS:
-                told, took_s = True, now_s - asked_since_s
+            if self._questions and not told and asked > _FIRST_QUESTIONS:
+                told, took_s = True, now_s - self._asked_since_s
                 most_s = math.ceil(took_s * self._questions / _FIRST_QUESTIONS)
-                self._print(
-                    f"the questions take at most about {describe_duration(most_s)}: the first 3 took {took_s:.1f} s"
-                )
+                first = f"the first {_FIRST_QUESTIONS} took {took_s:.1f} s"
+                self._print(f"the questions take at most about {describe_duration(most_s)}: {first}")
             elif print_line is not None and now_s - max(begin_s, printed_s) > _PROGRESS_S:
                 printed_s, sent = now_s, client.reads + client.generations
                 asking = f"asked {asked} of at most {self._questions} questions"
                 what = asking if self._questions else f"identifying the server: {sent} requests"
-                print_line(f"{what} in {now_s - (asked_since_s or begin_s):.0f} s")
+                print_line(f"{what} in {now_s - (self._asked_since_s or begin_s):.0f} s")
 
     async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
         launched, log = self._server.launched, self._record.folder.server_log
@@ -253,6 +248,7 @@ class Preparation:
         profile, asker, seed = self._profile, self._server.asker, self._options.seed
         self._questions = self._probes.prepare(facts, seed) + answer_baseline.most_questions(profile)
         if self._questions:
+            self._asked_since_s = time.monotonic()
             self._print(f"asking at most {self._questions} questions before the load (--no-questions leaves them out)")
         await self._probes.learn_canary()
         if answer_baseline.is_wanted(profile) and await answer_baseline.learn(

@@ -198,11 +198,9 @@ class _Run:
 
     @property
     def _ends_before_load(self) -> bool:
-        """True where no request of the load was sent and nothing was attacked, and a signal or a target that is none ends
-        the run.
-        """
-        none = self._interrupts or isinstance(self._errors.error, UnreachableError)
-        return bool(self._keeps_nothing and self._load.begun_s is None and not self._attacks.begun and none)
+        """True where a signal, or a target at which no server answers, ends the run before its load and its attacks."""
+        ends = self._interrupts or isinstance(self._errors.error, UnreachableError)
+        return bool(self._keeps_nothing and self._load.begun_s is None and not self._attacks.begun and ends)
 
     def _leave_nothing(self) -> Result:
         code, text = UnreachableError.exit_code, str(self._errors.error)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.core.ledger.rows import LearnedRow, PreflightRow, QuestionRow
 from loadchaos.core.model import Facts
 from loadchaos.server.probes.question import Question
 
@@ -24,7 +24,7 @@ REFUSED_NOW = frozenset({401, 403, 408, 429})
 _MOST_MOVED = 0.1
 """Logprob margin that two idle answers of one server may differ by: the least that the oracles allow, too."""
 _FAILED = 500
-Learned = QuestionRow | LearnedRow
+Learned = QuestionRow | LearnedRow | PreflightRow
 
 
 @dataclass

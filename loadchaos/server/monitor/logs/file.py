@@ -33,9 +33,8 @@ def why_unreadable(path: Path) -> str:
 
 def _open(path: Path) -> int:
     """Open a regular file. Raises OSError for anything else: a pipe, a device, or memory under /proc."""
-    fd = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # without a writer, opening a pipe would wait for one
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.probe_pictures import DIGITS
@@ -63,18 +62,11 @@ class ImagesPart(ProbePart):
             row = await self._ask(number, "uuid", "idle", name)
         self._new_bytes_count = row["text"] in answers[number]
         if not self._new_bytes_count:
-            text = (
-                "an image with a known uuid and other bytes is not asked under load: the idle server answers from the "
+            text = "an image with a known uuid and other bytes is not asked under load: the idle server answers from "
+            text += "the image that it has under this name"
+            self._asker.emit(
+                {"row": "preflight", "at_ns": time.monotonic_ns(), "name": self.part, "ok": True, "text": text}
             )
-            text += "image that it has under this name"
-            remark: Any = {
-                "row": "preflight",
-                "at_ns": time.monotonic_ns(),
-                "name": self.part,
-                "ok": True,
-                "text": text,
-            }
-            self._asker.emit(remark)
 
     async def act(self) -> None:
         """Ask about each picture at once, new to the server by one pixel."""
