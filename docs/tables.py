@@ -199,6 +199,7 @@ def _limits_of_states() -> str:
             "it is not known whether the engine has work, and the API server is idle as well (it may wait for an image)",
             "`hung`",
         ),
+        (_s(of_state.SAYS_HUNG_NS), "`/health` says that the engine does not answer", "`hung`"),
         (
             f"{stall}, {gaps} the longest before",
             f"{limits.SILENT_STREAMS} or more streams are silent; neither engine nor metrics are seen, nor a good `/health`",

@@ -13,7 +13,7 @@ from loadchaos.cli.common import ABOVE_ZERO, COUNT, expect_option, flag, option,
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import DEFAULT_EXPECT
+from loadchaos.core.model import DEFAULT_EXPECT, DEFAULT_OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from loadchaos.profile.made import LoadOptions
@@ -90,7 +90,7 @@ def _dataset_answers(kind: str) -> DatasetOptions:
         path = click.prompt("File with requests (JSON Lines, ShareGPT)", type=click.Path(exists=True, dir_okay=False))
         return DatasetOptions(dataset_path=str(path))
     tokens = click.prompt("Prompt tokens", type=COUNT, default=512)
-    output = click.prompt("Output tokens", type=COUNT, default=128)
+    output = click.prompt("Output tokens", type=COUNT, default=DEFAULT_OUTPUT_TOKENS)
     if kind != "shared prefixes":
         return DatasetOptions(random_input_len=tokens, random_output_len=output)
     shared = click.prompt(

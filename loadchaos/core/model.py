@@ -152,12 +152,20 @@ class ServerName:
         return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
+DEFAULT_OUTPUT_TOKENS = 128
+"""Length of an answer where the profile names none."""
+
+
 @dataclass(frozen=True)
 class Output:
     """Requested answer length in tokens: at most `max`, or exactly `exact`."""
 
     max: int | None = None
     exact: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.exact or self.max or DEFAULT_OUTPUT_TOKENS
 
 
 @slotted_dataclass(frozen=True)

@@ -22,8 +22,9 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
 SHED_STATUSES = frozenset({429})
-"""HTTP statuses, and codes of errors in a stream, that count as `shed`. A 503 does so with a Retry-After only; others, such
-as 408, are an `http_error`."""
+"""HTTP statuses, and codes of errors in a stream, that count as `shed`."""
+SHED_WHEN_SAID = 503
+"""The same, only with a Retry-After or a text that says that the server is busy. Others are an `http_error`."""
 MAX_ERROR_CHARS = 4000
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
@@ -130,7 +131,7 @@ def error_response_outcome(
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):
         return "http_error"
-    if status in SHED_STATUSES or (status == 503 and "retry-after" in headers):
+    if status in SHED_STATUSES or (status == SHED_WHEN_SAID and "retry-after" in headers):
         return "shed"
     if status >= 400 and matches(rules.shed, full):
         return "shed"

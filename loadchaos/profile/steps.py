@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from loadchaos.core.model import Output, Step
+from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS, Output, Step
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.arrivals import pace, pacing_seed
@@ -76,7 +76,7 @@ def _replayed(profile: Profile, seed: int, number: int, worker: int, workers: in
                 payload=used.payload_options,
                 behaviour=behaviour,
                 behaviour_options=options,
-                output=Output(max=send.max_tokens or 128),
+                output=Output(max=send.max_tokens or DEFAULT_OUTPUT_TOKENS),
                 stream=send.stream,
                 expect=send.expect,
                 ordinal=ordinal,

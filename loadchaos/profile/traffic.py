@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from loadchaos.core.model import Outcome
+from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS, Outcome
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
@@ -57,7 +57,7 @@ class Traffic(ProfilePart):
     )
     weight: float = Field(default=1.0, ge=0)
     payload: dict[str, dict[str, object]] = Field(min_length=1)
-    output: OutputOptions = OutputOptions(max=Range(128, 128))
+    output: OutputOptions = OutputOptions(max=Range(DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS))
     behaviour: Annotated[dict[str, dict[str, object]], BeforeValidator(spelled_out)] = Field(default={})
     endpoint: str = Field(
         default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"

@@ -15,6 +15,7 @@ from loadchaos.core.model import Row, Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
+from loadchaos.load.wire.request import headers_with_values
 from loadchaos.profile.explain import load_text
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.run_plan import ResumePoint
@@ -193,19 +194,13 @@ def target_kind(profile: Profile, options: Options) -> str:
 
 def headers_of_options(options: Options) -> dict[str, str]:
     """Request headers with values from the environment. Raises OptionError for a variable that is not set."""
-    headers = {}
-    for name, value in options.headers.items():
-        headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
-    if options.api_key_env is not None:
-        key = _variable(options.api_key_env, f"--api-key-env {options.api_key_env}")
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
+    return headers_with_values(options.headers, options.api_key_env, os.environ)
 
 
 def planned_headers(options: Options) -> dict[str, str]:
     """Headers for plan.json, with values only by variable name. plan.json is no place for secrets."""
     return {
-        name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
+        name: f"env:{_HEADER_VARIABLE}{n}" if value and not value.startswith("env:") else value
         for n, (name, value) in enumerate(options.headers.items())
     }
 
@@ -227,10 +222,3 @@ def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dic
 def header_variables(options: Options) -> dict[str, str]:
     texts = enumerate(options.headers.values())
     return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
-
-
-def _variable(name: str, option: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise OptionError(f"{option}: the environment variable {name} is not set; export it")
-    return value

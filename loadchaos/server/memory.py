@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadchaos.core.ledger.rows import LearnedRow, PreflightRow, QuestionRow
 from loadchaos.core.model import Facts
+from loadchaos.core.outcome_rules import SHED_STATUSES
 from loadchaos.server.probes.question import Question
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, bytes]
 """Method, URL and body of a request."""
-REFUSED_NOW = frozenset({401, 403, 408, 429})
+REFUSED_NOW = SHED_STATUSES | {401, 403, 408}
 """Refusals that another try may not get."""
 _MOST_MOVED = 0.1
 """Logprob margin that two idle answers of one server may differ by: the least that the oracles allow, too."""

@@ -1,3 +1,4 @@
+import os
 from typing import Any
 
 import pytest
@@ -5,8 +6,9 @@ import pytest
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import AuthorizationError
 from loadchaos.load.registry import full_registry
+from loadchaos.load.wire.request import headers_with_values
 from loadchaos.profile.profile import Profile, from_mapping
-from loadchaos.run.options import Master, Options, target_spec
+from loadchaos.run.options import Master, Options, header_variables, headers_of_options, planned_headers, target_spec
 
 TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
 
@@ -54,6 +56,20 @@ def test_load_of_other_machines_needs_authorize_for_a_local_engine(monkeypatch: 
         target_spec(deadly, Options(**options))
     target_spec(deadly, Options(**options, authorize=["127.0.0.1:9"]))
     target_spec(harmful({}), Options(**options))  # attacks come from here
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorization"])
+def test_header_of_the_user_goes_before_the_key_in_discovery_and_load(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would send different accounts where the two have rules of their own."""
+    monkeypatch.setenv("KEY", "of-the-option")
+    monkeypatch.setenv("MINE", "Bearer mine")
+    options = Options(api_key_env="KEY", headers={name: "env:MINE", "X-Empty": ""})
+    found = headers_of_options(options)
+    assert found == {name: "Bearer mine", "X-Empty": ""}
+    env = {**os.environ, **header_variables(options)}
+    assert headers_with_values(planned_headers(options), options.api_key_env, env) == found
 
 
 def test_authorize_is_not_needed_for_the_embedded_server() -> None:

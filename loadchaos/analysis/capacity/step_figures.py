@@ -12,6 +12,7 @@ from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.analysis.capacity.result import LATENCIES, CapacityStep
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
+from loadchaos.core.latency_names import enough_to_show
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import NS_PER_S, seconds_of, significant
 
@@ -81,4 +82,7 @@ def _latencies(answered: Sequence[StepRequest]) -> Mapping[str, float | None]:
         for kind, ns in (("ttft", request.ttft_ns), ("tpot", request.tpot_ns), ("e2e", request.e2e_ns)):
             if ns is not None:
                 histograms[kind].add(ns)
-    return {name: seconds_of(histograms[kind].statistic(label), 4) for name, kind, label in LATENCIES}
+    return {
+        name: seconds_of(histograms[kind].statistic(label), 4) if enough_to_show(label, histograms[kind].n) else None
+        for name, kind, label in LATENCIES
+    }

@@ -12,10 +12,12 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.units import NS_PER_S
+from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 _MOST_BODIES = 5_000
-_LATE_NS = 12 * NS_PER_S
+_LATE_NS = int((SLOWEST_GAUGES_S + 2 * SCRAPE_EVERY_S) * NS_PER_S)
 """Counters may be this old when they are read: only answers that ended before are compared."""
 _SLACK, _SLACK_TOKENS = 0.005, 256
 _FOREIGN = 0.1

@@ -31,7 +31,8 @@ from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S, counted
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
-_SOON_NS = 2 * NS_PER_S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
+# vLLM frees the request of a closed connection within 0.1 s.
+_SOON_NS = int(2 * SCRAPE_EVERY_S * NS_PER_S)
 _SLACK_BLOCKS = 2.5
 """Use at rest is known to the block; some versions keep one or two for themselves from the first request on."""
 _SLACK_SHARE = 0.001

@@ -12,9 +12,9 @@ from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.limits import (
     COUNTERS_FRESH_NS,
     COUNTERS_STUCK_NS,
-    HANG_WITHOUT_SIGN_NS,
     IDLE_API_NS,
     IDLE_ENGINE_NS,
+    SAYS_HUNG_NS,
     STOPPED_NS,
 )
 from loadchaos.analysis.state.signals import CounterSignals, NetworkSignals, ProcessSignals, TrafficSignals
@@ -51,7 +51,7 @@ class HangEvidence:
         resting = self.processes.all_idle_since(now_ns, _IDLE_FOR_NS)
         if resting is not None and quiet_ns >= IDLE_API_NS:
             return "engine and API server use no CPU"
-        if quiet_ns >= HANG_WITHOUT_SIGN_NS // 6 and self.network.says_hung():
+        if quiet_ns >= SAYS_HUNG_NS and self.network.says_hung():
             return f"/health says: {self.network.unhealthy_body[:120]}"
         if not reachable:
             return None

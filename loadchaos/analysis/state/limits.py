@@ -22,6 +22,8 @@ FAST_STALL_NS = 5 * NS_PER_S
 STREAMED_S = 5.0
 """Time with tokens after which the gaps of a server are known. Before that a first request may compile."""
 FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
+SAYS_HUNG_NS = 10 * NS_PER_S
+"""No progress, and `/health` says that the engine does not answer."""
 HANG_WITHOUT_SIGN_NS = 60 * NS_PER_S
 """No progress without any other sign: the engine may be compiling."""
 GAPS = 3

@@ -13,9 +13,9 @@ from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS
 from loadchaos.core.own_folder import inside
 from loadchaos.load.payloads import requests_file
-from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile import request_trace
 from loadchaos.profile import trace as arrivals
 from loadchaos.profile.request_trace import (
@@ -155,7 +155,7 @@ def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
     for i, request in enumerate(requests_file.read(str(path))):
         stream = request.stream is not False
         body = orjson.dumps({"model": request.model or ""})[:-1]
-        limits = request.limits or ({"max_tokens": DEFAULT_MAX_TOKENS} if request.open_ended else {})
+        limits = request.limits or ({"max_tokens": DEFAULT_OUTPUT_TOKENS} if request.open_ended else {})
         for field, limit in limits.items():
             body += b',"%b":%d' % (field.encode(), limit)
         if stream:

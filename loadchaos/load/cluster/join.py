@@ -18,7 +18,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.cluster import messages
 from loadchaos.load.locust_main import LOCUST
-from loadchaos.load.wire.request import headers_from_plan
+from loadchaos.load.wire.request import headers_with_values
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
@@ -50,7 +50,7 @@ def join(
             "waits there and that no firewall blocks its port"
         )
     plan = welcome.bundle.plan
-    headers_from_plan(plan.headers, None, os.environ)
+    headers_with_values(plan.headers, None, os.environ)
     if (key := plan.api_key_env) and not os.environ.get(key):
         raise OptionError(
             f"the run sends the API key in {key}, but that variable is not set here; keys are not sent to workers: export it"

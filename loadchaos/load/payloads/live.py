@@ -23,7 +23,7 @@ from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
-from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.request_options import SessionContent
 
@@ -244,7 +244,7 @@ class Session:
         return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
-        output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
+        output = self.step.output.tokens
         most = sequence_limits(self.facts).prompt_beside(output)
         return most if self.options.most_tokens is None else min(most, self.options.most_tokens)
 

@@ -1,8 +1,8 @@
 """Decide the outcome of an exchange from its end, head and body; check the content of a complete answer. Sans-I/O.
 
 `wrong_parts` are contradictions that no right answer has. `signs` are properties that a right answer may have, such as
-a text that repeats itself: the analysis compares their share with that of idle answers. Statuses and error texts, such as
-the 429 that is `shed`, are classified by core/outcome_rules.py.
+a text that repeats itself: the analysis compares their share with that of idle answers. Statuses and error texts are
+classified by core/outcome_rules.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from loadchaos.load.payloads.text import Options as TextOptions
     from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 
-DEFAULT_MAX_TOKENS = 128
 DEFAULT_HEADERS: Mapping[str, str] = {
     "User-Agent": f"loadchaos/{__version__}",
     "Accept": "text/event-stream, application/json",
@@ -136,7 +135,7 @@ class Request:
 
     @property
     def output_tokens(self) -> int:
-        return self.output.exact or self.output.max or DEFAULT_MAX_TOKENS
+        return self.output.tokens
 
     def adapt(self, sent: str, asked: str, why: str, *, allowed: bool = False) -> None:
         """Note what is sent in place of what was asked. `allowed`: the range of the profile has it, too."""
@@ -148,17 +147,25 @@ class Request:
         return "; ".join(self.notes) if self.notes else ""
 
 
-def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Resolve `env:VAR` in the headers of a plan. Raises OptionError for a variable that is not set."""
-    found: dict[str, str] = {}
-    if api_key_env and env.get(api_key_env):
-        found["Authorization"] = f"Bearer {env[api_key_env]}"
-    for name, value in headers.items():
-        variable = value.removeprefix("env:") if value.startswith("env:") else None
-        if variable is not None and variable not in env:
-            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
-        found[name] = env[variable] if variable is not None else value
+def headers_with_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Headers of the user with the values of `env:VAR`, and the API key where they have no Authorization, in any case.
+    Raises OptionError for a variable that is not set.
+    """
+    found = {
+        name: _variable(value.removeprefix("env:"), f"--header {name}={value}", env)
+        if value.startswith("env:")
+        else value
+        for name, value in headers.items()
+    }
+    if api_key_env and all(name.lower() != "authorization" for name in found):
+        found["Authorization"] = f"Bearer {_variable(api_key_env, f'--api-key-env {api_key_env}', env)}"
     return found
+
+
+def _variable(name: str, option: str, env: Mapping[str, str]) -> str:
+    if not env.get(name):
+        raise OptionError(f"{option}: the environment variable {name} is not set; export it")
+    return env[name]
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:

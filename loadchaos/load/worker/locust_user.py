@@ -36,7 +36,7 @@ from loadchaos.load import registry
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress
-from loadchaos.load.wire.request import Request, headers_from_plan
+from loadchaos.load.wire.request import Request, headers_with_values
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
@@ -253,7 +253,7 @@ def _discover_plan(plan: RunPlan, host: str | None, environment: Environment) ->
     runner = environment.runner
     if not host:
         raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")
-    headers = headers_from_plan(plan.headers, plan.api_key_env, os.environ)
+    headers = headers_with_values(plan.headers, plan.api_key_env, os.environ)
     request = replace(plan, base_url=host, headers=headers)
     finished = subprocess.run(
         [*PYTHON_MODULE, "loadchaos.run.discover"],

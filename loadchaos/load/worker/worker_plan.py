@@ -30,7 +30,7 @@ from loadchaos.load.wire.request import (
     Request,
     WireTimeouts,
     content_length,
-    headers_from_plan,
+    headers_with_values,
     request_head,
 )
 from loadchaos.load.wire.sockets import Origin, Slot
@@ -98,7 +98,7 @@ class WorkerPlan:
         self._id_prefix = plan.tag or bundle.run_tag(str(self.folder))
         self._secrets = SecretWords(alphabets_of(facts.text), self.seed, self._id_prefix)
         given = plan.headers
-        header_dict = headers_from_plan(given, plan.api_key_env, env)
+        header_dict = headers_with_values(given, plan.api_key_env, env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}

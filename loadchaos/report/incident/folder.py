@@ -16,12 +16,10 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.typed_json import to_json
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, clean_line
-from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
-from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_EVIDENCE
-from loadchaos.report.incident.log_excerpt import batch, decisive
+from loadchaos.report.incident.decisive_lines import DECISIVE_AFTER, DECISIVE_BEFORE, batch, decisive
 from loadchaos.report.incident.page import IncidentView, page
 
-LINES_BEFORE, LINES_AFTER, _MOST_LINES = 200, 100, 2000
+_EXCERPT_BEFORE, _EXCERPT_AFTER, _MOST_EXCERPT_LINES = 200, 100, 2000
 MOST_INCIDENTS = 200
 """Folders a run gets at most: the first deaths describe a crash loop, and verdict.json has them all."""
 FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "requests.jsonl"})
@@ -115,7 +113,7 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
     path = _log_path(folder, name)
     if path is None:
         return f"# {clean(name, 80)} is not in this run folder\n".encode()
-    begin, end = max(1, first - LINES_BEFORE), min(last + LINES_AFTER, first + _MOST_LINES)
+    begin, end = max(1, first - _EXCERPT_BEFORE), min(last + _EXCERPT_AFTER, first + _MOST_EXCERPT_LINES)
     found = list(_lines(path, begin, end)) if path.exists() else []
     where = f"lines {begin} to {found[-1][0]}" if found else "its lines are gone"
     return b"\n".join([f"# {name}, {where}".encode(), *(line for _, line in found)]) + b"\n"
@@ -129,7 +127,7 @@ def _around(folder: RunFolder, incident: IncidentRecord) -> tuple[list[str], str
         return [], evidence.text or "", []
     found = {
         n: text.decode("utf-8", "replace")
-        for n, text in _lines(path, max(1, line - LINES_BEFORE_EVIDENCE), line + LINES_AFTER_EVIDENCE)
+        for n, text in _lines(path, max(1, line - DECISIVE_BEFORE), line + DECISIVE_AFTER)
     }
     before, after = [t for n, t in found.items() if n < line], [t for n, t in found.items() if n > line]
     return before, found.get(line, ""), after

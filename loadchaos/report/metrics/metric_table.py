@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from loadchaos.analysis.capacity.result import LATENCIES as CAPACITY_LATENCIES
 from loadchaos.core.answer_labels import LABELS, MOST_VALUES, OTHER
 
 # Limits of a page: Prometheus keeps each series for the whole run, and each label value is a series.
@@ -22,7 +23,7 @@ INCIDENTS = 12
 GAP_SOURCES = 6
 SERIES_A_TRAFFIC = 165 + len(LABELS) * (MOST_VALUES + 1)
 SERIES_BESIDE = 208
-SERIES_A_LOAD = 16
+SERIES_A_LOAD = 8 + len(CAPACITY_LATENCIES)
 CAPACITY_LOADS = 60
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]

@@ -1,5 +1,6 @@
-"""Probe a server by TCP connect and GET /health, each on a new connection: every 100 and 250 ms, after two seconds of
-failures once a second. Without /health it is /v1/models, of LiteLLM its liveness page, else TCP alone.
+"""Probe a server by TCP connect and GET /health, each on a new connection, seldom while it is down.
+
+Without /health it is /v1/models, of LiteLLM its liveness page, else TCP alone.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from loadchaos.analysis.incidents.record import IncidentRecord, RunEnvironment
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.incident import folder
-from loadchaos.report.incident.log_excerpt import batch, decisive
+from loadchaos.report.incident.decisive_lines import batch, decisive
 from loadchaos.report.incident.page import replay_command
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from loadchaos.report.formatting import clean_line, number
 
-LINES_BEFORE, LINES_AFTER = 120, 25
+DECISIVE_BEFORE, DECISIVE_AFTER = 120, 25
 _WITHOUT_TRACEBACK = 12
 _INTRO = 2  # lines before a traceback that say which process logged it
 _MOST_SIMILAR = 3  # lines in a row that differ in numbers only: so many are shown
