@@ -23,7 +23,7 @@ _LIKE_WORDS = 4
 
 
 class WarmCache(RowFold):
-    """Folds what explains prefix cache hits: `feed` rows, then `hit_rate`. Prompts of `new_prompts` (names of traffic)
+    """Folds what explains prefix cache hits: `fold` rows, then `hit_rate`. Prompts of `new_prompts` (names of traffic)
     share the tokens of the chat template only. Hits are not judged where these are unknown, or where the engine
     preempted requests: it reads their prompts again.
     """

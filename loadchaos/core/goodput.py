@@ -4,19 +4,24 @@ count goodput with these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import sample_of
-from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.units import NS_PER_S
 
 NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
 
 
+def expected_of(row: BeginRow | EndRow) -> Sequence[str]:
+    """Outcomes that the profile expects of a request."""
+    return row.get("expect") or ("ok",)
+
+
 def had_to_succeed(end: EndRow) -> bool:
     """True for a request with an outcome that its profile expects to be good."""
-    return "ok" in (end.get("expect") or ("ok",)) and str(end.get("outcome")) not in NOT_DUE_TO_SUCCEED
+    return "ok" in expected_of(end) and str(end.get("outcome")) not in NOT_DUE_TO_SUCCEED
 
 
 def counts_for_goodput(end: EndRow) -> bool:
@@ -26,7 +31,7 @@ def counts_for_goodput(end: EndRow) -> bool:
 
 def is_good(end: EndRow, limits_s: Mapping[str, float]) -> bool:
     """True for a request that succeeded within every limit."""
-    if str(end.get("outcome")) not in (end.get("expect") or ("ok",)):
+    if str(end.get("outcome")) not in expected_of(end):
         return False
     return all(seconds <= limits_s[name] for name, seconds in figures_of(end, limits_s).items())
 

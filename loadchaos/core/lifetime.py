@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,12 @@ PYTHON_MODULE = (sys.executable, "-P", "-m")
 """Begin of the command line of a module of ours. Without -P a `json.py` of the current folder would run in place of the
 library.
 """
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Signals that ask this process to end. Under nohup a closed terminal is none: it continues."""
+    asked = [signal.SIGINT, signal.SIGTERM]
+    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*asked, signal.SIGHUP]
 
 
 def parent_pid() -> int:

@@ -18,6 +18,12 @@ LOCUST = (*PYTHON_MODULE, "loadchaos.load.locust_main", "-f", str(Path(__file__)
 """Begin of the command line of each Locust process that we start."""
 
 
+SESSION_VARIABLE = "LOADCHAOS_SESSION"
+"""Set for the web UI: folder of its session."""
+WEB_TOKEN_VARIABLE = "LOADCHAOS_WEB_TOKEN"  # noqa: S105 - the name of a variable
+WEB_PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
+
+
 def main() -> None:
     for name in [name for name in os.environ if name.startswith("LOCUST_")]:
         del os.environ[name]

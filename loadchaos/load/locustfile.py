@@ -30,6 +30,7 @@ from loadchaos.core.lifetime import end_with, parent_pid
 from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
+from loadchaos.load.locust_main import SESSION_VARIABLE
 from loadchaos.load.webui import extension
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.dispatcher import (
@@ -48,7 +49,6 @@ REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 """Set for a master of workers on other machines: seconds to wait for them."""
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
 """Set for such a worker: identifies it to the master."""
-SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _ARRIVAL_S = 30.0
 _QUIT_S = 10.0
 _NEVER = 1 << 30

@@ -17,6 +17,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
 from loadchaos.load.endpoints import known_endpoint_of_path
+from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import (
     BODIES,
     VERSION,
@@ -34,7 +35,6 @@ _ALSO_REPLAYED = ("/pooling", "/classify", "/generate")
 _GENERATING = ("/v1/chat/completions", "/v1/completions")
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,12 @@ def _body(request: RecordedRequest, content: dict[str, object]) -> bytes:
         end = request.end
         length = end.usage.get("completion_tokens") or end.usage.get("output_tokens") or request.tokens
         if end.outcome == "ok" and end.finish == "stop" and length:
-            settings[next((k for k in _LIMITS if k in content), "max_tokens")] = length
+            settings[next((k for k in OUTPUT_LIMITS if k in content), "max_tokens")] = length
     return body_of(content, settings)
 
 
 def _limit(content: Mapping[str, object]) -> int | None:
-    return next((v for k in _LIMITS if type(v := content.get(k)) is int), None)
+    return next((v for k in OUTPUT_LIMITS if type(v := content.get(k)) is int), None)
 
 
 def _images(content: Any) -> int:

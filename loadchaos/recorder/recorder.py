@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.core.errors import OptionError, next_step
+from loadchaos.core.lifetime import ending_signals
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
@@ -29,7 +30,6 @@ TELL_AGAIN_S = 30.0
 _ASKS_S = (0.0, 0.5, 1.0, 2.0)
 _ASK_LIMIT_S = 3.0
 _RESETS = "the server resets connections"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RecordingSession:
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in ending_signals():
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGUSR1, lambda: self._freeze("signal", 0.0))
         running = asyncio.create_task(self.channel.run())

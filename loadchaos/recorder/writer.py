@@ -175,9 +175,8 @@ def _redacted(body: bytes, secrets: list[str]) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the proxy ends us, after its last answers
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(ignored, signal.SIG_IGN)  # the proxy ends us, after its last answers
     os.umask(0o077)
     os.nice(5)
     channel = socket.socket(fileno=int(argv[1]))

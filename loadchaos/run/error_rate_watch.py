@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED
+from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, expected_of
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.profile.abort_rule import AbortRule
@@ -29,7 +29,7 @@ class ErrorRateWatch:
             self._newest_ns = max(self._newest_ns, int(typed["at_ns"]))
         if typed["row"] != "end" or typed["outcome"] in NOT_DUE_TO_SUCCEED:
             return
-        at_ns, failed = int(typed["at_ns"]), typed["outcome"] not in (typed.get("expect") or ("ok",))
+        at_ns, failed = int(typed["at_ns"]), typed["outcome"] not in expected_of(typed)
         self._first_ns = self._first_ns or at_ns
         self._newest_ns = max(self._newest_ns, at_ns)
         self._window.append((at_ns, failed))

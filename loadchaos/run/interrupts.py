@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
+from loadchaos.core.lifetime import ending_signals
 from loadchaos.core.limits import LAST_LINES_S, SCRAPE_EVERY_S, SIGKILL_GRACE_INTERRUPTED_S, SIGKILL_GRACE_S
 
 _POLL_S = 0.1
-_TERMINAL_GONE = signal.SIGHUP
 T = TypeVar("T")
 SignalHandler = Callable[[signal.Signals], None]
 
@@ -93,9 +93,7 @@ class Interrupts:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Receive SIGINT, SIGTERM and SIGHUP until the block ends: in an event loop between two callbacks."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # nohup means: continue without a terminal
-            numbers.append(_TERMINAL_GONE)
+        numbers = ending_signals()
         before = {number: signal.getsignal(number) for number in numbers}
         try:
             loop = asyncio.get_running_loop()
@@ -122,7 +120,7 @@ class Interrupts:
             self._handlers.remove(handler)
 
     def receive(self, number: signal.Signals) -> None:
-        counted = signal.SIGTERM if number == _TERMINAL_GONE else number
+        counted = signal.SIGTERM if number == signal.SIGHUP else number
         self._signals.append(counted)
         if self._handlers:
             self._handlers[-1](counted)

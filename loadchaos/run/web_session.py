@@ -19,13 +19,10 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow, as_typed
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
-from loadchaos.load.locust_main import LOCUST
+from loadchaos.load.locust_main import LOCUST, SESSION_VARIABLE, WEB_PASSWORD_VARIABLE, WEB_TOKEN_VARIABLE
 from loadchaos.run.children import ChildProcess
 
-SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _POLL_S = 0.5
-TOKEN_VARIABLE = "LOADCHAOS_WEB_TOKEN"  # noqa: S105 - the name of a variable
-PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,9 @@ class WebUiProcess(ChildProcess):
         env = {**variables, SESSION_VARIABLE: str(self.home)}
         if web.password is not None:
             argv.append("--web-login")
-            env[PASSWORD_VARIABLE] = web.password
+            env[WEB_PASSWORD_VARIABLE] = web.password
         else:
-            env[TOKEN_VARIABLE] = web.token
+            env[WEB_TOKEN_VARIABLE] = web.token
         await self.start(argv, env, self.log)
 
     def gone(self) -> set[int]:

@@ -324,7 +324,8 @@ def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Pat
     assert record.process.wait(WAIT_S) == 0
 
 
-def test_ending_command_lets_open_answers_end(command: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ending_command_lets_open_answers_end(number: signal.Signals, command: Any, tmp_path: Path) -> None:
     go_on = threading.Event()
 
     def serve(c: socket.socket) -> None:
@@ -336,7 +337,7 @@ def test_ending_command_lets_open_answers_end(command: Any, tmp_path: Path) -> N
     with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
         client.sendall(post(chat("one", stream=True)))
         read_until(client, event("one"))
-        record.process.send_signal(signal.SIGTERM)
+        record.process.send_signal(number)
         record.line("ending")
         go_on.set()
         assert read_all(client).endswith(LAST_CHUNK)

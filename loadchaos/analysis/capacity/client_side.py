@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from loadchaos.analysis.capacity.result import ClientFigures
-from loadchaos.core.histogram import LogHistogram
+from loadchaos.analysis.figures.requests import PhaseStats
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
-from loadchaos.core.units import NS_PER_S, seconds_of
+from loadchaos.core.units import seconds_of
 
-_LATE_S, _LATE_SHARE = 0.005, 0.1
 _BUSY = 0.95
 _FEWEST_BEATS = 8
 
@@ -17,7 +16,7 @@ class ClientLoad:
 
     def __init__(self, open_loop: bool) -> None:
         self._open = open_loop
-        self._lag, self._e2e = LogHistogram(), LogHistogram()
+        self._sent = PhaseStats()
         self._cpu: list[float] = []
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
@@ -26,13 +25,12 @@ class ClientLoad:
     def on_end(self, row: EndRow) -> None:
         sent_ns = row.get("sent_ns")
         if sent_ns is not None:
-            self._lag.add(max(0, sent_ns - row["due_ns"]))
-            self._e2e.add(max(0, row["at_ns"] - row["due_ns"]))
+            self._sent.lag.add(max(0, sent_ns - row["due_ns"]))
+            self._sent.on_end(row)
 
     def limit_reason(self) -> str | None:
-        lag, e2e = self._lag.quantile(0.5), self._e2e.quantile(0.5)
-        if self._open and lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, _LATE_S * NS_PER_S):
-            return f"our own client sends late: the median delay is {lag / 1e6:.0f} ms"
+        if self._open and (late_ns := self._sent.late_ns()) is not None:
+            return f"our own client sends late: the median delay is {late_ns / 1e6:.0f} ms"
         busy = self._busy()
         if busy is not None and busy >= _BUSY:
             return f"our own client uses {100 * busy:.0f} % of a core"
@@ -47,6 +45,6 @@ class ClientLoad:
         return ClientFigures(
             cpu_share=self._busy(),
             limit=self.limit_reason(),
-            send_delay_p50_s=seconds_of(self._lag.quantile(0.5), 4),
-            send_delay_p99_s=seconds_of(self._lag.quantile(0.99), 4),
+            send_delay_p50_s=seconds_of(self._sent.lag.quantile(0.5), 4),
+            send_delay_p99_s=seconds_of(self._sent.lag.quantile(0.99), 4),
         )

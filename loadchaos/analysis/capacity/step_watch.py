@@ -19,7 +19,7 @@ from loadchaos.analysis.capacity.client_side import ClientLoad
 from loadchaos.analysis.capacity.result import CapacityStep, StepStatus
 from loadchaos.analysis.capacity.server_side import ServerLoad
 from loadchaos.analysis.capacity.step_figures import StepRequest, with_figures
-from loadchaos.core.goodput import figures_of, had_to_succeed
+from loadchaos.core.goodput import expected_of, figures_of, had_to_succeed
 from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
 from loadchaos.core.model import Row
 from loadchaos.core.units import NS_PER_S
@@ -162,7 +162,7 @@ class StepWatch:
             insort(self._e2e_ns, request.e2e_ns)
 
     def _limits_exceeded(self, row: EndRow) -> tuple[str, ...]:
-        if str(row.get("outcome")) not in (row.get("expect") or ("ok",)):
+        if str(row.get("outcome")) not in expected_of(row):
             return ("failed",)
         found = figures_of(row, self.plan.limits_s)
         self._had.update(found)

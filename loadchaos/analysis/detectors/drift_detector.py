@@ -13,6 +13,7 @@ from loadchaos.analysis.detectors.base import Detector, from_figures
 from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
 from loadchaos.analysis.failure import Failure
+from loadchaos.core.latency import tpot_ns
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import SERVER_ROLES
 from loadchaos.core.units import NS_PER_S
@@ -129,7 +130,7 @@ class DriftDetector(Detector):
         self._restarted = False
 
     def on_end(self, row: EndRow) -> None:
-        first_ns, sent_ns, last_ns = row.get("first_token_ns"), row.get("sent_ns"), row.get("last_byte_ns")
+        first_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if row.get("outcome") != "ok" or not first_ns or not sent_ns:
             return
         if row.get("phase") != self._phase_n:
@@ -139,9 +140,8 @@ class DriftDetector(Detector):
             return
         at_s = row["at_ns"] / NS_PER_S
         self._phase.ttft.add(at_s, (first_ns - sent_ns) / NS_PER_S)
-        tokens = int(row.get("completion_tokens") or 0)
-        if tokens > 1 and last_ns:
-            self._phase.tpot.add(at_s, (last_ns - first_ns) / NS_PER_S / (tokens - 1))
+        if (per_token_ns := tpot_ns(row)) is not None:
+            self._phase.tpot.add(at_s, per_token_ns / NS_PER_S)
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)

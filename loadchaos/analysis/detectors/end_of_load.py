@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.state.limits import beyond_gaps_ns
+from loadchaos.core.goodput import expected_of
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.core.units import NS_PER_S, counted
@@ -41,7 +42,7 @@ class EndOfLoad(RowFold):
     def on_end(self, row: EndRow) -> None:
         if row.get("outcome") == "ok":
             self._progressed(row["at_ns"])
-        stopped = (row.get("detail") or {}).get("why") == "stopped" and "ok" in (row.get("expect") or ("ok",))
+        stopped = (row.get("detail") or {}).get("why") == "stopped" and "ok" in expected_of(row)
         if not stopped or not self._since_ns:
             return
         self._stopped += 1

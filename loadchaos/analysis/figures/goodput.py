@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from loadchaos.analysis.figures.requests import Part, sum_of
 from loadchaos.analysis.figures.throughput import per_s
 from loadchaos.analysis.verdict.model import GoodputFigures, GoodputPart
-from loadchaos.core.goodput import counts_for_goodput, figures_of
+from loadchaos.core.goodput import counts_for_goodput, expected_of, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
 from loadchaos.core.units import NS_PER_S, significant
@@ -38,7 +38,7 @@ class GoodputCount:
             return
         traffic = str(row.get("traffic", ""))
         self._due[traffic] += 1
-        if str(row.get("outcome")) not in (row.get("expect") or ("ok",)):
+        if str(row.get("outcome")) not in expected_of(row):
             self._over["failed"] += 1
             return
         self._without_gaps += bool(row.get("folded")) and any(name.startswith("itl_") for name in limits_s)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loadchaos.analysis.incidents.record import SentRequest
-from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
+from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, expected_of, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency import LATE_NS
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.units import NS_PER_S
 
 _MOST_ADMITTED = 200
+_LATE_SHARE = 0.1
 _NOT_CONNECTED = frozenset({"connect_error", "reset"})
 """Outcomes of a request whose second connection failed, too."""
 
@@ -72,10 +74,19 @@ class PhaseStats:
         self.ended = self.no_slot = 0
 
     def limit_reason(self) -> str | None:
+        late_ns = self.late_ns()
+        return f"median generator delay {late_ns / 1e6:.0f} ms" if late_ns is not None else None
+
+    def late_ns(self) -> float | None:
+        """Median send delay of a generator that is late: beyond `LATE_NS` and a tenth of an answer; None: it is not."""
         lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
-        if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
-            return f"median generator delay {lag / 1e6:.0f} ms"
-        return None
+        late = lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, LATE_NS)
+        return lag if late else None
+
+    def on_end(self, row: EndRow) -> None:
+        self.ended += 1
+        if row.get("outcome") == "ok":
+            self.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
 
     def slots_reason(self, limit: str) -> str | None:
         """Reason why requests of this phase were not sent: `limit` was reached. The limit is the profile's, and the
@@ -113,7 +124,7 @@ class TrafficFigures:
         self.planned_tokens += int(row.get("tokens") or 0)
 
     def on_end(self, row: EndRow) -> None:
-        outcome, expect = str(row.get("outcome")), row.get("expect") or ("ok",)
+        outcome, expect = str(row.get("outcome")), expected_of(row)
         self.outcomes[outcome] += 1
         self.prompt_tokens += int(row.get("prompt_tokens") or 0)
         self.completion_tokens += int(row.get("completion_tokens") or 0)
@@ -183,10 +194,7 @@ class RequestStats:
             resent = int(detail.get("resent") or 0)
             self.resent += resent
             self.resent_hidden += resent if outcome not in _NOT_CONNECTED else 0
-        phase = self._phase(row)
-        phase.ended += 1
-        if outcome == "ok":
-            phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
+        self._phase(row).on_end(row)
         return sent
 
     def on_missed(self, row: MissedRow) -> None:

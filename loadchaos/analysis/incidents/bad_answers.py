@@ -14,6 +14,7 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence, of_signature
 from loadchaos.analysis.state.signals import may_be_quoted, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
+from loadchaos.core.goodput import expected_of
 from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.model import BLAMELESS, Attribution, Facts
 from loadchaos.core.units import NS_PER_S
@@ -132,7 +133,7 @@ def _classified(text: str) -> tuple[Failure, ...]:
 def bad_outcome(row: EndRow) -> str | None:
     """Bad outcome of an end row, None where it is expected or blameless."""
     outcome = str(row.get("outcome"))
-    expect = row.get("expect") or ("ok",)
+    expect = expected_of(row)
     if outcome in expect:
         return None
     if outcome == "ok":

@@ -23,6 +23,7 @@ from loadchaos.analysis.state.limits import (
     beyond_gaps_ns,
 )
 from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
+from loadchaos.core.goodput import expected_of
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.units import NS_PER_S
@@ -78,7 +79,7 @@ class ClientEvidence:
     def on_end(self, row: EndRow) -> None:
         self._prefill.on_end(row)
         outcome, at_ns = str(row.get("outcome")), row["at_ns"]
-        expect = row.get("expect") or ("ok",)
+        expect = expected_of(row)
         if outcome in _LIMITS and outcome not in expect:
             self._limit_ended(row)
         error = str(row.get("error") or "")

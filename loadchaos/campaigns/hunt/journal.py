@@ -24,6 +24,10 @@ COUNTED = ("server", "self-inflicted")
 Genes = Mapping[str, Mapping[str, object]]
 
 
+MOST_LINE_BYTES = 1 << 26
+"""Of an order or a result between a hunt and its slots."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HuntSettings:
     """Contents of hunt.json: options as typed. The hunt ends after `findings`, or when its budget is spent. `genes`:

@@ -26,7 +26,7 @@ import orjson
 from loadchaos.analysis.coverage import WorkloadCoverage
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.verdict.model import FailureResult
-from loadchaos.campaigns.hunt.journal import HuntFailure, WorkloadResult
+from loadchaos.campaigns.hunt.journal import MOST_LINE_BYTES, HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.chaos import authorization
@@ -56,7 +56,6 @@ from loadchaos.server.process.launcher import CommandLine
 _PORT_FREE_S = 20.0
 _LEAKS = ("kv_leak", "lost_requests_held")
 _NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
-_LIMIT = 1 << 26
 QUESTIONS = ("before", "beside", "after", "last")
 """Purposes of the questions of a workload: to the idle server, beside the load, again after it, and the last one."""
 _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
@@ -263,7 +262,7 @@ async def serve(out_fd: int, interrupts: Interrupts) -> None:
     """Answer orders until stdin ends. A signal ends the workload in order; outside of one it ends the process."""
     loop = asyncio.get_running_loop()
     orders: asyncio.Queue[Mapping[str, object] | None] = asyncio.Queue()
-    reader = asyncio.StreamReader(limit=_LIMIT)
+    reader = asyncio.StreamReader(limit=MOST_LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     working = False
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import orjson
 
-from loadchaos.campaigns.hunt.journal import WorkloadResult
+from loadchaos.campaigns.hunt.journal import MOST_LINE_BYTES, WorkloadResult
 from loadchaos.campaigns.hunt.slot import ProbedSlot, SlotSettings, WorkloadOrder
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.typed_json import from_json, to_json
 
-_LIMIT = 1 << 26
 _STOP_S = 60.0
 
 
@@ -85,7 +84,8 @@ class SlotProcess:
             with self._log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *PYTHON_MODULE, "loadchaos.campaigns.hunt.slot", stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(os.environ), start_new_session=True, limit=_LIMIT,
+                    stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(os.environ), start_new_session=True,
+                    limit=MOST_LINE_BYTES,
                 )  # fmt: skip
             assert self._process.stdin is not None
             self._process.stdin.write(orjson.dumps(to_json(self._settings)) + b"\n")

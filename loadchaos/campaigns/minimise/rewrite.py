@@ -11,9 +11,11 @@ from typing import Any
 
 from PIL import Image
 
+from loadchaos.load.wire.contract import OUTPUT_LIMITS
+
 WORD = "time "
 _KEPT = frozenset({"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
-_OUTPUTS = ("max_tokens", "max_completion_tokens", "min_tokens")
+_OUTPUTS = (*OUTPUT_LIMITS, "min_tokens")
 _LEAST_SIDE = 32
 Body = dict[str, Any]
 Rewrite = Callable[[Body], Body]

@@ -15,12 +15,12 @@ from loadchaos.campaigns.campaign import server_of
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
+from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.run.asker import discovery_client
 from loadchaos.run.options import Options, headers_of_options
 
 _TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1", "text_2"})
-_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _KEPT_CHARS = 16
 _SHOWN_CHARS = 160
 
@@ -79,7 +79,7 @@ def _short_body(body: bytes) -> bytes:
 def shortened(body: Mapping[str, object]) -> dict[str, object]:
     """Shorten a body to hardly any text and one token; its options stay."""
     found = {key: _short(value) if key in _TEXTS else value for key, value in body.items()}
-    found.update({key: 1 for key in _LENGTHS if isinstance(body.get(key), int)})
+    found.update({key: 1 for key in OUTPUT_LIMITS if isinstance(body.get(key), int)})
     if isinstance(body.get("min_tokens"), int):
         found["min_tokens"] = 1
     return found

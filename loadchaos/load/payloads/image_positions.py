@@ -26,7 +26,7 @@ from loadchaos.load.payloads import image_tokens, images
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.live import message
 from loadchaos.load.payloads.positions import NO_POSITION, Positions
-from loadchaos.load.payloads.text import corpus_for, write_prompt, write_short
+from loadchaos.load.payloads.text import SHORT_TOKENS, corpus_for, write_prompt, write_short
 from loadchaos.load.sequence_limits import sequence_limits
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.request_options import RequestContent
@@ -39,7 +39,6 @@ _BEFORE_IMAGE = 2
 _QUESTION_TOKENS = 16
 _ANSWER_TOKENS = 1
 _MOST_TRIES = 48
-_SHORT_TOKENS = 64
 _WRITING = frozenset(
     {"text", "quote", "conversation", "near_limit", "positions", "images", "hostile_images", "video", "audio"}
 )
@@ -94,7 +93,7 @@ class Options(Payload):
         request.fixed_length = True
         fitting = self.fitting(facts, request.output_tokens)
         if facts.images is False:
-            write_prompt(request, facts, _SHORT_TOKENS, rng)
+            write_prompt(request, facts, SHORT_TOKENS, rng)
             request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
             return
         if not fitting or facts.text is None:

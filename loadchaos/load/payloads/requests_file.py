@@ -29,7 +29,7 @@ from loadchaos.core.units import counted
 from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
-from loadchaos.load.wire.contract import AnswerContract
+from loadchaos.load.wire.contract import OUTPUT_LIMITS, AnswerContract
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_options import RequestContent
@@ -46,7 +46,6 @@ _Tokens = TypeVar("_Tokens", int, float)
 Body = dict[str, object]
 """A body of a request, or a part of one, as the file has it."""
 _PLACEHOLDER_ANSWER: Body = {"role": "assistant", "content": "I see. Please go on."}
-_LIMITS = ("max_completion_tokens", "max_tokens")
 _ROW_LENGTHS = (
     "output_tokens", "output_len", "output_length", "expected_output_len", "output_tokens_count", "completion_tokens",
     "completion_tokens_count",
@@ -319,10 +318,10 @@ def _file_request(body: Body, url: str | None, folder: Path, recorded: str | Non
     for name in (*_ROW_LENGTHS, *_PROMPT_LENGTHS):
         body.pop(name, None)
     # An invalid limit is sent as it is, as the file may test the server's reaction to it.
-    limits: dict[str, int] = {k: v for k in _LIMITS if type(v := body.get(k)) is int and v > 0}
+    limits: dict[str, int] = {k: v for k in OUTPUT_LIMITS if type(v := body.get(k)) is int and v > 0}
     for name in limits:
         del body[name]
-    is_limited, estimated = any(name in body for name in _LIMITS) or bool(limits), 0
+    is_limited, estimated = any(name in body for name in OUTPUT_LIMITS) or bool(limits), 0
     if not is_limited and length is None and recorded:
         length = estimated = _estimated_tokens(recorded)
     if not is_limited and length:

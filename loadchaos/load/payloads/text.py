@@ -22,7 +22,8 @@ from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.request_options import RequestContent
 
 SHORTEST_TEXT_TOKENS = 16
-_SHORT_TOKENS = 64
+SHORT_TOKENS = 64
+"""Length of a prompt that is not about text, or has none of its own."""
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = [
@@ -160,7 +161,7 @@ def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) ->
 
 def write_short(request: Request, facts: Facts, rng: draws.Rng, why: str) -> None:
     """Write a short prompt in place of one that cannot be made, and note why."""
-    write_prompt(request, facts, _SHORT_TOKENS, rng)
+    write_prompt(request, facts, SHORT_TOKENS, rng)
     request.notes.append(f"{why}: {SENT_SHORT}")
 
 

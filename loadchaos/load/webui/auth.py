@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from flask import Flask, Response, abort, redirect, request, session, url_for
 from flask_login import UserMixin, login_user
 
-PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
-TOKEN_VARIABLE = "LOADCHAOS_WEB_TOKEN"  # noqa: S105 - the name of a variable
+from loadchaos.load.locust_main import WEB_PASSWORD_VARIABLE, WEB_TOKEN_VARIABLE
+
 _LINK_ARGUMENT = "token"
 _ADMITTED = "loadchaos_admitted"
 TOKEN_HEADER = "X-Loadchaos-Token"  # noqa: S105 - the name of a header
@@ -61,7 +61,7 @@ def protect(web_ui: LocustWebUi) -> str:
     app.debug = False
     local = web_ui.host in _LOOPBACK
     # Without a password and without a token nobody gets in.
-    link_token = None if web_ui.web_login else os.environ.pop(TOKEN_VARIABLE, secrets.token_urlsafe())
+    link_token = None if web_ui.web_login else os.environ.pop(WEB_TOKEN_VARIABLE, secrets.token_urlsafe())
     hosts = {f"{h}:{web_ui.port}" for h in ("127.0.0.1", "localhost", "[::1]")}
 
     @app.before_request
@@ -84,7 +84,7 @@ def protect(web_ui: LocustWebUi) -> str:
 
     app.after_request_funcs.setdefault(None, []).insert(0, harden)  # the first of them runs last, after CORS
     if web_ui.web_login:
-        _login(web_ui, os.environ.pop(PASSWORD_VARIABLE))
+        _login(web_ui, os.environ.pop(WEB_PASSWORD_VARIABLE))
     return secrets.token_urlsafe()
 
 

@@ -17,7 +17,9 @@ import orjson
 Schema = dict[str, Any]
 
 
-_TOKEN_LIMITS = (b'"max_tokens":', b'"max_completion_tokens":', b'"max_output_tokens":')
+OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Fields of a body that limit the tokens of its answer."""
+_TOKEN_LIMITS = tuple(f'"{name}":'.encode() for name in OUTPUT_LIMITS)
 _MOST_DIGITS = 12
 _NUMBER = re.compile(rb" ?(\d+)")
 

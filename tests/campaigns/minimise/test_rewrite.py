@@ -70,6 +70,7 @@ def test_rewrites_make_bodies_smaller() -> None:
     assert rewrite.removable_keys([long]) == ["logprobs", "top_k"]
     assert rewrite.words(rewrite.half_text(body("a b c d", images=1))) == 2
     assert rewrite.half_output(body())["max_tokens"] == 4
+    assert rewrite.half_output({"input": "x", "max_output_tokens": 8})["max_output_tokens"] == 4
     assert rewrite.plain_words(1.5)(body("a b c d"))["messages"][0]["content"] == "time " * 6
     assert len(rewrite.one_image(body(images=3))["messages"][0]["content"]) == 2
     assert len(rewrite.without_images(body(images=3))["messages"][0]["content"]) == 1

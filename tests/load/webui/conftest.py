@@ -18,7 +18,8 @@ from flask_cors import CORS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.load.webui import auth, extension
+from loadchaos.load.locust_main import WEB_TOKEN_VARIABLE
+from loadchaos.load.webui import extension
 from tests.waiting import until
 
 LINK_TOKEN = "of-the-link"
@@ -130,7 +131,7 @@ class Extended:
 
 @pytest.fixture
 def ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Extended:
-    monkeypatch.setenv(auth.TOKEN_VARIABLE, LINK_TOKEN)
+    monkeypatch.setenv(WEB_TOKEN_VARIABLE, LINK_TOKEN)
     runner = Runner()
     session = Writer(tmp_path / "session.jsonl", "test")
     target = "http://embedded-server"

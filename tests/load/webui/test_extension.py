@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.load.locust_main import WEB_TOKEN_VARIABLE
 from loadchaos.load.webui import auth
 from tests.load.webui.conftest import LINK_TOKEN, PORT, Environment, Extended, FakeUi, Runner
 from tests.waiting import until
@@ -176,7 +177,7 @@ def test_web_ui_on_loopback_needs_the_token_of_its_url(ui: Extended) -> None:
 
 
 def test_web_ui_without_a_token_variable_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(auth.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(WEB_TOKEN_VARIABLE, raising=False)
     runner = Runner()
     environment = Environment(FakeUi("127.0.0.1", runner), runner)
     auth.protect(environment.web_ui)
