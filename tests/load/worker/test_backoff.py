@@ -9,8 +9,10 @@ from tests.load.wire.requests import end_row
 from tests.load.worker.conftest import planned
 
 
-def pauses_s(folder: Path, *outcomes: Outcome, took_s: float = 0.0, **limits: str) -> list[float]:
-    plan = planned(folder, limits=limits)
+def pauses_s(
+    folder: Path, *outcomes: Outcome, took_s: float = 0.0, limits: dict[str, str] | None = None
+) -> list[float]:
+    plan = planned(folder, limits=limits or {})
     slot = Slot(plan.target)
     return [plan.pause_s(end_row(outcome), took_s, slot) for outcome in outcomes]
 
@@ -24,7 +26,8 @@ def pauses_s(folder: Path, *outcomes: Outcome, took_s: float = 0.0, **limits: st
     ],
 )
 def test_pause_doubles_after_each_error_in_a_row(tmp_path: Path, limits: dict[str, str], pauses: list[float]) -> None:
-    assert pauses_s(tmp_path, *["http_error"] * 6, **limits) == pauses
+    errors: list[Outcome] = ["http_error"] * 6
+    assert pauses_s(tmp_path, *errors, limits=limits) == pauses
 
 
 @pytest.mark.parametrize("good", ["ok", "aborted"])
