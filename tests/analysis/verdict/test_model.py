@@ -51,7 +51,7 @@ def test_failure_that_names_no_author_is_the_servers() -> None:
     assert (failure.attribution, failure.accepted, failure.counts) == ("server", False, True)
 
 
-SCHEMA = validator("verdict").schema
+SCHEMA: Any = validator("verdict").schema
 KEYS = st.sampled_from([*SCHEMA["properties"], *SCHEMA["$defs"]["FailureResult"]["properties"], "p50", "n", "images"])
 NONSENSE = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=3),
