@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
-import jsonschema
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.core.model import Terms
 from loadchaos.core.typed_json import from_json
 from tests.rows import MS, S, judged
+from tests.schemas import validate
 
 Row = dict[str, Any]
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 MISS = """(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.
 (EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] Traceback (most recent call last):
 (EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100]   File "/x/vllm/v1/worker/gpu_model_runner.py", line 3203, in propose_draft_token_ids
@@ -294,7 +292,7 @@ class History(World):
     def verdict(self, **terms: Any) -> Row:
         """The verdict; every one that any test makes must fit the schema."""
         verdict = judged(from_json(Terms, {"profile": "test", **terms}), self.rows)
-        jsonschema.validate(verdict, SCHEMA)
+        validate(verdict)
         json.dumps(verdict)
         return verdict
 

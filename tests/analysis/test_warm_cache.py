@@ -1,7 +1,6 @@
 import itertools
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
@@ -10,8 +9,8 @@ from loadchaos.core.model import Facts, Terms, TextFacts
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.report.performance import efficiency_texts
-from tests.analysis.conftest import SCHEMA
 from tests.rows import S, answered, judged, metrics_row
+from tests.schemas import validate
 
 BEGIN = 100 * S
 TEMPLATE_TOKENS = 20
@@ -49,7 +48,7 @@ def verdict(*groups: list[dict[str, Any]], limit: str = "2s", new: tuple[str, ..
     expect = [f"ttft_p50 <= {limit}", "goodput >= 90%", "ok_share >= 99%"]
     terms = Terms("p", expect=expect, slo={"ttft": 2.0}, new_prompts=new)
     found = judged(terms, sorted(itertools.chain(*groups), key=lambda r: r["at_ns"]))
-    jsonschema.validate(found, SCHEMA)
+    validate(found)
     return found
 
 

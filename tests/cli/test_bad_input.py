@@ -51,6 +51,8 @@ PROFILES = [
      r"reset_mm_cash.*did you mean.*reset_mm_cache"),
     ("an expectation that cannot be read", lambda t: t + 'expect: ["engine_deaths ==="]\n', r"small\.yaml:8:\d+"),
     ("a defect nobody knows", replaced('era: "0.18"', 'era: "0.18", defects: [encoder_free]'), r"encoder_free"),
+    ("a tokenizer that is no folder", replaced('era: "0.18"}', 'era: "0.18"}, tokenizer: Qwen/Qwen3-8B'),
+     r"tokenizer Qwen/Qwen3-8B: there is no such folder"),
     ("an empty file", lambda _: "", r"small\.yaml"),
 ]  # fmt: skip
 """One of each place that finds mistakes; all that a profile can have: tests/profile/test_profile.py."""
@@ -93,6 +95,8 @@ OPTIONS = [
     ("an override without a value", ["run", "PROFILE", "--set", "users"], 2, r"--set"),
     ("target and embedded at once", ["run", "PROFILE", "--target", "http://127.0.0.1:1", "--embedded"], 2, r"exclude"),
     ("a key variable that is not set", ["run", "PROFILE", "--api-key-env", "NO_SUCH_KEY"], 2, r"NO_SUCH_KEY is not set"),
+    ("a tokenizer that is no folder", ["run", "PROFILE", "--tokenizer", "Qwen/Qwen3-8B"], 2,
+     r"tokenizer Qwen/Qwen3-8B: there is no such folder"),
     ("a header without its value", ["run", "PROFILE", "--header", "X-Team"], 2, r"NAME=env:VAR"),
     ("a duration without sense", ["run", "PROFILE", "--duration", "soon"], 2, r"--duration"),
     ("missing authorisation", ["run", "mtp_mm", "--target", "http://127.0.0.1:9"], 2, r"--authorize 127\.0\.0\.1:9"),

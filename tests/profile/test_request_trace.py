@@ -1,12 +1,12 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from loadchaos.core import resources
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceAbort, TraceAttack, TraceHeader, TraceSend
+from tests.schemas import validate
 
 HEADER = TraceHeader(event="trace", version=1, source="runs/x", model="m")
 BODY = "0123456789abcdef"
@@ -40,7 +40,7 @@ def test_trace_lines_fit_the_committed_schema(tmp_path: Path) -> None:
     text = (resources.folder("schemas") / "trace.json").read_text()
     assert text == request_trace.schema(), "run `make schemas`"
     for line in request_trace.write(chain(), tmp_path).read_text().splitlines():
-        jsonschema.validate(json.loads(line), json.loads(text))
+        validate(json.loads(line), "trace")
 
 
 @pytest.mark.parametrize(

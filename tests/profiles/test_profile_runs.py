@@ -10,16 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.ledger.folder import RunFolder
+from tests.schemas import validate
 from tests.warm_command import run_command
 
 ROOT = Path(__file__).parent.parent.parent
-SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
 FAST = "target.embedded.flags.speed=6"
 
 
@@ -30,7 +29,7 @@ def run(folder: Path, name: str, *overrides: str) -> tuple[int, dict[str, Any], 
     assert "Traceback" not in done.stderr, done.stderr
     (path,) = folder.glob("runs/*/verdict.json")
     verdict = json.loads(path.read_text())
-    jsonschema.validate(verdict, SCHEMA)
+    validate(verdict)
     assert verdict["exit_code"] == done.returncode
     assert verdict["target"]["kind"] == "embedded"
     assert "mbedded server" in done.stdout

@@ -86,13 +86,6 @@ def test_states_outcomes_severities_and_causes_have_text() -> None:
     assert set(phrases.MECHANISMS) >= set(get_args(Mechanism))
 
 
-def test_display_texts_are_plain_words_and_unique() -> None:
-    for table in (phrases.STATES, phrases.OUTCOMES, phrases.SEVERITY, phrases.CAUSE, phrases.TARGET, phrases.SECTIONS):
-        texts = list(table.values())
-        assert len(set(texts)) == len(texts)
-        assert not [t for t in texts if "_" in t.replace("finish_reason", "")]
-
-
 def test_outcome_counts_have_singular_and_plural() -> None:
     assert phrases.outcome_count_text("http_error", 1) == "1 HTTP error"
     assert phrases.outcome_count_text("http_error", 1200) == "1,200 HTTP errors"

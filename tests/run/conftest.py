@@ -15,17 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 
 from tests.embedded_server import EmbeddedServer
 from tests.run.raw_server import Answer, RawServer
+from tests.schemas import validate
 from tests.waiting import gone, until
 from tests.warm_command import ForkedCommand, outside_ci, run_command
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
 Row = dict[str, Any]
 
 SMALL: Row = {
@@ -135,7 +134,7 @@ class Run:
     def verdict(self) -> Row:
         """verdict.json, which fits its schema."""
         verdict: Row = json.loads((self.folder / "verdict.json").read_text())
-        jsonschema.validate(verdict, SCHEMA)
+        validate(verdict)
         return verdict
 
     def check(self, name: str) -> Row:

@@ -34,10 +34,7 @@ def text_of(content: Any) -> str:
 
 
 @contextmanager
-def odd_server(
-    write: Write, vector: Callable[[str], list[float]] | None = None, name: Callable[[int], str] = "chatcmpl-{}".format
-) -> Iterator[str]:
-    """`name` makes the id of an answer from the number of its request."""
+def odd_server(write: Write, vector: Callable[[str], list[float]] | None = None) -> Iterator[str]:
     numbers = itertools.count()
 
     class OddHandler(Handler):
@@ -67,13 +64,12 @@ def odd_server(
             words = [w if i == 0 else f" {w}" for i, w in enumerate(text.split(" "))]
             tokens, counted = min(most, max(len(words), 1)), 4 + len(prompt.split())
             usage = {"prompt_tokens": counted, "completion_tokens": tokens, "total_tokens": counted + tokens}
-            base = {"id": name(n), "model": "odd", "created": 1}
-            own_id = {"x-request-id": f"req-{n}"}  # as a gateway gives it
+            base = {"id": f"chatcmpl-{n}", "model": "odd", "created": 1}
             if not body.get("stream"):
                 choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
-                self.answer(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage}, own_id)
+                self.answer(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage})
                 return
-            self.begin_stream(own_id)
+            self.begin_stream()
             chunk = {**base, "object": "chat.completion.chunk"}
             for word in words:
                 if word:

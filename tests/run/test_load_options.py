@@ -1,9 +1,8 @@
 import json
 
-import pytest
 from ruamel.yaml import YAML
 
-from tests.run.conftest import Start, StartSim
+from tests.run.conftest import Start
 
 WORDS = ("--embedded", "--rate", "40", "--num-prompts", "40", "--num-warmups", "5", "--random-input-len", "50",
          "--random-output-len", "6")  # fmt: skip
@@ -29,17 +28,3 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: St
     assert "P99 E2EL (ms):" in run.output
     kept = YAML(typ="safe").load((run.folder / "profile.yaml").read_text())
     assert kept["load"][1:] == [{"rate": "40/s", "law": "poisson", "requests": 40}]
-
-
-@pytest.mark.slow  # the rule itself: analysis/test_warm_cache.py
-def test_second_run_with_the_same_prompts_proves_no_latency(start: Start, sim: StartSim) -> None:
-    words = ("--target", sim().url, "--rate", "40", "--num-prompts", "40", "--random-input-len", "200",
-             "--random-output-len", "2", "--set", 'expect=["ttft_p50 <= 10s"]')  # fmt: skip
-    found = []
-    for seed in ("0", "0", "1"):
-        run = start(*words, "--seed", seed, profile=())
-        run.ends()
-        found.append(run.verdict())
-    assert [v["verdict"] for v in found] == ["pass", "unknown", "pass"]
-    assert "give another --seed" in found[1]["expectations"][0]["actual"]
-    assert found[1]["efficiency"]["prefix_hit_rate"] > 0.5

@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadchaos.load.registry import full_registry
@@ -20,7 +19,8 @@ from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.prepare import Preparation
 from loadchaos.run.run import run
 from loadchaos.run.server_under_test import ServerUnderTest
-from tests.run.conftest import FOR_LONG, SCHEMA, SMALL, Row, Start
+from tests.run.conftest import FOR_LONG, SMALL, Row, Start
+from tests.schemas import validate
 from tests.waiting import until
 from tests.warm_command import outside_ci
 
@@ -52,7 +52,7 @@ def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
     assert "ZeroDivisionError: of the test" in str(result.error)
     assert "of the test" in (result.folder.path / "loadchaos-error.txt").read_text()
     verdict = json.loads(result.folder.verdict.read_text())
-    jsonschema.validate(verdict, SCHEMA)
+    validate(verdict)
     assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
     assert result.folder.report_html.exists()
 

@@ -1,6 +1,7 @@
 """Helpers for tests of the embedded server: a real server process."""
 
 import base64
+import functools
 import http.client
 import io
 import json
@@ -85,6 +86,12 @@ def start() -> Iterator[Start]:
     yield begin
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(start: Start) -> Start:
+    """The same server for the same options: for tests that leave it as it was."""
+    return functools.cache(start)
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,8 @@ def test_kv_capacity_as_500_answers_a_bare_500(start: Start) -> None:
     assert server.get("/health") == (200, "")
 
 
-def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Start) -> None:
-    server = lmdeploy(start, "0.6")
+def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(shared: Start) -> None:
+    server = lmdeploy(shared, "0.6")
     status, body = server.post("/v1/chat/completions", LONG)
     assert status == 400
     assert json.loads(body) == {
@@ -58,8 +58,8 @@ def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Star
         ("0.18", 400, "The request exceeds the model context length."),
     ],
 )
-def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Start, era: str, status: int, text: str) -> None:
-    server = lmdeploy(start, era)
+def test_lmdeploy_engine_error_has_the_form_of_its_era(shared: Start, era: str, status: int, text: str) -> None:
+    server = lmdeploy(shared, era)
     for stream in (False, True):
         got, body = server.post("/v1/chat/completions", {**LONG, "stream": stream})
         assert got == (200 if stream else status)
@@ -68,8 +68,8 @@ def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Start, era: str, s
             assert body.endswith("data: [DONE]\n\n")
 
 
-def test_lmdeploy_input_limit_is_exact(start: Start) -> None:
-    server = lmdeploy(start, "0.18")
+def test_lmdeploy_input_limit_is_exact(shared: Start) -> None:
+    server = lmdeploy(shared, "0.18")
     info = json.loads(json.loads(server.get("/distserve/engine_info")[1]))
     assert (info["block_size"], info["num_gpu_blocks"]) == (64, 21)
     chat = json.loads(server.post("/v1/encode", {"input": " river", "do_preprocess": True})[1])["length"]
@@ -82,8 +82,8 @@ def test_lmdeploy_input_limit_is_exact(start: Start) -> None:
     assert [status(1216), status(1217)] == [200, 400]
 
 
-def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: Start) -> None:
-    server = lmdeploy(start, "0.18")
+def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(shared: Start) -> None:
+    server = lmdeploy(shared, "0.18")
     body = server.chat(max_tokens=4, ignore_eos=True, stream=True, stream_options={"include_usage": True})[1]
     chunks = [json.loads(line[6:]) for line in body.split("\n\n") if line.startswith("data: {")]
     assert all(c["choices"][0]["delta"]["role"] == "assistant" for c in chunks[:-1])
@@ -93,14 +93,14 @@ def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: S
     assert body.endswith("data: [DONE]\n\n")
 
 
-def test_lmdeploy_models_contain_no_length(start: Start) -> None:
-    card = json.loads(lmdeploy(start, "0.18").get("/v1/models")[1])["data"][0]
+def test_lmdeploy_models_contain_no_length(shared: Start) -> None:
+    card = json.loads(lmdeploy(shared, "0.18").get("/v1/models")[1])["data"][0]
     assert card["owned_by"] == "lmdeploy"
     assert "max_model_len" not in card
 
 
-def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Start) -> None:
-    old, new = lmdeploy(start, "0.6"), lmdeploy(start, "0.18")
+def test_lmdeploy_bad_request_has_the_form_of_its_era(shared: Start) -> None:
+    old, new = lmdeploy(shared, "0.6"), lmdeploy(shared, "0.18")
     assert old.post("/v1/chat/completions", {})[0] == 422
     assert new.post("/v1/chat/completions", {})[0] == 400
     assert json.loads(old.chat(model="nope")[1])["message"] == "The model `nope` does not exist."
@@ -110,8 +110,8 @@ def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Start) -> None:
     assert json.loads(new.chat(broken)[1])["message"] == "Request preprocessing failed."
 
 
-def test_lmdeploy_metrics_have_the_real_names(start: Start, captures: Path) -> None:
-    server = lmdeploy(start, "0.18")
+def test_lmdeploy_metrics_have_the_real_names(shared: Start, captures: Path) -> None:
+    server = lmdeploy(shared, "0.18")
     server.chat(max_tokens=2)
     real = set(json.loads((captures / "lmdeploy_metric_names.json").read_text()))
     names = re.findall(r"^(lmdeploy:\w+)", server.get("/metrics")[1], re.MULTILINE)

@@ -90,18 +90,18 @@ def called(server: Server, *, stream: bool, choice: Any = "required") -> tuple[s
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(start: Start, stream: bool) -> None:
+def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(shared: Start, stream: bool) -> None:
     flags = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
     whole = '{"quote":"before </tool_call> after"}'
-    assert called(start(**flags), stream=stream) == (whole, "tool_calls")
+    assert called(shared(**flags), stream=stream) == (whole, "tool_calls")
     named = {"type": "function", "function": {"name": "f"}}
-    assert called(start(**flags), stream=stream, choice=named) == (whole, "stop")
-    broken = start(**flags, defects=["call_cut_at_mark"])
+    assert called(shared(**flags), stream=stream, choice=named) == (whole, "stop")
+    broken = shared(**flags, defects=("call_cut_at_mark",))
     assert called(broken, stream=stream) == ('{"quote":"before ', "tool_calls")
 
 
-def test_vllm_tools_are_accepted_with_a_parser(start: Start) -> None:
-    status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
+def test_vllm_tools_are_accepted_with_a_parser(shared: Start) -> None:
+    status, _ = shared(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
     assert status == 200
 
 
@@ -314,8 +314,8 @@ def test_vllm_paused_server_answers_health_only_until_resume(server: Server) -> 
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait"])
-def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Start, mode: str) -> None:
-    server = start(era="0.33")
+def test_vllm_0_33_refuses_requests_while_it_is_paused(shared: Start, mode: str) -> None:
+    server = shared(era="0.33")
     assert server.post(f"/pause?mode={mode}", {}) == (200, '{"status":"paused"}')
     status, body = server.chat(max_tokens=1)
     assert (status, json.loads(body)["error"]["type"]) == (503, "ServiceUnavailableError")
@@ -326,8 +326,8 @@ def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Start, mode: str) 
     assert server.chat(max_tokens=1)[0] == 200
 
 
-def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Start) -> None:
-    server = start(era="0.33")
+def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(shared: Start) -> None:
+    server = shared(era="0.33")
     assert server.post("/pause?mode=keep", {})[0] == 200
     late = server.chat_beside(max_tokens=1)
     with pytest.raises(TimeoutError):

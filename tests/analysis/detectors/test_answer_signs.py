@@ -3,6 +3,7 @@ import random
 import pytest
 
 from loadchaos.analysis.detectors.answer_signs import REFERENCE, AnswerSigns
+from loadchaos.analysis.mechanisms import Check
 from tests.rows import S
 
 
@@ -58,3 +59,11 @@ def test_sign_of_the_model_itself_is_a_note() -> None:
     assert notes == [
         "traffic t: 206 of 206 answers hold U+FFFD, a character that could not be decoded, idle as under load"
     ]
+
+
+@pytest.mark.parametrize("idle", [[], [["one_word"]] * 6])
+def test_answers_of_one_word_from_the_begin_leave_their_text_unjudged(idle: list[list[str]]) -> None:
+    assert fold([["one_word"]] * 40, [[]] * 6).finish() == [], "that is a failure"
+    (check,) = fold([["one_word"]] * 40, idle).finish()
+    assert isinstance(check, Check)
+    assert (check.name, check.verdict) == ("degeneration", "unknown")

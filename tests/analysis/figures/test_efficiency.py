@@ -1,13 +1,12 @@
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import efficiency_texts
-from tests.analysis.conftest import SCHEMA
 from tests.rows import S, answered, judged, metrics_row
+from tests.schemas import validate
 
 BEGIN = 100 * S
 EXPECT = ("prefix_hit_rate >= 50%", "text.prefix_hit_rate >= 50%", "acceptance >= 60%")
@@ -34,7 +33,7 @@ def power(at_s: float, watts: float, device: str = "gpu0", source: str = "nvml")
 def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
     sent = [row for n, hit in enumerate(cached) for row in request(n, hit)]
     found = judged(Terms("p", expect=EXPECT), sorted([*sent, *rows], key=lambda r: r["at_ns"]))
-    jsonschema.validate(found, SCHEMA)
+    validate(found)
     return found
 
 

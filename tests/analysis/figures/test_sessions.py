@@ -1,14 +1,13 @@
 from typing import Any
 
-import jsonschema
 import pytest
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
-from tests.analysis.conftest import SCHEMA
 from tests.rows import S, judged
+from tests.schemas import validate
 
 BEGIN = 100 * S
 EXPECT = ("turns_lost == 0", "session_e2e_p50 <= 4s", "talk.session_e2e_max <= 9s")
@@ -34,7 +33,7 @@ def verdict(*sessions: list[dict[str, Any]], warm_up: dict[str, Any] | None = No
         Terms("p", expect=expect, warm_up=warm_up or {}),
         sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]),
     )
-    jsonschema.validate(found, SCHEMA)
+    validate(found)
     return found
 
 

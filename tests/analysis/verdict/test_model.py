@@ -1,7 +1,6 @@
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,8 @@ from loadchaos.analysis.verdict import model
 from loadchaos.analysis.verdict.model import KnownIssue, Verdict
 from loadchaos.core import resources
 from loadchaos.core.typed_json import from_json
-from tests.analysis.conftest import SCHEMA, History
+from tests.analysis.conftest import History
+from tests.schemas import validate, validator
 
 NOTHING = Verdict.from_json(None)
 
@@ -24,7 +24,7 @@ def test_schema_of_the_verdict_is_up_to_date() -> None:
 def test_missing_verdict_is_unknown_and_fits_the_schema() -> None:
     assert (NOTHING.verdict, NOTHING.exit_code, NOTHING.failures, NOTHING.sent) == ("unknown", 3, (), 0)
     counts = dict.fromkeys(("expected", "ours", "known", "unexplained"), 0)
-    jsonschema.validate(replace(NOTHING, failure_counts=counts).to_json(), SCHEMA)
+    validate(replace(NOTHING, failure_counts=counts).to_json())
 
 
 def test_verdict_of_a_run_is_read_back_whole(history: History) -> None:
@@ -51,6 +51,7 @@ def test_failure_that_names_no_author_is_the_servers() -> None:
     assert (failure.attribution, failure.accepted, failure.counts) == ("server", False, True)
 
 
+SCHEMA: Any = validator("verdict").schema
 KEYS = st.sampled_from([*SCHEMA["properties"], *SCHEMA["$defs"]["FailureResult"]["properties"], "p50", "n", "images"])
 NONSENSE = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=3),

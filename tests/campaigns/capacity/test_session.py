@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from bench.capacity import CASES, VirtualStep, profile_of
@@ -31,11 +30,11 @@ from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.schemas import validate
 
 CASE = next(c for c in CASES if c.name == "prefill")
 CAPACITY = 20.3
 """Of the case, by bench/capacity.py."""
-SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "capacity.json").read_text())
 DEATH = {"id": "engine_dead", "title": "The engine died", "severity": "engine_death", "attribution": "server",
          "incident": "001-engine_dead"}  # fmt: skip
 
@@ -142,7 +141,7 @@ def test_session_finds_the_capacity_and_writes_its_files(whole: tuple[Path, dict
     assert data["saturation"]["reached"]
     written = json.loads((folder / "capacity.json").read_text())
     assert written == json.loads(json.dumps(data))
-    jsonschema.validate(written, SCHEMA)
+    validate(written, "capacity")
     table = list(csv.DictReader((folder / "capacity.csv").read_text().splitlines()))
     assert [float(row["load"]) for row in table] == sorted(step["load"] for step in data["steps"])
     page = (folder / "report.html").read_text()

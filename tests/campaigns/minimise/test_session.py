@@ -1,6 +1,7 @@
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,29 +101,41 @@ def test_candidates_differ_by_what_they_send_and_not_by_the_name_of_a_change(tmp
     assert replace(whole, change="one image").key() == whole.key()
 
 
-def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest candidate failed in replay, its script did not: no word of the result is about it."""
-    found, whole, lines = minimiser(tmp_path, Pool())
-    sends = tuple(TraceSend(id=f"r{i}") for i in range(9))
-    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
-    ran: list[int] = []
+def replace_search(
+    monkeypatch: pytest.MonkeyPatch, found: Minimised, runs: Callable[[], ScriptRuns]
+) -> list[Reduction]:
+    """Replace the search and the runs of its scripts; returns the candidates whose scripts are written."""
+    written: list[Reduction] = []
 
     async def minimised(*_: object, **__: object) -> Minimised:
-        return Minimised(sized[-1], 1.0, kept=sized)
+        return found
 
     async def run_script(*_: object) -> ScriptRuns:
-        return ScriptRuns(3, 3 if ran[-1] == 4 else 0)
+        return runs()
 
     def write_script(reproducer: Any, folder: Path) -> Path:
-        ran.append(reproducer.candidate.requests)
+        written.append(reproducer.candidate)
         return folder / "repro.py"
 
     monkeypatch.setattr(session, "minimise", minimised)
     monkeypatch.setattr(session, "run_script", run_script)
     monkeypatch.setattr(repro, "write_script", write_script)
     monkeypatch.setattr(repro, "finish", lambda *_: None)
+    return written
+
+
+def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest candidate failed in replay, its script did not: no word of the result is about it."""
+    found, whole, lines = minimiser(tmp_path, Pool())
+    sends = tuple(TraceSend(id=f"r{i}") for i in range(9))
+    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
+
+    def runs() -> ScriptRuns:
+        return ScriptRuns(3, 3 if ran[-1].requests == 4 else 0)
+
+    ran = replace_search(monkeypatch, Minimised(sized[-1], 1.0, kept=sized), runs)
     result = asyncio.run(found.run())
-    assert ran == [1, 3, 4]
+    assert [c.requests for c in ran] == [1, 3, 4]
     assert "MINIMISED 1 to 4 requests" in result.text
     assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
     del sized[1:]  # none is larger
@@ -135,23 +148,9 @@ def validated(
 ) -> tuple[str, list[str], list[Reduction]]:
     """(text of the result, lines, written candidates) of a search that kept so many candidates of one size."""
     found, whole, lines = minimiser(tmp_path, Pool())
-    written: list[Reduction] = []
     candidates = [replace(whole, trace=replace(whole.trace, header=whole.trace.header)) for _ in range(kept)]
-
-    async def minimised(*_: object, **__: object) -> Minimised:
-        return Minimised(candidates[-1], 1.0, kept=candidates, levels=list(levels), out_of_time=True)
-
-    async def run_script(*_: object) -> ScriptRuns:
-        return results.pop(0)
-
-    def write_script(reproducer: Any, folder: Path) -> Path:
-        written.append(reproducer.candidate)
-        return folder / "repro.py"
-
-    monkeypatch.setattr(session, "minimise", minimised)
-    monkeypatch.setattr(session, "run_script", run_script)
-    monkeypatch.setattr(repro, "write_script", write_script)
-    monkeypatch.setattr(repro, "finish", lambda *_: None)
+    searched = Minimised(candidates[-1], 1.0, kept=candidates, levels=list(levels), out_of_time=True)
+    written = replace_search(monkeypatch, searched, lambda: results.pop(0))
     return asyncio.run(found.run()).text, lines, written
 
 

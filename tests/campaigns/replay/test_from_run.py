@@ -67,6 +67,16 @@ class Recorded:
             self.rows.write({"row": "end", "id": f"lc-7-{index}", "at_ns": at_ns, "outcome": "ok", "chunks": 8, **end})
         return request
 
+    def later(self, name: str, begin_ms: int, end_ms: int, behaviour: str = "plain") -> None:
+        """A request that follows the first one in its session or pipeline."""
+        row = {
+            "row": "begin", "id": name, "step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "hash": "0" * 16,
+            "at_ns": self.zero_ns + begin_ms * MS, "behaviour": behaviour, "expect": ["ok"],
+        }  # fmt: skip
+        self.rows.write(row)
+        at_ns = self.zero_ns + end_ms * MS
+        self.rows.write({"row": "end", "id": name, "at_ns": at_ns, "outcome": "ok", "chunks": 8})
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Recorded:
@@ -90,12 +100,10 @@ def test_trace_of_users_names_the_answer_that_freed_the_user(run: Recorded) -> N
 
 def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) -> None:
     """A session of the first user is not over when the second user has its answer."""
-    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "hash": "0" * 16, "behaviour": "plain"}
     run.request(0, 1, 100)
     run.request(1, 2, 110)
     run.request(2, 111, 150)
-    run.rows.write({"row": "begin", "id": "lc-7-0-r1", **base, "at_ns": run.zero_ns + 120 * MS, "expect": ["ok"]})
-    run.rows.write({"row": "end", "id": "lc-7-0-r1", "at_ns": run.zero_ns + 140 * MS, "outcome": "ok", "chunks": 8})
+    run.later("lc-7-0-r1", 120, 140)
     run.request(3, 141, None)
     found = causes(run.folder)
     assert found["lc-7-2"] == [("lc-7-1", 0.001)]
@@ -104,36 +112,20 @@ def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) ->
 
 def test_trace_of_users_waits_for_the_first_answer_of_a_pipeline(run: Recorded) -> None:
     """The followers of a pipeline are not in the trace: the replay sends them again with their first request."""
-    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "hash": "0" * 16, "behaviour": "pipeline"}
     run.request(0, 1, 100)
-    run.rows.write({"row": "begin", "id": "lc-7-0.1", **base, "at_ns": run.zero_ns + 2 * MS, "expect": ["ok"]})
-    run.rows.write({"row": "end", "id": "lc-7-0.1", "at_ns": run.zero_ns + 140 * MS, "outcome": "ok", "chunks": 8})
+    run.later("lc-7-0.1", 2, 140, "pipeline")
     run.request(1, 101, None)
     run.request(2, 141, 250)
     assert causes(run.folder) == {"lc-7-0": [], "lc-7-1": [("lc-7-0", 0.001)], "lc-7-2": [("lc-7-0", 0.041)]}
 
 
 def test_trace_of_a_session_waits_for_the_answer_before_in_its_path(run: Recorded) -> None:
-    def later(name: str, begin_ms: int, end_ms: int) -> None:
-        row = {
-            "row": "begin",
-            "id": name,
-            "step": 0,
-            "phase": 0,
-            "round": 0,
-            "traffic": "text",
-            "len": 1,
-            "hash": "0" * 16,
-        }
-        run.rows.write({**row, "at_ns": run.zero_ns + begin_ms * MS, "behaviour": "plain", "expect": ["ok"]})
-        run.rows.write({"row": "end", "id": name, "at_ns": run.zero_ns + end_ms * MS, "outcome": "ok", "chunks": 8})
-
     run.request(0, 1, 100)
     run.request(1, 2, 190)
-    later("lc-7-0-r1", 200, 300)
-    later("lc-7-0-b1r1", 301, 400)
-    later("lc-7-0-b2r1", 302, 500)
-    later("lc-7-0-b1r2", 900, 950)
+    run.later("lc-7-0-r1", 200, 300)
+    run.later("lc-7-0-b1r1", 301, 400)
+    run.later("lc-7-0-b2r1", 302, 500)
+    run.later("lc-7-0-b1r2", 900, 950)
     assert causes(run.folder) == {
         "lc-7-0": [], "lc-7-1": [], "lc-7-0-r1": [("lc-7-0", 0.1)], "lc-7-0-b1r1": [("lc-7-0-r1", 0.001)],
         "lc-7-0-b2r1": [("lc-7-0-r1", 0.002)], "lc-7-0-b1r2": [("lc-7-0-b1r1", 0.5)],

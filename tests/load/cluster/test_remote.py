@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from loadchaos import __version__
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
@@ -386,12 +385,6 @@ def test_master_ignores_rows_of_a_slot_that_nobody_has(master: Master) -> None:
     master.hello("x", loadchaos="other")
     master.wire.deliver(messages.RowPiece.KIND, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
-
-
-def test_versions_are_the_installed_ones() -> None:
-    assert messages.versions()["loadchaos"] == __version__
-    assert messages.mismatch(messages.versions()) is None
-    assert "differ" not in str(messages.mismatch({}))
 
 
 def test_decompress_refuses_a_piece_that_is_too_large() -> None:

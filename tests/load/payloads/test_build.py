@@ -78,10 +78,6 @@ def test_text_shorter_than_the_template_is_noted(facts: Facts, step: Steps, coun
     assert "the chat template needs that" in request.fitted
 
 
-def test_text_of_128k_tokens_is_exact(facts: Facts, step: Steps, counted: Count) -> None:
-    assert counted(build(step(texts(131_072)), replace(facts, max_model_len=200_000))) == 131_072
-
-
 # --- the body ---------------------------------------------------------------------------------------------------------
 
 
@@ -275,24 +271,23 @@ def test_near_limit_uses_the_smaller_limit_or_the_profiles(facts: Facts, step: S
     assert build(step({"near_limit": given}), without_blocks).tokens == 244
 
 
-def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps) -> None:
-    small = replace(facts, dialect="lmdeploy", version="0.18", max_model_len=16384, input_limit=10880)
-    for margin, limit in ((-40, 39), (-20, 19), (-1, 1)):
-        for output, asked in (("one", 1), ("edge", limit), ("over", limit + 64)):
+@pytest.mark.parametrize(
+    ("server", "limit", "answers"),
+    [
+        ({"dialect": "lmdeploy", "version": "0.18", "max_model_len": 16384, "input_limit": 10880},
+         10881, {-40: 39, -20: 19, -1: 1}),  # bounded by the KV cache
+        ({"dialect": "sglang", "version": "0.5.23", "max_model_len": 4096, "capacity_tokens": 4096, "input_limit": 4089},
+         4090, {-40: 44, -1: 5}),  # it ends two tokens below the context
+    ],
+)  # fmt: skip
+def test_near_limit_bounds_the_answer_as_the_server_does(
+    server: dict[str, Any], limit: int, answers: dict[int, int], facts: Facts, step: Steps
+) -> None:
+    for margin, most in answers.items():
+        for output, asked in (("one", 1), ("edge", most), ("over", most + 64)):
             variant = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
-            request = build(step({"near_limit": variant}), small)
-            assert (request.tokens, request.max_tokens) == (10881 + margin, asked)
-
-
-def test_near_limit_of_sglang_ends_two_tokens_below_the_context(facts: Facts, step: Steps) -> None:
-    small = replace(
-        facts, dialect="sglang", version="0.5.23", max_model_len=4096, capacity_tokens=4096, input_limit=4089
-    )
-    for margin, limit in ((-40, 44), (-1, 5)):
-        for output, asked in (("one", 1), ("edge", limit), ("over", limit + 64)):
-            variant = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
-            request = build(step({"near_limit": variant}), small)
-            assert (request.tokens, request.max_tokens) == (4090 + margin, asked)
+            request = build(step({"near_limit": variant}), replace(facts, **server))
+            assert (request.tokens, request.max_tokens) == (limit + margin, asked)
 
 
 def test_near_limit_sends_a_short_prompt_without_a_known_limit(facts: Facts, step: Steps) -> None:

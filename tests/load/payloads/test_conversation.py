@@ -101,10 +101,6 @@ def test_text_mixed_draws_a_script_per_prompt(knowing: Facts, step: Steps) -> No
     assert ascii_only == {True, False}
 
 
-def test_facts_with_scripts_are_read_back(knowing: Facts) -> None:
-    assert typed_json.from_json(Facts, json.loads(json.dumps(typed_json.to_json(knowing)))) == knowing
-
-
 # --- fields of the body -----------------------------------------------------------------------------------------------
 
 

@@ -108,11 +108,6 @@ def test_images_uuid_of_content_repeats_and_fresh_never_does(facts: Facts, step:
         assert len({p["uuid"] for p in sent}) == (4 if repeats_share else 12)
 
 
-def test_images_options_are_read_back_as_written() -> None:
-    options = images.Options.model_validate({"size": "10x20", "aspect": "16:9", "format": "jpeg", "uuid": "fresh"})
-    assert images.Options.model_validate(options.model_dump(mode="json", exclude_unset=True)) == options
-
-
 @pytest.mark.parametrize(
     ("width", "height", "tiles"),
     [(448, 448, 1), (896, 448, 3), (1344, 896, 7), (1920, 1080, 9), (4000, 3000, 13), (100, 5000, 13), (12, 1, 13)],

@@ -125,18 +125,6 @@ def test_outcome_without_a_listener_is_connect_error(server: Misbehaving, unused
     assert (reply["outcome"], reply["sent_ns"], reply["status"]) == ("connect_error", None, None)
 
 
-def test_outcome_of_an_endless_answer_is_timeout(server: Misbehaving) -> None:
-    def drip(peer: socket.socket) -> None:
-        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        while True:  # until the client closes
-            peer.sendall(b": ping\n\n")
-            time.sleep(0.02)
-
-    server.modes["drip"] = drip
-    reply = ask(server.url_of("drip"), limits=WireTimeouts(total_ns=200_000_000))
-    assert reply["outcome"] == "timeout"
-
-
 def test_outcome_reply_keeps_unicode_line_separators(server: Misbehaving) -> None:
     assert ask(server.url_of("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
     assert (

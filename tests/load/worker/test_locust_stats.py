@@ -14,12 +14,6 @@ row = {
 }
 locust_stats.report(environment, row, tokens=True)
 print(environment.stats.get("text", "TTFT").total_response_time)
-"""
-
-
-COUNTED = """
-from locust.env import Environment
-from loadchaos.load.worker import locust_stats
 
 MS = 1_000_000
 ROWS = [
@@ -64,16 +58,11 @@ print(entries(True, False)[0][0][0], entries(True, True)[3])
 """
 
 
-def test_locust_stats_of_counted_requests_are_those_of_single_ones() -> None:
-    """With another listener of Locust's event, each request is reported at once."""
-    done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "True", "39", "39"]
-
-
-def test_locust_stats_count_from_due() -> None:
+def test_locust_stats_count_from_due_and_those_of_counted_requests_are_those_of_single_ones() -> None:
     """Due at 10 s, sent at 13 s, first byte at 14 s, first token at 16 s, done at 20 s.
 
-    Importing Locust patches the process, so it has one of its own.
+    With another listener of Locust's event, each request is reported at once. Importing Locust patches the process, so it
+    has one of its own.
     """
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["10000.0", "6000.0"]
+    assert done.stdout.split() == ["10000.0", "6000.0", "True", "True", "39", "39"]

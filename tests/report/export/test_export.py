@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -62,13 +63,11 @@ def test_openmetrics_counters_end_at_the_ledger_totals(run_folder: RunFolder) ->
 
 
 def test_openmetrics_points_are_a_step_apart(run_folder: RunFolder) -> None:
-    def stamps(step_s: float) -> list[float]:
-        return [at for _, _, at in points(text_of(run_folder, step_s), "loadchaos_users")]
-
-    assert len(stamps(1)) == pytest.approx(43, abs=2)
-    assert {round(b - a, 3) for a, b in zip(stamps(5), stamps(5)[1:], strict=False)} == {5}
+    each, fifth = ([at for _, _, at in points(text_of(run_folder, s), "loadchaos_users")] for s in (1, 5))
+    assert len(each) == pytest.approx(43, abs=2)
+    assert {round(b - a, 3) for a, b in pairwise(fifth)} == {5}
     header = next(r for r in Reader(run_folder).new() if r["row"] == "header" and r["file"] == "events.jsonl")
-    assert stamps(1)[0] == pytest.approx((header["utc_ns"] - header["mono_ns"]) / 1e9 + 4999, abs=2)
+    assert each[0] == pytest.approx((header["utc_ns"] - header["mono_ns"]) / 1e9 + 4999, abs=2)
 
 
 def test_openmetrics_takes_failures_from_the_verdict(run_folder: RunFolder) -> None:
@@ -76,10 +75,11 @@ def test_openmetrics_takes_failures_from_the_verdict(run_folder: RunFolder) -> N
     failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3, "incidents": ["001-boom"],
                "known": [{"issue": "vllm-project/vllm#38551"}]}  # fmt: skip
     run_folder.verdict.write_bytes(orjson.dumps({"failures": [failure]}))
-    line = next(x for x in text_of(run_folder).splitlines() if x.startswith("loadchaos_failures_total"))
+    text = text_of(run_folder)
+    line = next(x for x in text.splitlines() if x.startswith("loadchaos_failures_total"))
     assert 'id="boom"' in line
     assert " 3.0 " in line
-    (incident,) = points(text_of(run_folder), "loadchaos_incident_open")
+    (incident,) = points(text, "loadchaos_incident_open")
     assert incident[0]["incident"] == "001"
     assert incident[0]["issue"] == "vllm-project/vllm/issues/38551"
 

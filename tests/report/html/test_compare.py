@@ -32,12 +32,13 @@ def run_of(made: AnswerFigures) -> RunFigures:
     return run
 
 
-def a_side(name: str, median_ms: float = 100, n: int = 2000, seed: int = 1, **changes: Any) -> compare.Side:
+def a_side(name: str, median_ms: float = 100, n: int = 300, seed: int = 1, **changes: Any) -> compare.Side:
     base: dict[str, Any] = {
-        "name": name, "verdict": "pass", "target": "vllm 0.18.0", "profile": "p", "seed": 0, "sent": n, "failed": 0,
-        "failures": {}, "limited": False, "run": run_of(answers(median_ms, n, seed)),
+        "name": name, "verdict": "pass", "target": "vllm 0.18.0", "profile": "p", "seed": 0, "sent": 2000, "failed": 0,
+        "failures": {}, "limited": False,
     }  # fmt: skip
-    return compare.Side(**{**base, **changes})
+    run = changes.pop("run", None) or run_of(answers(median_ms, n, seed))
+    return compare.Side(**{**base, "run": run, **changes})
 
 
 def says(found: compare.Comparison) -> dict[str, str]:
@@ -138,7 +139,7 @@ def test_newcombe_interval_matches_the_published_example() -> None:
 
 
 def test_compare_lists_every_caveat() -> None:
-    other = a_side("b", n=200, profile="q", seed=9, target="vllm 0.27.1", verdict="unknown", limited=True)
+    other = a_side("b", sent=200, profile="q", seed=9, target="vllm 0.27.1", verdict="unknown", limited=True)
     caveats = " | ".join(compare.compare(a_side("a"), other).caveats)
     for doubt in (
         "the profile differs",
@@ -177,13 +178,6 @@ def test_compare_command_prints_text_and_json_and_writes_a_page(
     assert machine["a"]["sent"] == machine["b"]["sent"] > 0
     assert {d["says"] for d in machine["latency"]} <= {"no clear difference", "too few"}
     assert all("encoder_cache_miss" not in d["what"] or d["a"] == d["b"] for d in machine["rates"])
-
-
-def test_compare_page_escapes_hostile_names(hostile: str) -> None:
-    a, b = a_side("a", failures={hostile: 1}, target=hostile), a_side(hostile)
-    page = compare_page.html(compare.compare(a, b))
-    assert "<script" not in page
-    assert "\x1b" not in compare_page.text(compare.compare(a, b)).replace(hostile, "")
 
 
 def test_compare_of_a_run_without_verdict_says_what_to_do(run_folder: Any) -> None:

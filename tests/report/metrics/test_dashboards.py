@@ -15,15 +15,11 @@ from typing import Any
 import pytest
 
 from dashboards.generator.dashboards import DASHBOARDS, text
-from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.typed_json import from_json
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.run.ports import free_port
-from loadchaos.simulator.options import SimulatorSpec
-from tests.embedded_server import EmbeddedServer
 from tests.http_server import answering
 from tests.report.made_up_run import T0, all_rows, make_verdict
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_result
@@ -44,16 +40,6 @@ def panels(name: str) -> list[Json]:
 
 
 OF_RUNS = [name for name in DASHBOARDS if name != "capacity"]
-
-
-def queries(names: Sequence[str] = OF_RUNS) -> list[Any]:
-    """All queries of all panels of these dashboards, each with an id."""
-    return [
-        pytest.param(target["expr"], target["instant"], id=f"{name}-{p['title']}-{target['refId']}")
-        for name in names
-        for p in panels(name)
-        for target in p["targets"]
-    ]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -272,13 +258,13 @@ def told_everything() -> dict[str, list[Json]]:
 
 
 def empty(names: Sequence[str], prometheus: Prometheus, began: float, ended: float) -> list[str]:
+    """Queries of all panels of these dashboards that give no finite point."""
     found = []
-    for parameter in queries(names):
-        expr, instant = parameter.values
-        query = filled(str(expr), ended - began)
-        what: Json = {"time": ended} if instant else {"start": began, "end": ended, "step": 1}
-        if not finite(prometheus.ask("query" if instant else "query_range", query=query, **what)):
-            found.append(f"{parameter.id}: {query}")
+    for target in (target for name in names for panel in panels(name) for target in panel["targets"]):
+        query = filled(target["expr"], ended - began)
+        what: Json = {"time": ended} if target["instant"] else {"start": began, "end": ended, "step": 1}
+        if not finite(prometheus.ask("query" if target["instant"] else "query_range", query=query, **what)):
+            found.append(query)
     return found
 
 
@@ -311,22 +297,12 @@ def test_capacity_panels_are_not_empty_for_a_full_search(
         prometheus.close()
 
 
-@pytest.mark.slow  # a real run beside a real Prometheus, whose scrapes must fall into it
-@pytest.mark.parametrize(("expr", "instant"), [q for q in queries() if "session" not in str(q.values[0])])
-def test_panel_queries_return_finite_points(scraped: tuple[Prometheus, float, float], expr: str, instant: bool) -> None:
-    prometheus, began, ended = scraped
-    query = filled(expr, ended - began)
-    if instant:
-        found = prometheus.ask("query", query=query, time=ended)
-    else:
-        found = prometheus.ask("query_range", query=query, start=began, end=ended, step=1)
-    assert found, f"no series: {query}"
-    assert finite(found), f"no finite point: {query}"
-
-
 @pytest.mark.slow
-def test_dashboard_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
+def test_panels_variables_annotations_and_legends_have_values_of_a_scraped_run(
+    scraped: tuple[Prometheus, float, float],
+) -> None:
     prometheus, began, ended = scraped
+    assert [query for query in empty(OF_RUNS, *scraped) if "session" not in query] == []
     for name in OF_RUNS:
         board = DASHBOARDS[name]()
         for variable in board["templating"]["list"][1:]:
@@ -363,44 +339,3 @@ def test_death_at_the_end_of_a_run_is_scraped(scraped: tuple[Prometheus, float, 
     assert finite(died)
     exemplars = prometheus.ask("query_exemplars", query="loadchaos_e2e_seconds_bucket", start=began, end=ended)
     assert any("request_id" in e["labels"] for x in exemplars for e in x["exemplars"])
-
-
-@pytest.mark.slow  # a real search beside a real Prometheus
-@pytest.mark.timeout(400)
-def test_capacity_panels_of_a_scraped_search_have_points(
-    tmp_path: Path, prometheus_program: Callable[[str], Path]
-) -> None:
-    flags = {"quiet": True, "max_num_seqs": 2, "num_speculative_tokens": 0}
-    server = EmbeddedServer.of(SimulatorSpec("vllm", "0.32", (), flags))
-    port = free_port()
-    prometheus = Prometheus(prometheus_program("prometheus"), tmp_path, port)
-    (tmp_path / "small.yaml").write_text(
-        "name: small\ntraffic:\n  - {name: text, payload: {text: {tokens: 16..32}}, output: {exact: 32}}\n"
-        "load:\n  - {rate: 4/s, law: poisson, for: 5s}\n"
-    )
-    argv = [str(tmp_path / "small.yaml"), "--target", f"http://127.0.0.1:{server.port}", "--exporter-port", str(port),
-            "--goal", "90%", "--slo", "ttft=2s,itl_p99=1s,tpot=1s,e2e=20s", "--tolerance", "30%",
-            "--budget", "3m"]  # fmt: skip
-    try:
-        began = time.time()
-        search = subprocess.run(
-            [sys.executable, "-m", "loadchaos", "capacity", *argv, "--out", str(tmp_path / "runs")],
-            capture_output=True, text=True, timeout=380,
-        )  # fmt: skip
-        assert search.returncode == 0, search.stdout + search.stderr
-        found = empty(["capacity"], prometheus, began, time.time())
-        (folder,) = (tmp_path / "runs").iterdir()
-        result = from_json(CapacityResult, json.loads((folder / "capacity.json").read_text()))
-        findings: dict[str, object] = {
-            "knee": result.knee,
-            "saturation": result.saturation.reached,
-            "limiting_resource": result.limit.resource,
-            "not_met": result.answer.high,
-        }
-        absent = [name for name, finding in findings.items() if not finding]  # a short search may not see each
-        assert [q for q in found if not any(name in q for name in absent)] == []
-        names: list[Any] = prometheus.ask("label/run/values", **{"match[]": "loadchaos_capacity_info"})
-        assert names == [folder.name]
-    finally:
-        prometheus.close()
-        server.stop()
