@@ -65,6 +65,8 @@ class _Device:
 class SaturationDetector(Detector):
     """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
 
+    slow = True
+
     def __init__(self) -> None:
         super().__init__()
         self._devices: dict[_Key, _Device] = {}
