@@ -334,7 +334,7 @@ class Judge(RowFold):
             by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
-            refusals=self.figures.refusals.figures(),
+            refusals=self.figures.refusals.figures(self._stats),
             longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
