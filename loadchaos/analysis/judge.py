@@ -282,7 +282,7 @@ class Judge(RowFold):
         closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close"]
         about += [(int(r["at_ns"]), tracker.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
-            found = failures_of([incident], tracker.attribution)
+            found = failures_of([incident])
             rows += [self._failure_row(failure, at_ns) for failure in found]
         return sorted(rows, key=lambda r: int(r["at_ns"]))
 
@@ -334,7 +334,7 @@ class Judge(RowFold):
             by_endpoint=groups.results(self.figures.goodput.parts() if terms.slo else {}),
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
-            refusals=self.figures.refusals.figures(),
+            refusals=self.figures.refusals.figures(self._stats),
             longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
@@ -422,7 +422,7 @@ class Judge(RowFold):
 
     def failures(self) -> list[FailureResult]:
         """All failures so far with counts, none accepted. Folding continues unchanged."""
-        found = failures_of(self._tracker.real(), self._tracker.attribution)
+        found = failures_of(self._tracker.real())
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
         self._lengths.name(found, self._facts)
         found.sort(key=lambda f: (severity_rank(f.severity), f.at_ns))

@@ -18,7 +18,7 @@ from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
     from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
-    from loadchaos.analysis.classify.signature_summary import SignatureSummary
+    from loadchaos.analysis.classify.signature_file import Signature, Signatures
     from loadchaos.analysis.failure import Failure
     from loadchaos.core.whole_lines import WholeLine
 
@@ -165,7 +165,6 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
     The explanation has the log lines that identify the failure, its cause and its remedy.
     """
     from loadchaos.analysis.classify.signature_file import load
-    from loadchaos.analysis.classify.signature_summary import SignatureSummary
     from loadchaos.report.terminal.diagnosis import explain
 
     loaded = load()
@@ -173,15 +172,26 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
     if signature_id is not None and not found:
         hint = did_you_mean(signature_id, [s.id for s in loaded.all], "; `loadchaos signatures` lists all of them")
         raise OptionError(f"unknown signature {signature_id!r}{hint}")
-    shown = [SignatureSummary.of(s, loaded) for s in found]
     print_result(
         as_json,
-        lambda: to_json(shown),
-        lambda: "\n".join(_listed(shown)) if signature_id is None else explain(shown[0], text_width()),
+        lambda: to_json([_described(s, loaded) for s in found]),
+        lambda: "\n".join(_listed(found)) if signature_id is None else explain(found[0], loaded, text_width()),
     )
 
 
-def _listed(found: Sequence[SignatureSummary]) -> Iterator[str]:
+def _described(s: Signature, loaded: Signatures) -> dict[str, object]:
+    """A signature in JSON, with the known issues of all its variants."""
+    names = ("id", "title", "severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy")
+    return {name: getattr(s, name) for name in names} | {
+        "patterns": [p.pattern for p in s.patterns],
+        "examples": s.examples,
+        "refines": s.refines,
+        "variants": [{"title": v.title, "frames": v.frames} for v in s.variants],
+        "known": loaded.all_issues(s),
+    }
+
+
+def _listed(found: Sequence[Signature]) -> Iterator[str]:
     for speaker, of_speaker in groupby(found, lambda s: s.speaker):
         yield f"{speaker}:"
         for s in of_speaker:

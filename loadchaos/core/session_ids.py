@@ -19,6 +19,11 @@ class SessionPlace(NamedTuple):
     branch: int
     number: int
 
+    @property
+    def is_later(self) -> bool:
+        """True for a request after the session's first one."""
+        return bool(self.branch or self.number)
+
 
 def suffix(branch: int, number: int) -> str:
     """End of the id of a request, after that of the session's first one."""

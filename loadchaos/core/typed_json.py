@@ -5,6 +5,7 @@ the description, `Keywords` are further ones. Metadata of a field say when its k
 
 from __future__ import annotations
 
+import json
 import math
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -176,6 +177,17 @@ def schema(cls: type[Any]) -> Schema:
     parts: dict[str, Schema] = {}
     whole = _object(cls, parts)
     return {**whole, "$defs": dict(sorted(parts.items()))}
+
+
+def document(cls: type[Any], file: str, title: str, description: str) -> str:
+    """The schema of a class as the text of schemas/`file`."""
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://loadchaos.dev/schemas/{file}",
+        "title": f"{file}: {title}",
+        "description": f"Readers ignore keys they do not know. {description}",
+    }
+    return json.dumps({**head, **schema(cls)}, indent=1) + "\n"
 
 
 def _object(cls: type[Any], parts: dict[str, Schema]) -> Schema:

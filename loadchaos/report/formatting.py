@@ -124,20 +124,16 @@ def utc_text(started: str | None, ended: str | None = None) -> str:
     return f"{began:%Y-%m-%d %H:%M:%S} UTC" + (f", {duration((over - began).total_seconds())}" if over else "")
 
 
-def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
+def since_load(verdict: Verdict, at: str | None, at_s: float | None) -> str:
     """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`. `at_s`: seconds since the load
-    began, or since the run began if it had no load; without it `at` counts from the start of the run.
+    began, or since the run began if it had no load; None of a record without its begin.
     """
-    when, begun = parse_time(at), parse_time(verdict.started)
-    utc = f" ({when:%H:%M:%S} UTC)" if when else ""
-    if at_s is not None:
-        # A run that never came to its load (exit codes 2 and 4) counts from its own begin.
-        return _after(at_s, "the run" if verdict.exit_code in (2, 4) else "the load") + utc
-    if when is None:
-        return "at an unknown time" if at is None else clean(at, 60)
-    if begun is None:
+    if at_s is None:
         return utc_text(at)
-    return _after((when - begun).total_seconds(), "the run") + utc
+    when = parse_time(at)
+    # A run that never came to its load (exit codes 2 and 4) counts from its own begin.
+    text = _after(at_s, "the run" if verdict.exit_code in (2, 4) else "the load")
+    return text + (f" ({when:%H:%M:%S} UTC)" if when else "")
 
 
 def _after(seconds: float, origin: str) -> str:

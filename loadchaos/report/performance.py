@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from loadchaos.analysis.figures.refusals import retry_after_text
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
+from loadchaos.analysis.figures.snapshot import Percentiles
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
-from loadchaos.core.latency import LatencyFigures
+from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.phrases import outcome_count_text
@@ -29,14 +29,7 @@ _ENDS = (*SESSION_ENDS, "unfinished")
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
-class _Times(Protocol):
-    """Statistics of times in seconds."""
-
-    @property
-    def n(self) -> int: ...
-
-
-def time_text(found: _Times, statistic: str) -> str:
+def time_text(found: Statistics | Percentiles, statistic: str) -> str:
     """A statistic of times; a dash for a percentile of too few samples."""
     return duration(getattr(found, statistic) if enough_to_show(statistic, found.n) else None)
 

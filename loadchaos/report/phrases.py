@@ -543,7 +543,8 @@ _MOST_WRONG = 3
 
 def known_text(known: KnownIssue) -> str:
     """Format a known issue; `vllm-project/vllm#38551` becomes its URL."""
-    parts = [_issue_url(known.issue), clean(known.title or "", 160)]
+    path = issue_path(known.issue)
+    parts = [f"https://github.com/{path}" if path else clean(known.issue, 200), clean(known.title or "", 160)]
     fixed = clean(known.fixed or "", 120)
     parts.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
     parts += [
@@ -553,12 +554,10 @@ def known_text(known: KnownIssue) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def _issue_url(issue: str) -> str:
-    text = clean(issue, 200)
-    repo, mark, issue = text.partition("#")
-    if mark and "/" in repo and " " not in repo and "://" not in repo and issue.isdigit():
-        return f"https://github.com/{repo}/issues/{issue}"
-    return text
+def issue_path(issue: str) -> str:
+    """Path on GitHub of an issue such as `vllm-project/vllm#38551`; empty for any other text."""
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", issue)
+    return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
 def remedy_text(remedy: str) -> str:

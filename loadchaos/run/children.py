@@ -28,8 +28,7 @@ class ChildProcess:
     order.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._ended_by_us = False
 
@@ -107,7 +106,7 @@ class Locust(ChildProcess):
     """Locust process of one run, with our locustfile. It reads plan.json and facts.json of the run folder."""
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:
-        super().__init__("locust")
+        super().__init__()
         self._folder = folder
         self._emit = emit
 
@@ -188,7 +187,7 @@ class FollowerProcess(ChildProcess):
     """`python -m loadchaos.run.follower`: live view, exporter, incidents."""
 
     def __init__(self, folder: RunFolder) -> None:
-        super().__init__("follower")
+        super().__init__()
         self._folder = folder
         self._exit_noticed = False
 
@@ -234,7 +233,7 @@ class Compaction(ChildProcess):
     """Process that makes finished parts of the ledger Parquet. Killing it loses nothing."""
 
     def __init__(self, folder: RunFolder) -> None:
-        super().__init__("compaction")
+        super().__init__()
         self._folder = folder
         self._starting: asyncio.Task[None] | None = None
 

@@ -6,11 +6,11 @@ import os
 import queue
 import textwrap
 import threading
-from typing import Self
 
 from loadchaos.report.formatting import printable
 
 _STDERR = 2
+_CLOSE_S = 1.0
 
 
 class Console:
@@ -21,18 +21,12 @@ class Console:
         self._thread = threading.Thread(target=self._write_lines, name="console", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def print(self, text: str) -> None:
         self._lines.put(text)
 
-    def close(self, limit_s: float = 1.0) -> None:
+    def close(self) -> None:
         self._lines.put(None)
-        self._thread.join(limit_s)
+        self._thread.join(_CLOSE_S)
 
     def _write_lines(self) -> None:
         while (text := self._lines.get()) is not None:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+from loadchaos.analysis.capacity.step_watch import StepWatch
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import Row, Terms
+from loadchaos.core.model import Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
@@ -42,15 +43,6 @@ class Master:
     bind_host: str = "*"
     bind_port: int = 5557
     wait_s: float = 300.0
-
-
-class LoadWatch(Protocol):
-    """Folds the rows of a run, and says when its load can end."""
-
-    def feed(self, row: Row) -> None: ...
-
-    def reason(self) -> str | None:
-        """Reason to end the load now; None to continue."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class Options:
     argv: Sequence[str] = ()
     held: HeldServer | None = None
     replay: bool = False
-    watch: LoadWatch | None = None
+    watch: StepWatch | None = None
     questions: bool = True
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 

@@ -152,13 +152,8 @@ class _BodyStore:
             self.kept[name] = (path.name, request.path)
 
 
-def is_later(request_id: str) -> bool:
-    """Tell if an id is that of a later request of a session."""
-    return any(place_of(request_id)[1:])
-
-
 def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
-    sessions = {place_of(name).first for name in ids if is_later(name)}
+    sessions = {place.first for place in map(place_of, ids) if place.is_later}
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
         for row in Tail(path, fits_its_kind).rows():
@@ -169,7 +164,7 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
 
 def sent_step(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
     """Step that a request was built from. That of a session has the answers before it. None if one of these is missing."""
-    return step_of_request(step, facts, request_id, answers) if is_later(request_id) else step
+    return step_of_request(step, facts, request_id, answers) if place_of(request_id).is_later else step
 
 
 def planned_steps(

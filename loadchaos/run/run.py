@@ -6,6 +6,7 @@ recorded is judged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import time
@@ -39,7 +40,7 @@ async def run_quietly(
 
 async def run(profile: Profile, options: Options, interrupts: Interrupts, web_start: WebStart | None = None) -> Result:
     """Run a profile to its end. Raises LoadchaosError for mistakes found before a run folder exists."""
-    with Console() as console:
+    with contextlib.closing(Console()) as console:
         context = RunContext.create(profile, options, interrupts, console.print)
         if web_start is not None:
             web_start.ui.write("run", folder=str(context.record.folder.path.resolve()))

@@ -238,8 +238,7 @@ class ServerUnderTest:
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
         health_knows_death = (dialect or self._dialect).health_knows_death
         names = [r.name for r in self._replicas] or ["server"]
-        launched = self.target.kind != "external"
-        return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
+        return {name: StateMachine(name, health_knows_death, sole=len(names) == 1) for name in names}
 
     def feed(self, row: Row) -> None:
         self._idle.feed(row)

@@ -44,7 +44,7 @@ class WebUiProcess(ChildProcess):
     """The Locust process with its web UI."""
 
     def __init__(self, home: Path, web: WebUiSettings) -> None:
-        super().__init__("web UI")
+        super().__init__()
         self.home, self.web = home, web
         self._workers: list[psutil.Process] = []
         self._gone: set[int] = set()

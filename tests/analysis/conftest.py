@@ -190,7 +190,7 @@ class History(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.states = StateMachine("server", launched=True)
+        self.states = StateMachine("server")
         self.n = 0
         self.line = 0
         self.images = 0

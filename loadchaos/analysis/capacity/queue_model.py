@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 from typing import Self
 
 from loadchaos.analysis.capacity.result import CapacityStep
@@ -75,5 +76,4 @@ def variance_to_mean(counts: Sequence[int]) -> float | None:
     """Compute the variance to mean ratio of counts; None of fewer than four."""
     if len(counts) < 4 or not sum(counts):
         return None
-    mean = sum(counts) / len(counts)
-    return sum((c - mean) ** 2 for c in counts) / (len(counts) - 1) / mean
+    return variance(counts) / fmean(counts)

@@ -4,7 +4,6 @@ schemas/capacity.json is generated from them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -272,14 +271,8 @@ class CapacityResult:
 
 def schema() -> str:
     """JSON Schema of a search, as committed in schemas/capacity.json."""
-    head = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://loadchaos.dev/schemas/capacity.json",
-        "title": "capacity.json: the result of a capacity search",
-        "description": "Readers ignore keys they do not know. Loads are requests per second (by: rate) or users (by: "
-        "concurrency); fields that end in _s are seconds.",
-    }
-    return json.dumps({**head, **typed_json.schema(CapacityResult)}, indent=1) + "\n"
+    loads = "Loads are requests per second (by: rate) or users (by: concurrency); fields that end in _s are seconds."
+    return typed_json.document(CapacityResult, "capacity.json", "the result of a capacity search", loads)
 
 
 if __name__ == "__main__":

@@ -150,8 +150,7 @@ def engine_of(signature: Signature, trace: Trace | None) -> str:
     for frame in reversed(trace.frames) if trace is not None else ():
         if (found := _ENGINE_PATH.search(frame.path)) is not None:
             return _ENGINES[found[1]]
-    speaker = signature.file.removesuffix(".toml")
-    return _ENGINES.get(speaker, "") if speaker != "vllm" else ""
+    return _ENGINES.get(signature.speaker, "") if signature.speaker != "vllm" else ""
 
 
 def for_engine(remedy: str, engine: str) -> str:

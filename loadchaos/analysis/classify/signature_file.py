@@ -103,6 +103,10 @@ class Signature:
     within_s: float = 10.0
     derive: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def speaker(self) -> str:
+        return self.file.removesuffix(".toml")
+
 
 _KEYS = {"pattern", "variant"} | {f.name for f in fields(Signature)} - {"patterns", "variants", "file"}
 
@@ -124,6 +128,10 @@ class Signatures:
 
     def issues(self, names: Iterable[str]) -> tuple[KnownIssue, ...]:
         return tuple(self.known.get(name) or KnownIssue(issue=name) for name in names)
+
+    def all_issues(self, signature: Signature) -> tuple[KnownIssue, ...]:
+        """Known issues of a signature and of its variants."""
+        return self.issues(dict.fromkeys((*signature.known, *(k for v in signature.variants for k in v.known))))
 
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
         """Part of the server that an unknown error is from, None if not known.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.mechanisms import NotJudged
@@ -84,8 +83,6 @@ class _Traffic:
 
 class AnswerSigns(Detector):
     """Folds `baseline` and ok `end` rows by traffic."""
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

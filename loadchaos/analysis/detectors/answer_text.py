@@ -35,8 +35,6 @@ class AnswerTextDetector(Detector):
     with less text than tokens can make, and answers with more chunks than tokens leave unknown what was measured.
     """
 
-    slow = False
-
     def __init__(self) -> None:
         super().__init__()
         self._answers: Counter[str] = Counter()

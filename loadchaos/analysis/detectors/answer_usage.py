@@ -7,7 +7,6 @@ aborted requests and requests of others only add to its counters.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
@@ -27,8 +26,6 @@ _COUNTERS = {"prompt_tokens": "prompt_tokens_total", "completion_tokens": "gener
 
 class AnswerUsage(Detector):
     """Folds begin, end and metrics rows."""
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

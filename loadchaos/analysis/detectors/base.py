@@ -22,7 +22,7 @@ class Detector(RowFold):
         slow: its `poll` is expensive or looks at long trends: it is polled every 10 s, less often in a long run.
     """
 
-    slow: ClassVar[bool] = True
+    slow: ClassVar[bool] = False
     _facts: Facts | None = None
     """The facts that discovery found before the load."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.core.ledger.rows import EndRow, ProbeRow
@@ -14,8 +13,6 @@ _MOST_PENDING = 200
 
 class BusyHealth(Detector):
     """Folds probe and ok end rows. A probe counts where a request was in flight that was answered."""
-
-    slow: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

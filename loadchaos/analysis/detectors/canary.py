@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
@@ -63,8 +62,6 @@ def foreign_word(answer: str, own: str, words: Sequence[str]) -> str | None:
 
 class CanaryDetector(Detector):
     """Folds `canary` rows. Reports each wrong answer, and what the answers were compared with as a check."""
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.mechanisms import SAME_SERVER, Check
@@ -31,8 +30,6 @@ class _Value:
 
 class ChangedServer(Detector):
     """Folds ok end rows and identity rows; judges at the end."""
-
-    slow: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.detectors.base import Detector
@@ -33,8 +32,6 @@ def new_oom_kills(before: Mapping[str, float], now: Mapping[str, float]) -> int:
 
 class DeviceFaultDetector(Detector):
     """Folds `device` rows."""
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

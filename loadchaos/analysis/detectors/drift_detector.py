@@ -119,6 +119,8 @@ class _Idle:
 class DriftDetector(Detector):
     """Folds end, heartbeat, process, metrics and state rows. Reports each id and place once."""
 
+    slow = True
+
     def __init__(self) -> None:
         super().__init__()
         self._phase = _Phase()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
@@ -36,8 +35,6 @@ class _Answer:
 
 class _ByBody(Detector):
     """Knows the hash of the body of each request in flight."""
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import median_low
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
@@ -44,16 +45,7 @@ class _Asked:
         )
 
     def _medians(self) -> tuple[int, int]:
-        return _median(self._asked), _median(self._counted)
-
-
-def _median(counts: Counter[int]) -> int:
-    left = (counts.total() + 1) // 2
-    for value, n in sorted(counts.items()):
-        left -= n
-        if left <= 0:
-            return value
-    return 0
+        return median_low(self._asked.elements()), median_low(self._counted.elements())
 
 
 class ExactLengths(RowFold):

@@ -17,7 +17,6 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import (
     ConfigurationRow,
     EndRow,
-    FactsRow,
     LaunchRow,
     MetricsRow,
     PreflightRow,
@@ -26,8 +25,6 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.model import Facts
-from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_S, counted
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -81,7 +78,6 @@ class KvLeakDetector(Detector):
         self._metrics_seen = False
         self._down = False  # when the load ended
         self._launched = False  # a server just launched holds nothing, even if its gauges were not read in time
-        self._blocks: float | None = None
         self._caching: bool | None = None  # True with a prefix cache, None where it is not known
 
     def on_end(self, row: EndRow) -> None:
@@ -91,10 +87,6 @@ class KvLeakDetector(Detector):
         self._load_begun = self._load_begun or row.get("what") == "load_begin"
         if row.get("what") == "load_end":
             self._load_end_ns = int(row["at_ns"])
-
-    def on_facts(self, row: FactsRow) -> None:
-        super().on_facts(row)
-        self._blocks = from_json(Facts, row.get("facts")).kv_blocks or self._blocks
 
     def on_preflight(self, row: PreflightRow) -> None:
         if row.get("name") == "others":
@@ -161,7 +153,8 @@ class KvLeakDetector(Detector):
         return found
 
     def _held(self, engine: _Engine) -> str:
-        share, blocks = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0), engine.blocks or self._blocks
+        share = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0)
+        blocks = engine.blocks or (self._facts and self._facts.kv_blocks)
         if share <= (_SLACK_BLOCKS / blocks if blocks else _SLACK_SHARE):
             return ""
         count = f" ({round(share * blocks):,} blocks)" if blocks else ""

@@ -47,6 +47,8 @@ def _steady(points: Sequence[Point]) -> bool:
 class MemoryLeakDetector(Detector):
     """Folds process, end and configuration rows. Reports leaks, each once, and growth that proves none as a check."""
 
+    slow = True
+
     def __init__(self) -> None:
         super().__init__()
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}

@@ -4,8 +4,6 @@ gives models other names on purpose, which a profile can accept.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import EndRow
@@ -13,8 +11,6 @@ from loadchaos.core.ledger.rows import EndRow
 
 class OtherModel(Detector):
     """Folds end rows."""
-
-    slow: ClassVar[bool] = False
 
     def on_end(self, row: EndRow) -> None:
         if (named := (row.get("detail") or {}).get("other_model")) is None:

@@ -39,20 +39,12 @@ def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None
     return stretch[0][0] - stretch[-1][0], why
 
 
-def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when a disk of (free, size) bytes became full. Full is under 1 % and 1 GiB, and not so at first."""
-
-    def full(free: float, size: float) -> bool:
-        return size > 0 and free < min(_FULL_SHARE * size, _FULL_BYTES)
-
-    return len(readings) > 1 and full(*readings[-1]) and not full(*readings[0])
+def disk_full(free: float, size: float) -> bool:
+    return free < min(_FULL_SHARE * size, _FULL_BYTES)
 
 
-def files_exhausted(readings: Sequence[tuple[float, float]]) -> bool:
-    def near(n: float, limit: float) -> bool:
-        return limit > 0 and n >= _OPEN_SHARE * limit
-
-    return len(readings) > 1 and near(*readings[-1]) and not near(*readings[0])
+def files_exhausted(n: float, limit: float) -> bool:
+    return n >= _OPEN_SHARE * limit
 
 
 @dataclass
@@ -64,6 +56,8 @@ class _Device:
 
 class SaturationDetector(Detector):
     """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
+
+    slow = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,13 +98,15 @@ class SaturationDetector(Detector):
             self._add("gpu_throttled", title, remedy, key, at_ns)
 
     def _disk(self, key: _Key, device: _Device, now: tuple[float, float], at_ns: int) -> None:
-        if disk_filled([device.first.setdefault("disk", now), now]):
+        first = device.first.setdefault("disk", now)
+        if disk_full(*now) and not disk_full(*first):
             title = f"{key[2]} on {key[1]} is full: {now[0] / 2**20:.0f} MB of {now[1] / 2**30:.0f} GB free"
             remedy = "Free disk space: model caches, torch.compile and Triton caches, logs."
             self._add("no_space_left", title, remedy, key, at_ns)
 
     def _files(self, key: _Key, device: _Device, n: float, limit: float, at_ns: int) -> None:
-        if files_exhausted([device.first.setdefault("files", (n, limit)), (n, limit)]):
+        first = device.first.setdefault("files", (n, limit))
+        if files_exhausted(n, limit) and not files_exhausted(*first):
             title = f"{key[2]} of {key[1]} has {n:.0f} of {limit:.0f} files open"
             remedy = "Raise ulimit -n (LimitNOFILE, fs.file-max), or find what is never closed in /proc/PID/fd."
             self._add("fd_exhausted", title, remedy, key, at_ns)

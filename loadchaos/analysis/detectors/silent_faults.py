@@ -59,6 +59,8 @@ class _Gauges:
 class SilentFaultDetector(Detector):
     """Folds begin, end, heartbeat, metrics, facts and state rows. Reports each fault once per engine."""
 
+    slow = True
+
     def __init__(self) -> None:
         super().__init__()
         self._max_tokens: dict[str, int] = {}

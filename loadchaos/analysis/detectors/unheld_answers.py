@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.mechanisms import NotJudged
@@ -25,8 +24,6 @@ class UnheldAnswers(Detector):
     """Folds end rows by traffic. With fewer than a tenth of its answers judged, a traffic leaves a check unknown. Answers
     that had no room to be judged are a note.
     """
-
-    slow: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import OUTCOMES, Row, Terms
 from loadchaos.core.typed_json import from_json
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 WINDOW_S = 10
 _MOST_DEVICES = 256
@@ -149,7 +149,6 @@ class LiveFigures(RowFold):
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
         self._gap_known_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
-        self.rows: Counter[str] = Counter()
         self.gate = ""
         self.preflight: list[tuple[bool, str]] = []
         self._window: dict[int, Bucket] = {}
@@ -158,7 +157,6 @@ class LiveFigures(RowFold):
         if self._folds_figures:
             self.figures.fold(row)
         kind = str(row.get("row"))
-        self.rows[kind] += 1
         at = row.get("at_ns")
         if isinstance(at, int) and at > self.now_ns and kind not in {"failure", "incident"}:
             self.now_ns = at
@@ -399,7 +397,6 @@ class LiveFigures(RowFold):
             now_ns=now,
             load_s=(until - begun) / NS_PER_S if begun is not None else None,
             load_over=self.load_end_ns is not None,
-            ended=self.ended,
             sent_s=(until - requests.first_sent_ns) / NS_PER_S if requests.first_sent_ns is not None else None,
             planned=terms.planned_requests,
             sessions={name: _session_line(counts) for name, counts in figures.sessions.by_traffic.items()},
@@ -425,7 +422,6 @@ class LiveFigures(RowFold):
             incidents=tuple(i for i in self.incidents.values() if self._settled(i)),
             server=server,
             preemptions=self._preemptions(server),
-            gaps_s=dict(self.gaps_s),
             paused=self.gate,
             preflight=tuple(self.preflight),
         )
@@ -449,6 +445,5 @@ def _session_line(counts: Mapping[str, int]) -> SessionLine:
 
 
 def percentiles(hist: LogHistogram) -> Percentiles:
-    """p50, p90, p99 in seconds of a histogram in nanoseconds."""
-    p50, p90, p99 = (None if (v := hist.quantile(q)) is None else v / NS_PER_S for q in (0.5, 0.9, 0.99))
-    return Percentiles(p50, p90, p99, hist.n)
+    """p50 and p99 in seconds of a histogram in nanoseconds."""
+    return Percentiles(seconds_of(hist.quantile(0.5)), seconds_of(hist.quantile(0.99)), hist.n)

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.typed_json import Keywords
 from loadchaos.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from loadchaos.analysis.figures.requests import RequestStats
 
 _MOST_TEXTS, _TEXT_CHARS = 50, 200
 _SHOWN = 3
@@ -34,30 +36,20 @@ class Refusals:
     accepted_per_s: Annotated[float | None, "requests that were not refused, per second of the load"] = None
 
 
-class RefusalFigures(RowFold):
-    """Folds begins and ends; texts and values are bounded."""
+class RefusalFigures:
+    """Folds ends; texts and values are bounded."""
 
     def __init__(self) -> None:
-        self._sent = self._refused = self._accepted = 0
         self._statuses: Counter[str] = Counter()
         self._texts: Counter[str] = Counter()
         self._first_of: dict[str, str] = {}
         self._retry_after: Counter[str] = Counter()
-        self._first_ns: int | None = None
         self._last_ns = 0
 
-    def on_begin(self, row: BeginRow) -> None:
-        self._sent += 1
-        at_ns = int(row["at_ns"])
-        self._first_ns = at_ns if self._first_ns is None else min(self._first_ns, at_ns)
-
     def on_end(self, row: EndRow) -> None:
-        outcome = row.get("outcome")
-        self._accepted += outcome not in _NOT_ANSWERED
         self._last_ns = max(self._last_ns, int(row.get("at_ns") or 0))
-        if outcome != "shed":
+        if row.get("outcome") != "shed":
             return
-        self._refused += 1
         self._statuses[str(row.get("status") or "")] += 1
         text = str(row.get("error") or "")[:_TEXT_CHARS]
         key = _NUMBER.sub("N", text)
@@ -67,18 +59,20 @@ class RefusalFigures(RowFold):
         if after := str((row.get("detail") or {}).get("retry_after") or ""):
             _count(self._retry_after, after)
 
-    def figures(self) -> Refusals | None:
+    def figures(self, requests: RequestStats) -> Refusals | None:
         """None where nothing was refused."""
-        if not self._refused:
+        outcomes = requests.total()
+        if not outcomes["shed"]:
             return None
-        seconds = (self._last_ns - (self._first_ns or self._last_ns)) / NS_PER_S
+        seconds = (self._last_ns - (requests.first_sent_ns or self._last_ns)) / NS_PER_S
+        accepted = sum(n for outcome, n in outcomes.items() if outcome not in _NOT_ANSWERED)
         return Refusals(
-            requests=self._refused,
-            sent=self._sent,
+            requests=outcomes["shed"],
+            sent=requests.begun,
             statuses=_most(self._statuses),
             texts=tuple(self._first_of[key] for key in _most(self._texts)),
             retry_after=_most(self._retry_after),
-            accepted_per_s=round(self._accepted / seconds, 3) if seconds > 0 else None,
+            accepted_per_s=round(accepted / seconds, 3) if seconds > 0 else None,
         )
 
 

@@ -135,10 +135,7 @@ class SessionCount:
 
     def is_later(self, row: BeginRow) -> bool:
         """Tell if a request is a later one of a session; the plan has sessions."""
-        if not self.by_traffic:
-            return False
-        place = place_of(str(row.get("id")))
-        return bool(place.branch or place.number)
+        return bool(self.by_traffic) and place_of(str(row.get("id"))).is_later
 
     def times_by_traffic(self) -> dict[str, LogHistogram]:
         return {traffic: times.histogram for traffic, times in self._times.items() if times.histogram.n}

@@ -16,7 +16,6 @@ class Percentiles:
     """Latency quantiles in seconds; None without data."""
 
     p50: float | None = None
-    p90: float | None = None
     p99: float | None = None
     n: int = 0
 
@@ -107,7 +106,6 @@ class Snapshot:
     now_ns: int = 0
     load_s: float | None = None
     load_over: bool = False
-    ended: bool = False
     sent_s: float | None = None  # since the first request
     planned: int | None = None
     planned_s: float | None = None
@@ -133,7 +131,6 @@ class Snapshot:
     incidents: tuple[LiveIncident, ...] = ()
     server: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     preemptions: float | None = None  # since the run began
-    gaps_s: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
     preflight: tuple[tuple[bool, str], ...] = ()
 

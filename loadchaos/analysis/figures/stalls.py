@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loadchaos.analysis.state.limits import MOST_PREFILL_NS, STREAMED_S, beyond_gaps_ns
-from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, SENDS_AT_ONCE, PrefillTime, Prompts
+from loadchaos.analysis.state.limits import STREAMED_S, beyond_gaps_ns
+from loadchaos.analysis.state.prefill_time import SENDS_AT_ONCE, PrefillTime, Prompts
 from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow, StateRow
@@ -119,9 +119,7 @@ class StallFigures(RowFold):
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         at_ns, worker = int(row.get("at_ns") or 0), str(row.get("file", row.get("worker", "")))
         before, tokens = self._beats.get(worker), int(row.get("tokens") or 0) > 0
-        images = int(row.get("images_in_prefill") or 0)
-        prompts = Prompts(int(row.get("waiting_tokens") or 0) * PER_TOKEN_NS, images * PER_IMAGE_NS)
-        self._prefill.beat(worker, at_ns, prompts, tokens=tokens)
+        prompts = self._prefill.on_heartbeat(row, worker)
         silences = tuple(int(ns) for ns in row.get("stream_silences_ns") or ())
         self._beats[worker] = _Beat(at_ns, int(row.get("in_flight") or 0), silences, prompts)
         if before is not None and at_ns - before.at_ns > _LATE_NS:
@@ -177,16 +175,14 @@ class StallFigures(RowFold):
         in_flight = sum(max(0, beat.in_flight - slow.count(worker)) for worker, beat in beats)
         waited_ns = (end_ns - begin_ns) // 2
         streams = sum(ns + end_ns - beat.at_ns >= waited_ns for _, beat in beats for ns in beat.silences_ns)
-        tokens_ns = sum(beat.prompts.tokens_ns for _, beat in beats)
-        images_ns = sum(beat.prompts.images_ns for _, beat in beats)
-        prefill_ns = min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), MOST_PREFILL_NS)
-        limit_ns = beyond_gaps_ns(_STALL_NS, self._gap_ns) + prefill_ns
+        waiting = [beat.prompts for _, beat in beats]
+        limit_ns = beyond_gaps_ns(_STALL_NS, self._gap_ns) + self._prefill.allowed_ns(waiting)
         return Stall(
             begin_ns,
             end_ns,
             max(begun, in_flight),
             streams,
-            bool(tokens_ns or images_ns),
+            any(map(any, waiting)),
             self._only_replica(begin_ns),
             limit_ns,
             self._streamed >= _STREAMED_BEATS,

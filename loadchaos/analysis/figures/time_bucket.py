@@ -13,7 +13,7 @@ class Bucket:
     """One time span of a run. Gauges are kept per worker or replica, so that they can be summed; the last value counts."""
 
     __slots__ = (
-        "begun", "devices", "due", "events", "good", "in_flight", "lag_ns", "latency", "outcomes", "server", "users",
+        "begun", "devices", "due", "events", "good", "in_flight", "latency", "outcomes", "server",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,8 +23,6 @@ class Bucket:
         self.outcomes: Counter[str] = Counter()
         self.latency = LatencyHistograms()
         self.in_flight: dict[str, int] = {}  # by worker
-        self.users: dict[str, int] = {}  # by worker
-        self.lag_ns = 0
         self.server: dict[str, dict[str, float]] = {}  # by replica and engine: our metric names
         self.devices: dict[str, dict[str, float]] = {}  # by host and device
 
@@ -36,17 +34,12 @@ class Bucket:
         self.outcomes.update(later.outcomes)
         self.latency.merge(later.latency)
         self.in_flight.update(later.in_flight)
-        self.users.update(later.users)
-        self.lag_ns = max(self.lag_ns, later.lag_ns)
         self.server.update(later.server)
         self.devices.update(later.devices)
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
-        worker = str(row.get("file", ""))
         self.events += int(row.get("tokens") or 0)
-        self.in_flight[worker] = int(row.get("in_flight") or 0)
-        self.users[worker] = int(row.get("users") or 0)
-        self.lag_ns = max(self.lag_ns, int(row.get("lag_ns") or 0))
+        self.in_flight[str(row.get("file", ""))] = int(row.get("in_flight") or 0)
 
     def gauge(self, name: str, how: str = "sum") -> float | None:
         """Sum or maximum of a server metric over all engines; None without data."""

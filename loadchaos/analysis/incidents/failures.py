@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.core.model import Attribution
 
 _MOST_FAILURES = 100
 
@@ -33,7 +32,7 @@ class FailureRegistry:
         return opened
 
 
-def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution]) -> list[Failure]:
+def failures_of(incidents: list[Incident]) -> list[Failure]:
     """One failure for each cause of deaths, hangs and outages. Five deaths of one cause are one failure, counted five
     times.
     """
@@ -42,7 +41,7 @@ def failures_of(incidents: list[Incident], attribution_of: dict[int, Attribution
         if incident.kind == "failure" or not incident.real:
             continue
         named = incident.named_by()
-        new = replace(named, attribution=attribution_of.get(incident.n, "server"), incident=incident, deaths=[])
+        new = replace(named, attribution=incident.attribution, incident=incident, deaths=[])
         if incident.kind in ("death", "restart") and new.severity != "startup":
             new.severity = "request" if incident.outlived else "startup" if incident.starting else "engine_death"
         failure = found.setdefault((*new.key, incident.outlived), new)

@@ -61,7 +61,6 @@ class IncidentTracker(RowFold):
         self.has_log = False
         self.load_end_ns: int | None = None
         self.last_question_waits = False
-        self.attribution: dict[int, Attribution] = {}
         self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
         self._answered_ns = 0  # sending time of the newest good answer
         self._told_ns: int | None = None  # of the first answer whose text tells a death
@@ -202,7 +201,7 @@ class IncidentTracker(RowFold):
     def open_failure(self, failure: Failure, attribution: Attribution) -> Incident:
         incident = self._new("failure", self._only_replica(), failure.at_ns)
         incident.causes.append(failure)
-        incident.attribution = self.attribution[incident.n] = attribution
+        incident.attribution = attribution
         if isinstance(line := failure.evidence.line, int):
             incident.add_log_line(str(failure.evidence.source), line)
         incident.note(failure.at_ns, f"{failure.evidence.source}: {failure.title}")
@@ -432,6 +431,4 @@ class IncidentTracker(RowFold):
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
             if incident.kind == "death":
                 names |= {"engine_death", "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died"}
-        incident.attribution = self.attribution[incident.n] = self._attacks.attribute(
-            names, incident.opened_ns, incident.ended
-        )
+        incident.attribution = self._attacks.attribute(names, incident.opened_ns, incident.ended)

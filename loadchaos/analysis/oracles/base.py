@@ -34,7 +34,6 @@ class Oracle(Detector):
         answers: answers that were compared.
     """
 
-    slow: ClassVar[bool] = False
     name: ClassVar[str]
     detects: ClassVar[str]
     false_alarms: ClassVar[str]

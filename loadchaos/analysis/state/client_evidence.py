@@ -16,13 +16,12 @@ from loadchaos.analysis.state.limits import (
     FEWEST_FAILED,
     FIRST_GAPS,
     HANG_WITHOUT_SIGN_NS,
-    MOST_PREFILL_NS,
     OUTAGE_NS,
     STALL_NS,
     STREAMED_S,
     beyond_gaps_ns,
 )
-from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
+from loadchaos.analysis.state.prefill_time import PrefillTime, Prompts
 from loadchaos.core.goodput import expected_of
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.limits import HEARTBEAT_S
@@ -64,12 +63,9 @@ class ClientEvidence:
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         at_ns, worker = row["at_ns"], str(row.get("file", row.get("worker", "")))
-        tokens = int(row.get("tokens") or 0) > 0
-        images = int(row.get("images_in_prefill") or 0)
-        prompts = Prompts(int(row.get("waiting_tokens") or 0) * PER_TOKEN_NS, images * PER_IMAGE_NS)
-        self._prefill.beat(worker, at_ns, prompts, tokens=tokens)
+        prompts = self._prefill.on_heartbeat(row, worker)
         self._silences[worker] = (at_ns, [int(ns) for ns in row.get("stream_silences_ns") or ()], prompts)
-        if tokens and at_ns - self._beat_ns >= _BEAT_NS:
+        if int(row.get("tokens") or 0) > 0 and at_ns - self._beat_ns >= _BEAT_NS:
             self._beat_ns = at_ns
             self._beats += 1
 
@@ -155,8 +151,7 @@ class ClientEvidence:
         return self._failed is not None and self._failed[1] > ns
 
     def stall_limit_ns(self, now_ns: int) -> int:
-        prefill_ns = self.prefill_ns(now_ns)
-        return self._base_limit_ns() + prefill_ns
+        return self._base_limit_ns() + self.prefill_ns(now_ns)
 
     def _base_limit_ns(self) -> int:
         if self._beats < _STREAMED_BEATS:
@@ -183,9 +178,7 @@ class ClientEvidence:
 
     def prefill_ns(self, now_ns: int) -> int:
         """Time that prompts in flight without a first token may need."""
-        waiting = [prompts for _, _, prompts in self._fresh(now_ns)]
-        tokens_ns, images_ns = sum(p.tokens_ns for p in waiting), sum(p.images_ns for p in waiting)
-        return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), MOST_PREFILL_NS)
+        return self._prefill.allowed_ns(prompts for _, _, prompts in self._fresh(now_ns))
 
     def _fresh(self, now_ns: int) -> list[tuple[int, list[int], Prompts]]:
         return [found for found in self._silences.values() if now_ns - found[0] <= _FRESH_NS]

@@ -50,25 +50,23 @@ Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign,
 class StateMachine:
     """State of one replica: `feed` every row about it, `tick` in between.
 
-    `launched`: we launched it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
-    that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
+    `knows_death`: an empty 500 or 503 of /health means that the engine is gone. `sole`: our traffic goes to this replica
     alone, so that our tokens prove that it works. `known_server`: /health is the server's own and not a gateway's.
     """
 
     def __init__(
         self,
         replica: str,
-        launched: bool = False,
-        dialect_knows_death: bool = True,
+        knows_death: bool = True,
         *,
         sole: bool = True,
         known_server: bool = True,
     ) -> None:
         self.replica = replica
         self.state: State = "starting"
-        self.knows_death, self.known_server = dialect_knows_death, known_server
+        self.knows_death, self.known_server = knows_death, known_server
         self.outage = False  # every request fails, and nothing proves a death
-        self._launched, self._sole = launched, sole
+        self._sole = sole
         self._traffic, self._network, self._processes = TrafficSignals(), NetworkSignals(), ProcessSignals()
         self._counters, self._attacked, self._client = CounterSignals(), AttackEffects(), ClientEvidence()
         self._stalls = Stalls()
@@ -194,7 +192,7 @@ class StateMachine:
     def _launch(self, row: LaunchRow) -> None:
         at_ns = row["at_ns"]
         if row.get("what") == "start":
-            self._exit, self._relaunched_ns, self._launched = None, at_ns, True
+            self._exit, self._relaunched_ns = None, at_ns
             self._processes.forget_gone()
         elif self.state == "dead" and (row.get("asked") or row.get("what") == "kill"):
             self._exit = (at_ns, ("dead", at_ns, []))  # we stop what is left of it: it stays dead

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
+from loadchaos.analysis.state.limits import MOST_PREFILL_NS
 from loadchaos.analysis.state.signals import MS
-from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.units import NS_PER_S
 
-PER_TOKEN_NS, PER_IMAGE_NS = 1 * MS, 1 * NS_PER_S
+_PER_TOKEN_NS, _PER_IMAGE_NS = 1 * MS, 1 * NS_PER_S
 _SILENCE_NS = 500 * MS
 _FEWEST, _MOST = 12, 200  # first tokens
 _SLOWEST = 0.1
@@ -96,17 +97,19 @@ class PrefillTime:
 
     def on_begin(self, row: BeginRow) -> None:
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
-        own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
+        own = Prompts(int(row.get("tokens") or 0) * _PER_TOKEN_NS, _PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])
         teaches = row.get("behaviour", "plain") in SENDS_AT_ONCE
         ahead = _sum(self._waiting.values())
         self._in_flight[row.get("id", "")] = _Wait(ahead, own.tokens_ns, row["at_ns"] if teaches else None)
 
-    def beat(self, worker: str, at_ns: int, waiting: Prompts, *, tokens: bool) -> None:
-        self._waiting[worker] = waiting
+    def on_heartbeat(self, row: HeartbeatRow, worker: str) -> Prompts:
+        """Fold a heartbeat; gives the prompts that wait at its worker."""
+        at_ns, images_ns = row["at_ns"], int(row.get("images_in_prefill") or 0) * _PER_IMAGE_NS
+        waiting = self._waiting[worker] = Prompts(int(row.get("waiting_tokens") or 0) * _PER_TOKEN_NS, images_ns)
         if at_ns - self._token_ns > _FLOW_GAP_NS:
             self._flowing.clear()
-        if tokens:
+        if int(row.get("tokens") or 0) > 0:
             if self._token_ns and at_ns - self._token_ns >= _SILENCE_NS:
                 self._silences.append((self._token_ns, at_ns))
             self._token_ns = max(self._token_ns, at_ns)
@@ -115,12 +118,13 @@ class PrefillTime:
             self._flowing.popleft()
         if at_ns - self._flowing[0][0] > 0.9 * _FLOW_NS:
             self._beside = max(self._beside, min((p for _, p in self._flowing), key=_total), key=_total)
+        return waiting
 
     def on_end(self, row: EndRow) -> None:
         wait, first_ns = self._in_flight.pop(row.get("id", ""), None), row.get("first_token_ns")
         if wait is None or wait.sent_ns is None or first_ns is None or int(row.get("chunks") or 0) < 2:
             return
-        tokens_ns = wait.ahead.tokens_ns - int(row.get("cached_tokens") or 0) * PER_TOKEN_NS
+        tokens_ns = wait.ahead.tokens_ns - int(row.get("cached_tokens") or 0) * _PER_TOKEN_NS
         silences = takewhile(lambda s: s[1] > (wait.sent_ns or 0), reversed(self._silences))
         silent = [min(to, first_ns) - max(since, wait.sent_ns) for since, to in silences]
         if (open_ns := first_ns - max(wait.sent_ns, self._token_ns)) >= _SILENCE_NS:  # its heartbeat is still to come
@@ -133,16 +137,17 @@ class PrefillTime:
     def forget_waiting(self) -> None:
         self._in_flight = {id_: wait._replace(sent_ns=None) for id_, wait in self._in_flight.items()}
 
-    def allowed_ns(self, waiting: Prompts) -> int:
-        """Time that these prompts may take without a token. Less those beside which tokens flowed, unless one is longer
-        than any that was computed meanwhile.
+    def allowed_ns(self, prompts: Iterable[Prompts]) -> int:
+        """Time that these prompts may take without a token, `MOST_PREFILL_NS` at most. Those beside which tokens flowed do
+        not count, unless one is longer than any that was computed meanwhile.
         """
+        waiting = _sum(prompts)
         learned = self._tokens if self._tokens.known and not waiting.images_ns else self._with_images
         longest_ns = max((wait.own_ns for wait in self._in_flight.values()), default=0)
         known = learned.known and longest_ns <= 1.25 * self._longest_beside_ns
         beside = self._beside if known else Prompts()
         parts = (waiting.tokens_ns - beside.tokens_ns, waiting.images_ns - beside.images_ns)
-        return learned.allowed_ns(sum(max(0, ns) for ns in parts))
+        return min(learned.allowed_ns(sum(max(0, ns) for ns in parts)), MOST_PREFILL_NS)
 
 
 def _sum(prompts: Iterable[Prompts]) -> Prompts:

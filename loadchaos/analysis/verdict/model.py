@@ -6,7 +6,6 @@ versions. `python -m loadchaos.analysis.verdict.model` prints the schema.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -457,14 +456,10 @@ class Verdict:
 
 def schema() -> str:
     """JSON Schema of a verdict, as committed in schemas/verdict.json."""
-    head = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://loadchaos.dev/schemas/verdict.json",
-        "title": "verdict.json: what a run of loadchaos came to",
-        "description": "Readers ignore keys they do not know. Times are ISO 8601 UTC; fields that end in _s are seconds, "
-        "at_s and first_seen_s from the start of the load.",
-    }
-    return json.dumps({**head, **typed_json.schema(Verdict)}, indent=1) + "\n"
+    times = (
+        "Times are ISO 8601 UTC; fields that end in _s are seconds, at_s and first_seen_s from the start of the load."
+    )
+    return typed_json.document(Verdict, "verdict.json", "what a run of loadchaos came to", times)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
 from loadchaos.report.formatting import clean, duration, percent, tick_duration, utc_text
 from loadchaos.report.html import templates
-from loadchaos.report.html.charts import HEIGHT, WIDTH, ChartLine, Tick
+from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, ChartLine, Tick
 from loadchaos.report.performance import per_second
 
 _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
@@ -34,21 +34,6 @@ class CapacityChart:
     bars: str = ""
 
 
-@dataclass(frozen=True)
-class AxisScale:
-    """Maps values to a position between 0 and 1, linear or logarithmic."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def at(self, value: float) -> float:
-        low, high = self.low, self.high
-        if self.log:
-            value, low, high = math.log(max(value, low)), math.log(low), math.log(high)
-        return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
-
-
 def render(data: CapacityResult) -> str:
     return templates.render(
         "capacity.html.j2",
@@ -67,7 +52,7 @@ def shared(data: CapacityResult) -> dict[str, object]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
     steps = sorted(capacity_text.longest_steps(data.steps), key=lambda step: step.load)
     loads = [step.load for step in steps]
-    x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
+    x = Axis(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else Axis(1, 2)
     marks = [(load, css) for load, css in ((data.answer.low, "good"), (data.answer.high, "bad")) if load]
     return {
         "headline": capacity_text.headline(data),
@@ -86,7 +71,7 @@ def shared(data: CapacityResult) -> dict[str, object]:
 class _Drawing:
     """Draws the steps over their load, on the axis `x`."""
 
-    def __init__(self, steps: Steps, x: AxisScale) -> None:
+    def __init__(self, steps: Steps, x: Axis) -> None:
         self._steps, self._x = steps, x
 
     def charts(self, data: CapacityResult) -> list[CapacityChart]:
@@ -100,7 +85,7 @@ class _Drawing:
         return [chart for chart in charts if chart.curves]
 
     def _goodput(self, goal: float) -> CapacityChart:
-        y = AxisScale(0, 1.1)
+        y = Axis(0, 1.1)
         known = [s for s in self._steps if s.goodput is not None]
         bars = (f"M{self._place(y, s.load, s.goodput_low)}V{_down(y, s.goodput_high)}" for s in known)
         curves = self._curves(y, ("goodput, with its interval", "first", "goodput"), known=known)
@@ -109,7 +94,7 @@ class _Drawing:
 
     def _throughput(self, title: str, label: str, css: str, key: str) -> CapacityChart:
         most = max((v for s in self._steps if (v := s.figure(key))), default=0.0)
-        y = AxisScale(0, 1.1 * most)
+        y = Axis(0, 1.1 * most)
         ticks = [Tick(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
         return CapacityChart(title, self._curves(y, (label, css, key)), ticks)
 
@@ -119,11 +104,11 @@ class _Drawing:
         if not values:
             return CapacityChart(title)
         values += [limit_s] if limit_s else []
-        y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
+        y = Axis(min(values) / 1.3, max(values) * 1.3, log=True)
         ticks = [Tick(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
         return CapacityChart(title, self._curves(y, *series), ticks, 100 * y.at(limit_s) if limit_s else None)
 
-    def _curves(self, y: AxisScale, *series: tuple[str, str, str], known: Steps | None = None) -> list[ChartLine]:
+    def _curves(self, y: Axis, *series: tuple[str, str, str], known: Steps | None = None) -> list[ChartLine]:
         found = []
         for label, css, key in series:
             shown = known if known is not None else [s for s in self._steps if s.figure(key)]
@@ -133,15 +118,15 @@ class _Drawing:
                 found.append(ChartLine(label, css, "M" + "L".join(points), dots=dots))
         return found
 
-    def _place(self, y: AxisScale, load: float, value: float | None) -> str:
+    def _place(self, y: Axis, load: float, value: float | None) -> str:
         return f"{round(WIDTH * self._x.at(float(load)), 1)},{_down(y, value)}"
 
 
-def _down(scale: AxisScale, value: float | None) -> float:
+def _down(scale: Axis, value: float | None) -> float:
     return round(HEIGHT * (1 - scale.at(float(value or 0.0))), 2)
 
 
-def _decades(scale: AxisScale) -> list[float]:
+def _decades(scale: Axis) -> list[float]:
     """Round values on a logarithmic axis: 1, 2 and 5 in each decade, or fewer where that are too many."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
     for parts in ((1, 2, 5), (1, 3), (1,)):
@@ -152,7 +137,7 @@ def _decades(scale: AxisScale) -> list[float]:
     return inside
 
 
-def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[Tick]:
+def _load_ticks(scale: Axis, marked: Sequence[float]) -> list[Tick]:
     if not scale.log:
         return []
     places = [scale.at(load) for load in marked]

@@ -101,14 +101,20 @@ class ChartSet:
 
 @dataclass(frozen=True)
 class Axis:
-    """Converts seconds to per cent of the width."""
+    """Maps values to a position between 0 and 1, linear or logarithmic."""
 
-    from_s: float
-    to_s: float
+    low: float
+    high: float
+    log: bool = False
 
-    def percent(self, at_s: float) -> float:
-        span = max(self.to_s - self.from_s, 1e-9)
-        return round(min(100.0, max(0.0, 100 * (at_s - self.from_s) / span)), 3)
+    def at(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.log:
+            value, low, high = math.log(max(value, low)), math.log(low), math.log(high)
+        return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+
+    def percent(self, value: float) -> float:
+        return round(100 * self.at(value), 3)
 
 
 def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> ChartSet:
@@ -126,8 +132,8 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Char
         ticks=tuple(_time_ticks(axis)),
         shades=tuple(_shades(axis, spans)),
         marks=tuple(Bar(axis.percent(at), 0, "mark", label) for at, label in incidents),
-        from_s=axis.from_s,
-        to_s=axis.to_s,
+        from_s=axis.low,
+        to_s=axis.high,
         width_s=width,
         plots=numbers,
         starts=starts,
@@ -324,10 +330,10 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 432
 
 
 def _time_ticks(axis: Axis) -> list[Tick]:
-    span = axis.to_s - axis.from_s
+    span = axis.high - axis.low
     step = next((s for s in _STEPS_S if span / s <= 7), 86400 * max(1, math.ceil(span / 86400 / 7)))
-    first = math.ceil(axis.from_s / step)
-    last = math.floor((axis.to_s - span * _LAST_TICK) / step)
+    first = math.ceil(axis.low / step)
+    last = math.floor((axis.high - span * _LAST_TICK) / step)
     return [Tick(axis.percent(i * step), _clock(i * step)) for i in range(first, last + 1)]
 
 

@@ -66,8 +66,8 @@ def _heatmap(axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_
     most = max(n for column in cells for n in column.values())
     bounds = _bounds(most)
     drawn = zip(_labels(bounds, most, noun), _colours(len(bounds)), _paths(cells, bounds, rows), strict=True)
-    left = (start_s - axis.from_s) / (axis.to_s - axis.from_s) * WIDTH
-    wide, tall = width_s / (axis.to_s - axis.from_s) * WIDTH, HEIGHT / rows
+    left = (start_s - axis.low) / (axis.high - axis.low) * WIDTH
+    wide, tall = width_s / (axis.high - axis.low) * WIDTH, HEIGHT / rows
     return Chart(
         title,
         tuple(ChartLine(label, css, path, "heat") for label, css, path in drawn),

@@ -19,7 +19,7 @@ from loadchaos.core.ledger.rows import ConfigurationRow
 from loadchaos.core.model import Terms
 from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import headline, phrases
-from loadchaos.report.formatting import clean, number, parse_time, plural, utc_text
+from loadchaos.report.formatting import clean, number, plural, utc_text
 from loadchaos.report.html import templates, uplot_data
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.distributions import MOST, distributions
@@ -84,18 +84,8 @@ def _head(verdict: Verdict, terms: Terms) -> list[tuple[str, str]]:
 
 
 def _incident_marks(verdict: Verdict) -> list[tuple[float, str]]:
-    begun = parse_time(verdict.started)
-    marks = []
-    for f in verdict.failures[:_MOST]:
-        if f.severity not in SERVER_LOST:
-            continue
-        first = parse_time(f.first_seen)
-        at = f.first_seen_s
-        if at is None and first is not None and begun is not None:
-            at = (first - begun).total_seconds()
-        if at is not None:
-            marks.append((at, clean(f.id, 80)))
-    return marks
+    lost = (f for f in verdict.failures[:_MOST] if f.severity in SERVER_LOST)
+    return [(f.first_seen_s, clean(f.id, 80)) for f in lost if f.first_seen_s is not None]
 
 
 def excerpt(incident: Path) -> str:

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import TrafficFigures
-from loadchaos.analysis.figures.snapshot import LiveIncident
 from loadchaos.core.answer_labels import OTHER
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd, MissReason
@@ -36,6 +35,7 @@ from loadchaos.report.metrics.metric_table import (
     TRAFFICS,
 )
 from loadchaos.report.metrics.sample_page import SamplePage
+from loadchaos.report.phrases import issue_path
 
 DEFAULT_PORT = 9646
 _ADDRESS = "127.0.0.1"
@@ -247,12 +247,8 @@ def _findings(page: SamplePage, live: LiveFigures) -> None:
     page.add("loadchaos_wrong_answers", [], wrong)
     page.add("loadchaos_incidents", [], len(live.incidents))
     for i in list(live.incidents.values())[:INCIDENTS]:
-        page.add("loadchaos_incident_open", (f"{i.n:03d}", i.id, i.severity or "", _issue(i)), 1 if i.open else 0)
-
-
-def _issue(incident: LiveIncident) -> str:
-    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", incident.known[0].issue if incident.known else "")
-    return f"{found[1]}/issues/{found[2]}" if found else ""
+        issue = issue_path(i.known[0].issue) if i.known else ""
+        page.add("loadchaos_incident_open", (f"{i.n:03d}", i.id, i.severity or "", issue), 1 if i.open else 0)
 
 
 def _attacks(page: SamplePage, live: LiveFigures) -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from loadchaos.analysis.classify.diagnosis import LogFailure
-from loadchaos.analysis.classify.signature_summary import SignatureSummary
+from loadchaos.analysis.classify.signature_file import Signature, Signatures
 from loadchaos.analysis.failure import SERVER_LOST
 from loadchaos.report.formatting import clean, number, plural
 from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
@@ -135,11 +135,12 @@ def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
     )
 
 
-def explain(signature: SignatureSummary, width: int = 100) -> str:
+def explain(signature: Signature, signatures: Signatures, width: int = 100) -> str:
     rows = [f"{signature.id}: {signature.title}"]
     fields = ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy")
-    rows += [_field(name, text, width) for name in fields if (text := str(vars(signature)[name]))]
-    for n, pattern in enumerate(signature.patterns or ["none: recognised from behaviour, not from a log line"]):
+    rows += [_field(name, text, width) for name in fields if (text := str(getattr(signature, name)))]
+    patterns = [p.pattern for p in signature.patterns]
+    for n, pattern in enumerate(patterns or ["none: recognised from behaviour, not from a log line"]):
         rows.append(_field("pattern" if n == 0 else "", pattern, max(width, 4 + len(pattern))))
     for n, example in enumerate(signature.examples):
         rows.append(_field("example" if n == 0 else "", example, width))
@@ -148,6 +149,6 @@ def explain(signature: SignatureSummary, width: int = 100) -> str:
         rows.append(_field("variant" if n == 0 else "", text, width))
     if signature.refines:
         rows.append(_field("refines", ", ".join(signature.refines), width))
-    for n, known in enumerate(signature.known):
+    for n, known in enumerate(signatures.all_issues(signature)):
         rows.append(_field("known" if n == 0 else "", known_text(known), width))
     return "\n".join(rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -234,10 +235,9 @@ def _states_text(s: Snapshot) -> str:
 
 
 def _totals(s: Snapshot) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for line in s.traffic:
-        for outcome, n in line.outcomes:
-            total[outcome] = total.get(outcome, 0) + n
+        total.update(dict(line.outcomes))
     return total
 
 
@@ -253,7 +253,7 @@ def draw(s: Snapshot) -> RenderableType:
     parts.append(_attacks(s))
     if s.failures:
         parts.append(_failures(s))
-    return Group(*(p for p in parts if p is not None))
+    return Group(*parts)
 
 
 def _title(s: Snapshot) -> RenderableType:

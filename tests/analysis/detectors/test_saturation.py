@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.saturation import SaturationDetector, disk_filled, files_exhausted, throttled
+from loadchaos.analysis.detectors.saturation import SaturationDetector, disk_full, files_exhausted, throttled
 from tests.analysis.conftest import History
 from tests.rows import S
 
@@ -37,29 +37,21 @@ def test_throttled_needs_three_readings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("readings", "full"),
+    ("free", "size", "full"),
     [
-        ([(500 * GB, 1000 * GB), (0.5 * GB, 1000 * GB)], True),
-        ([(500 * GB, 1000 * GB), (5 * GB, 1000 * GB)], False),  # half a per cent of much is room enough
-        ([(0.4 * GB, 1 * GB), (0.2 * GB, 1 * GB)], False),  # a small one
-        ([(0.1 * GB, 1000 * GB), (0, 1000 * GB)], False),  # it was full before we came
-        ([(0, 1000 * GB)], False),
-        ([(1, 0), (0, 0)], False),
+        (0.5 * GB, 1000 * GB, True),
+        (5 * GB, 1000 * GB, False),  # half a per cent of much is room enough
+        (0.2 * GB, 1 * GB, False),  # a small one
+        (0, 1000 * GB, True),
     ],
 )
-def test_disk_filled_needs_a_disk_that_was_not_full_at_first(readings: Any, full: bool) -> None:
-    assert disk_filled(readings) is full
+def test_disk_is_full_under_one_per_cent_and_one_gib(free: float, size: float, full: bool) -> None:
+    assert disk_full(free, size) is full
 
 
-@pytest.mark.parametrize(
-    ("readings", "near"),
-    [
-        ([(100, 1024), (980, 1024)], True), ([(100, 1024), (900, 1024)], False), ([(1000, 1024), (1024, 1024)], False),
-        ([(5, 0), (5, 0)], False),
-    ],
-)  # fmt: skip
-def test_files_exhausted_at_95_percent_of_the_limit(readings: Any, near: bool) -> None:
-    assert files_exhausted(readings) is near
+def test_files_exhausted_at_95_percent_of_the_limit() -> None:
+    assert files_exhausted(980, 1024)
+    assert not files_exhausted(900, 1024)
 
 
 def readings(history: History, source: str, name: str, *values: dict[str, float]) -> Any:
@@ -82,6 +74,13 @@ def test_saturation_is_reported_once_as_a_failure_of_the_node(history: History) 
         ("gpu_throttled", "node"),
         ("no_space_left", "node"),
     ]
+
+
+def test_saturation_before_the_run_is_not_reported(history: History) -> None:
+    full = {"disk_free_bytes": 0.1 * GB, "disk_size_bytes": 1000.0 * GB}
+    readings(history.begin(), "node", "disk /models", full, full)
+    readings(history, "node", "host", *[{"host_files_open": n, "host_files_limit": 1024.0} for n in (1000.0, 1024.0)])
+    assert names(history) == []
 
 
 def test_saturation_of_a_process_file_limit_is_reported(history: History) -> None:

@@ -9,7 +9,7 @@ from tests.rows import MS, S
 
 def watch(world: World, machine: StateMachine | None = None, **options: Any) -> list[dict[str, Any]]:
     """All state rows a history gives; remarks (from == to) included."""
-    machine = machine or StateMachine("server", options.pop("launched", False), options.pop("knows", True), **options)
+    machine = machine or StateMachine("server", **options)
     rows: list[dict[str, Any]] = []
     for row in world.rows:
         rows += [dict(r) for r in machine.feed(row)]
@@ -95,7 +95,7 @@ def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: World) 
     world.health = 503
     world.stall(1)
     assert path(watch(world)) == ["healthy", "dying", "dead"]
-    assert "dead" not in path(watch(world, knows=False))
+    assert "dead" not in path(watch(world, knows_death=False))
 
 
 def test_state_is_dead_at_once_without_an_engine_core(world: World) -> None:
@@ -114,7 +114,7 @@ def test_state_stays_dead_on_health_200_without_an_engine(world: World) -> None:
 
 def test_state_is_dead_on_the_exit_of_a_launched_process(world: World) -> None:
     world.launch(pid=5).serve(3).exit(0, pid=5)
-    rows = watch(world, launched=True)
+    rows = watch(world)
     assert path(rows)[-1] == "dead"
     assert rows[-1]["signs"] == ["process ended: exited with code 0"]
 
@@ -123,7 +123,7 @@ def test_state_is_dead_on_the_exit_of_a_launched_process(world: World) -> None:
 def test_state_is_terminated_on_a_requested_exit(world: World, how: dict[str, Any]) -> None:
     world.serve(3)
     world.add("launch", what="exit", replica="server", pid=5, code=None, reason="killed by signal", **how)
-    assert path(watch(world, launched=True))[-1] == "terminated"
+    assert path(watch(world))[-1] == "terminated"
 
 
 def test_state_is_terminated_after_our_own_sigterm(world: World) -> None:
@@ -147,7 +147,7 @@ def test_state_of_a_returning_process_says_it_is_the_same(world: World) -> None:
 
 def test_state_of_a_relaunched_server_counts_no_second_death(world: World) -> None:
     world.serve(3).close().exit(1, pid=5).run(2).launch(pid=6).run(30).open().serve(3)
-    assert path(watch(world, launched=True)) == ["healthy", "dead", "restarting", "healthy"]
+    assert path(watch(world)) == ["healthy", "dead", "restarting", "healthy"]
 
 
 def test_state_is_degraded_after_five_seconds_without_progress(world: World) -> None:

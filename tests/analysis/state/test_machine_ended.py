@@ -3,7 +3,7 @@ from tests.analysis.state.test_machine import path, watch
 
 
 def states(world: World) -> list[str]:
-    return path(watch(world, launched=True))
+    return path(watch(world))
 
 
 def test_state_of_a_starved_engine_is_not_idle(world: World) -> None:

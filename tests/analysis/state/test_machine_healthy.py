@@ -285,7 +285,7 @@ def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
         event = rng.choice(EVENTS)
         events.append(event.__name__)
         event(world, rng)
-    machine = StateMachine("server", launched=rng.random() < 0.5)
+    machine = StateMachine("server")
     ill = illness(machine, world) or (machine.state not in ("healthy", "degraded") and machine.state)
     return f"seed {seed}: {events}: {ill}" if ill else None
 
@@ -298,7 +298,7 @@ def test_state_of_a_healthy_server_is_never_dead_or_hung(event: Any, make_world:
             world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "S")}
         world.serve(3)
         event(world, random.Random(seed))
-        machine = StateMachine("server", launched=bool(seed % 3))
+        machine = StateMachine("server")
         states = [s for row in world.rows for s in machine.feed(row)]
         assert not NEVER & {s["to"] for s in states}, f"seed {seed}: {states}"
         assert not any(s.get("outage") for s in states), f"seed {seed}: {states}"

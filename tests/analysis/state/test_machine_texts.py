@@ -21,7 +21,7 @@ def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0) -> An
 def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: World) -> None:
     told_to_end(world, ("ending", "INFO: Shutting down"))
     world.exit(0)
-    rows = watch(world, launched=True)
+    rows = watch(world)
     assert path(rows) == ["healthy", "terminated"]
     assert "the log says: INFO: Shutting down" in row_to(rows, "terminated")["signs"]
 
@@ -31,24 +31,24 @@ def test_state_waits_for_a_late_shutdown_marker(world: World) -> None:
     late = next(r for r in world.rows if r["row"] == "process" and r["what"] == "gone")
     word = {"row": "heard", "at_ns": late["at_ns"] + 50 * MS, "replica": "server", "what": "ending", "text": "bye"}
     world.rows.insert(world.rows.index(late) + 1, word)
-    assert path(watch(world, launched=True)) == ["healthy", "dying", "terminated"]
+    assert path(watch(world)) == ["healthy", "dying", "terminated"]
 
 
 def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: World) -> None:
     told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"))
-    assert path(watch(world, launched=True)) == ["healthy", "dead"]
+    assert path(watch(world)) == ["healthy", "dead"]
 
 
 def test_state_is_dead_within_half_a_second_without_a_marker(world: World) -> None:
     told_to_end(world)
-    rows = watch(world, launched=True)
+    rows = watch(world)
     assert path(rows) == ["healthy", "dying", "dead"]
     assert row_to(rows, "dead")["noticed_after_s"] <= 0.5
 
 
 def test_state_ignores_an_old_shutdown_marker(world: World) -> None:
     told_to_end(world, ("ending", "prompt: 'INFO: Shutting down'"), gap_s=60)
-    assert "terminated" not in path(watch(world, launched=True))
+    assert "terminated" not in path(watch(world))
 
 
 def without_its_engine(world: World) -> Any:

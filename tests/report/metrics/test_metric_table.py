@@ -250,7 +250,7 @@ def full_fold(traffics: int, replicas: int) -> LiveFigures:
         fold.fold({"row": "failure", "id": f"f{n}", "severity": severity, "attribution": whose, "count": 1})
         fold.fold({"row": "incident", "n": n, "what": "close", "id": "x", "folder": f"incidents/{n}-x"})
         fold.fold({"row": "gap", "source": f"s{n}", "seconds": 1})
-    fold.fold({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
+    fold.fold({"row": "heartbeat", "at_ns": 9, "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
     values = dict.fromkeys(
         (
             "gpu_memory_used_bytes",

@@ -72,7 +72,7 @@ def test_summary_of_a_failure_has_time_loss_evidence_issue_and_remedy(verdict: V
     page = summary.render(verdict, Path("runs/x"), color=False, width=200)
     block = page[page.index("1. encoder_cache_miss") : page.index("2. connection_reset")]
     for part in (
-        "30.4 s after the run began",
+        "30.4 s after the load began",
         "76 requests",
         "server.log:101",
         "Encoder cache miss for 9f86d081884c7d65",
