@@ -71,7 +71,6 @@ class ServerConfig:
     patch: int = 16
     max_num_queued_reqs: int = 0
     enable_prompt_tokens_details: bool = False
-    enable_server_load_tracking: bool = False
     enable_scale_out: bool = False
     service_tier: str = ""
     enable_auto_tool_choice: bool = False

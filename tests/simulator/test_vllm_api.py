@@ -205,21 +205,18 @@ def test_vllm_text_model_refuses_images(start: Start, png: Png) -> None:
     assert "is not a multimodal model" in body
 
 
-def test_vllm_tokenize_and_detokenize_round_trip(server: Server) -> None:
+def test_vllm_tokenize_counts_the_tokens_of_a_text(server: Server) -> None:
     text = " the river, Über 12 <|im_end|>\n zz"
     tokens = json.loads(server.post("/tokenize", {"prompt": text})[1])
     assert tokens["max_model_len"] == 4096
     assert tokens["count"] == len(tokens["tokens"])
-    assert json.loads(server.post("/detokenize", {"tokens": tokens["tokens"]})[1]) == {"prompt": text}
 
 
-def test_vllm_models_health_ping_version_and_load_answer(server: Server) -> None:
+def test_vllm_models_health_and_version_answer(server: Server) -> None:
     card = json.loads(server.get("/v1/models")[1])["data"][0]
     assert (card["id"], card["max_model_len"], card["owned_by"]) == ("tiny", 4096, "vllm")
     assert server.get("/health") == (200, "")
-    assert server.get("/ping") == server.post("/ping", {}) == (200, "")
     assert server.get("/version") == (200, '{"version":"0.32.0"}')
-    assert server.get("/load") == (200, '{"server_load":0}')
 
 
 def families(page: str) -> dict[str, str]:

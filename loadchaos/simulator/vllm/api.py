@@ -109,19 +109,11 @@ class VllmApi(Api):
             *(Route("POST", path, lambda exchange: PoolingRequest(self, exchange).submit()) for path in pooling.PATHS),
             Route("GET", "/v1/models", self._models),
             Route("POST", "/tokenize", self._tokenize),
-            Route("POST", "/detokenize", self._detokenize),
             Route("GET", "/health", self._health),
-            Route("GET", "/ping", self._health),
-            Route("POST", "/ping", self._health),
             Route("GET", "/version", lambda exchange: exchange.send_json({"version": self.options.engine.version})),
-            Route("GET", "/load", self._load),
             Route("GET", "/metrics", self._metrics),
             *(self._admin.routes() if self.options.server.dev_mode else ()),
         )
-
-    def _load(self, exchange: HttpExchange) -> None:
-        tracked = self.options.server.enable_server_load_tracking
-        exchange.send_json({"server_load": len(self._generations) if tracked else 0})
 
     # simple endpoints
 
@@ -165,13 +157,6 @@ class VllmApi(Api):
         texts = [tokenizer.decode((i,)) for i in ids] if data.get("return_token_strs") else None
         limit = self.options.engine.max_model_len
         exchange.send_json({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
-
-    def _detokenize(self, exchange: HttpExchange) -> None:
-        data = self.body(exchange)
-        tokens = data.get("tokens")
-        if not isinstance(tokens, list):
-            raise errors.missing("tokens", data)
-        exchange.send_json({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))})
 
     async def _render(self, exchange: HttpExchange, *, chat: bool) -> None:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
