@@ -52,7 +52,6 @@ class EngineConfig:
     era: str = "0.18"
     seed: int = 0
     stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
-    skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and continue
 
     @property
     def release(self) -> Release:
