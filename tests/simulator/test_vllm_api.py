@@ -346,20 +346,6 @@ def test_vllm_development_endpoints_need_development_mode(start: Start) -> None:
         assert server.post(path, {}) == (404, '{"detail":"Not Found"}')
 
 
-def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start) -> None:
-    server = start(max_num_seqs=1, max_num_queued_reqs=1)
-    queued = [server.chat_beside(max_tokens=400, ignore_eos=True) for _ in range(2)]
-    until(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
-    status, body = server.chat(stream=True)
-    assert status == 200
-    assert '"type": "Service Unavailable", "param": null, "code": 503' in body
-    assert server.chat()[0] == 503
-    assert metric(server, "admission_rejections_total") == 2
-    server.post("/abort_requests", {"abort_all": True})
-    for answer in queued:
-        answer.result(5)
-
-
 @pytest.mark.parametrize(
     ("era", "present", "absent"),
     [

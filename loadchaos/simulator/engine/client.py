@@ -102,10 +102,6 @@ class EngineClient:
         return future
 
     @property
-    def in_flight(self) -> int:
-        return len(self._sinks)
-
-    @property
     def ids(self) -> list[str]:
         return list(self._sinks)
 

@@ -250,10 +250,6 @@ class VllmApi(Api):
         if self._admin.refusing:
             generation.fail(errors.paused())
             return
-        if self._full():
-            self.metrics.rejected += 1
-            generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))
-            return
         marks = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
         names = filter(None, (checked.adapter, checked.cache_salt))
         prefix = self._prefix(ids, [*marks, *((0, len(ids), zlib.crc32(name.encode())) for name in names)])
@@ -287,7 +283,3 @@ class VllmApi(Api):
         if len(self.seen_images) > _MOST_SEEN:
             self.seen_images.popitem(last=False)
         return image
-
-    def _full(self) -> bool:
-        limit = self.options.server.max_num_queued_reqs
-        return bool(limit) and self.engine.in_flight - self.options.engine.max_num_seqs >= limit

@@ -12,7 +12,6 @@ from loadchaos.simulator.http.server import HttpExchange, error_event
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
-BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
 class VllmRefusal(Refusal):

@@ -35,7 +35,6 @@ class VllmMetrics:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
-        self.rejected = 0
         self.mm_queries = 0
         self.mm_hits = 0
         self.sleep_level = 0
@@ -105,14 +104,6 @@ class VllmMetrics:
         counter("generation_tokens", "Number of generation tokens processed.", self.generation_tokens)
         finished = [({**labels, "finished_reason": reason}, float(self.finished[reason])) for reason in self._reasons()]
         page.family("vllm:request_success_total", "counter", "Count of successfully processed requests.", finished)
-        if self._release >= (0, 32, 0):
-            model = {"model_name": self._options.server.model}
-            rejected = [
-                ({**model, "reason": "max_num_queued_reqs"}, float(self.rejected)),
-                ({**model, "reason": "max_num_queued_tokens"}, 0.0),
-            ]
-            text = "Number of admission attempts rejected by a queue limit, by reason."
-            page.family("vllm:admission_rejections_total", "counter", text, rejected)
 
     def _reasons(self) -> tuple[str, ...]:
         return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
