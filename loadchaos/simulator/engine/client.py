@@ -101,10 +101,6 @@ class EngineClient:
         self._send(["call", self._next_call, method, list(arguments)])
         return future
 
-    @property
-    def ids(self) -> list[str]:
-        return list(self._sinks)
-
     def stop(self) -> None:
         if self._writer is not None:
             self._writer.close()

@@ -37,17 +37,12 @@ class VllmMetrics:
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.mm_queries = 0
         self.mm_hits = 0
-        self.sleep_level = 0
         self.step_tokens = Histogram(_STEP_TOKENS)
         self.ttft = Histogram(_TTFT_S)
         self.itl = Histogram(_ITL_S)
-        self.tpot = Histogram(_ITL_S)
         self.latency = Histogram(_LATENCY_S)
-        self.decode = Histogram(_LATENCY_S)
         self.request_prompt = Histogram(one_two_five(min(limit, 100_000)))
         self.request_generation = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_max = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
 
     def page(self, stats: EngineStats) -> bytes:
         page = MetricsPage()
@@ -56,7 +51,6 @@ class VllmMetrics:
         self._counters(page, stats, labels)
         self._histograms(page, labels)
         self._config(page)
-        page.family("http_requests_total", "counter", "Total number of requests by method, status and handler.", [])
         return page.render()
 
     def _gauges(self, page: MetricsPage, stats: EngineStats, labels: Mapping[str, str]) -> None:
@@ -65,18 +59,6 @@ class VllmMetrics:
 
         gauge("num_requests_running", "Number of requests in model execution batches.", stats.requests_running)
         gauge("num_requests_waiting", "Number of requests waiting to be processed.", stats.requests_waiting)
-        if self._release >= (0, 20, 2):
-            reasons = [
-                ({**labels, "reason": "capacity"}, float(stats.requests_waiting)),
-                ({**labels, "reason": "deferred"}, 0.0),
-            ]
-            page.family(
-                "vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", reasons
-            )
-        if self._release >= (0, 11, 2):
-            states = ((("awake"), 0), ("weights_offloaded", 1), ("discard_all", 2))
-            values = [({**labels, "sleep_state": name}, float(level == self.sleep_level)) for name, level in states]
-            page.family("vllm:engine_sleep_state", "gauge", "Engine sleep state.", values)
         if self._release < (0, 11, 0):
             gauge("gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
         if self._release >= (0, 9, 2):
@@ -114,16 +96,10 @@ class VllmMetrics:
             ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
             ("request_generation_tokens", "Number of generation tokens processed.", self.request_generation),
             ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", self.step_tokens),
-            ("request_params_n", "Histogram of the n request parameter.", self.request_n),
-            ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", self.request_max),
             ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
             (itl_name, "Histogram of inter-token latency in seconds.", self.itl),
             ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.latency),
-            ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", self.decode),
         ]
-        if self._release >= (0, 11, 0):
-            text = "Histogram of time_per_output_token_seconds per request."
-            rows.append(("request_time_per_output_token_seconds", text, self.tpot))
         for name, text, histogram in rows:
             page.histogram(f"vllm:{name}", text, labels, histogram)
 

@@ -62,7 +62,7 @@ class VllmGeneration:
         self._checked = checked
         self._started_at = time.monotonic()
         self._last_at = self._started_at
-        self._first_at: float | None = None
+        self._answering = False
         self._created = int(time.time())
         self._model = checked.adapter or server.model
         self._cached = 0
@@ -171,8 +171,8 @@ class VllmGeneration:
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
         metrics.generation_tokens += output.new_tokens
-        if self._first_at is None:
-            self._first_at = now
+        if not self._answering:
+            self._answering = True
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self.prompt_tokens
             metrics.ttft.observe(now - self._started_at)
@@ -271,12 +271,6 @@ class VllmGeneration:
         metrics.latency.observe(now - self._started_at)
         metrics.request_prompt.observe(self.prompt_tokens)
         metrics.request_generation.observe(tokens)
-        metrics.request_max.observe(self._checked.sampling.max_tokens or 0)
-        metrics.request_n.observe(self._checked.sampling.n)
-        if self._first_at is not None:
-            metrics.decode.observe(now - self._first_at)
-            if tokens > 1:
-                metrics.tpot.observe((now - self._first_at) / (tokens - 1))
 
     def _usage(self, whole: bool) -> Body:
         done = sum(c.tokens for c in self.choices)
