@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -141,21 +140,6 @@ class Api(ABC):
         except Refusal as refusal:
             self._refuse(exchange, refusal)
 
-    def _model_card(self, owner: str, root: str, *, id_digits: int, search: bool) -> dict[str, object]:
+    def _model_card(self, owner: str, root: str) -> dict[str, object]:
         now = int(time.time())
-        permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:id_digits]}",
-            "object": "model_permission",
-            "created": now,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": search,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        card = {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}
-        return {**card, "permission": [permission]}
+        return {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}

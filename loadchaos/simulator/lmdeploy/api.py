@@ -78,7 +78,7 @@ class LmdeployApi(Api):
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        card = self._model_card("lmdeploy", self.model, id_digits=22, search=True)
+        card = self._model_card("lmdeploy", self.model)
         exchange.send_json({"object": "list", "data": [card]})
 
     def _engine_info(self, exchange: HttpExchange) -> None:

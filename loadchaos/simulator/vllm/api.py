@@ -128,7 +128,7 @@ class VllmApi(Api):
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        card = self._model_card("vllm", f"/models/{self.model}", id_digits=16, search=False)
+        card = self._model_card("vllm", f"/models/{self.model}")
         card["max_model_len"] = self.options.engine.max_model_len
         loras = [
             {**card, "id": name, "root": path, "parent": self.model, "max_model_len": None}
@@ -167,7 +167,7 @@ class VllmApi(Api):
         for prompt in requests.prompts(data, self.options, chat=chat):
             ids, images = place_images(prompt.pieces, await self._decode_images(prompt.sources))
             checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
-            results.append(render.rendered(requests.fit(checked, self.options), data, self.model))
+            results.append(render.rendered(requests.fit(checked, self.options)))
         exchange.send_json(results[0] if chat else results)
 
     # generation
