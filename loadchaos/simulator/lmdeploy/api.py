@@ -37,7 +37,7 @@ class LmdeployApi(Api):
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
-        engine.on_step = self.metrics.histograms["iteration_tokens_total"].observe
+        engine.on_step = self.metrics.step_tokens.observe
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         self._sessions = itertools.count(1)
 

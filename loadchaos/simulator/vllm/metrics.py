@@ -5,51 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options
 
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-_TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-)  # fmt: skip
-_ITL_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_LATENCY_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-    7680.0,
-)  # fmt: skip
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class VllmMetrics:
-    """The API server's counters and histograms. Gauges and engine counters come with each step, and stay as they are
-    after its death.
+    """The API server's counters, and the histogram that loadchaos reads. Gauges and engine counters come with each
+    step, and stay as they are after its death.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._release = options.engine.release
-        limit = options.engine.max_model_len
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.mm_queries = 0
         self.mm_hits = 0
         self.step_tokens = Histogram(_STEP_TOKENS)
-        self.ttft = Histogram(_TTFT_S)
-        self.itl = Histogram(_ITL_S)
-        self.latency = Histogram(_LATENCY_S)
-        self.request_prompt = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_generation = Histogram(one_two_five(min(limit, 100_000)))
 
     def page(self, stats: EngineStats) -> bytes:
         page = MetricsPage()
         labels = {"engine": "0", "model_name": self._options.server.model}
         self._gauges(page, stats, labels)
         self._counters(page, stats, labels)
-        self._histograms(page, labels)
+        text = "Histogram of number of tokens per engine_step."
+        page.histogram("vllm:iteration_tokens_total", text, labels, self.step_tokens)
         self._config(page)
         return page.render()
 
@@ -89,19 +73,6 @@ class VllmMetrics:
 
     def _reasons(self) -> tuple[str, ...]:
         return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
-
-    def _histograms(self, page: MetricsPage, labels: Mapping[str, str]) -> None:
-        itl_name = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
-        rows = [
-            ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
-            ("request_generation_tokens", "Number of generation tokens processed.", self.request_generation),
-            ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", self.step_tokens),
-            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
-            (itl_name, "Histogram of inter-token latency in seconds.", self.itl),
-            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.latency),
-        ]
-        for name, text, histogram in rows:
-            page.histogram(f"vllm:{name}", text, labels, histogram)
 
     def _config(self, page: MetricsPage) -> None:
         engine = self._options.engine
