@@ -101,6 +101,10 @@ class EngineClient:
         self._send(["call", self._next_call, method, list(arguments)])
         return future
 
+    @property
+    def in_flight(self) -> int:
+        return len(self._sinks)
+
     def stop(self) -> None:
         if self._writer is not None:
             self._writer.close()
