@@ -13,7 +13,7 @@ import orjson
 
 from loadchaos.campaigns.minimise import rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.ddmin import leave_out
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSend
 

@@ -11,8 +11,8 @@ import pytest
 from bench.rare_failures import expected_tries, measure
 from loadchaos.campaigns.minimise import reductions, rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
-from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.campaigns.minimise.session import more_rounds
