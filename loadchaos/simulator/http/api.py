@@ -75,8 +75,7 @@ class Api(ABC):
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None: ...
 
     def _processor(self) -> Processor:
-        server = self.options.server
-        return Processor(server.patch, server.min_pixels, server.max_pixels)
+        return Processor()
 
     async def _decoded(self, urls: Iterable[str]) -> list[DecodedImage]:
         results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)

@@ -59,9 +59,7 @@ class VllmApi(Api):
         self._all_answered.set()
 
     def _processor(self) -> Processor:
-        return replace(
-            super()._processor(), hash_pixels=self.release < (0, 13, 0), strict_load=self.release >= (0, 25, 0)
-        )
+        return Processor(hash_pixels=self.release < (0, 13, 0), strict_load=self.release >= (0, 25, 0))
 
     @property
     def exit_code_on_death(self) -> int | None:
