@@ -108,10 +108,6 @@ class Api(ABC):
     def _handlers(self) -> Mapping[tuple[str, str], Handler]:
         return {(r.method, r.path): r.handler for r in self._routes() if self.release >= r.since}
 
-    def endpoints(self) -> list[tuple[str, str]]:
-        """Return (path, method) of all endpoints, sorted, for the log."""
-        return sorted((path, method) for method, path in self._handlers)
-
     def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or in a task."""
         route = self._handlers.get((exchange.method, self._path(exchange)))
