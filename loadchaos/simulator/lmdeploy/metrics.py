@@ -9,7 +9,6 @@ from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options
 
 _REFRESH_S = 10.0
-_RESPONSES = ("SUCCESS", "FINISH", "ENGINE_STOP_ERROR", "INPUT_LENGTH_ERROR", "INTERNAL_ENGINE_ERROR", "CANCEL")
 
 
 class LmdeployMetrics:
@@ -22,7 +21,7 @@ class LmdeployMetrics:
         self._refreshed = -_REFRESH_S
         self.succeeded = self.failed = 0
         self.in_flight = 0
-        self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
+        self.prompt_tokens = self.generation_tokens = 0
         self.step_tokens = Histogram((1.0, *(2.0**n for n in range(3, 14))))
 
     def page(self, stats: EngineStats) -> bytes:
@@ -34,11 +33,6 @@ class LmdeployMetrics:
         for kind, end, values in (("gauge", "", self._gauges()), ("counter", "_total", self._counters(stats))):
             for name, value in values.items():
                 page.family(f"lmdeploy:{name}{end}", kind, name.replace("_", " "), [(labels, float(value))])
-        finished = [
-            ({**labels, "finished_reason": f"ResponseType.{name}"}, float(self.succeeded if name == "FINISH" else 0))
-            for name in _RESPONSES
-        ]
-        page.family("lmdeploy:request_success_total", "counter", "Count of successfully processed requests.", finished)
         page.histogram("lmdeploy:iteration_tokens_total", "iteration tokens total", labels, self.step_tokens)
         return page.render()
 
@@ -48,15 +42,13 @@ class LmdeployMetrics:
         if self._release >= (0, 13, 0):
             gauges |= {"num_requests_succeeded": self.succeeded, "num_requests_failed": self.failed}
             waiting = max(0, self.in_flight - self._options.engine.max_num_seqs)
-            gauges |= {"num_api_requests_routed": self.in_flight - waiting, "num_api_requests_waiting": waiting}
+            gauges["num_api_requests_waiting"] = waiting
         else:
-            gauges |= {"num_requests_finished": self.succeeded + self.failed, "num_requests_unfinished": self.in_flight}
+            gauges["num_requests_finished"] = self.succeeded + self.failed
         gauges |= {"num_requests_running": stats.requests_running, "num_requests_waiting": stats.requests_waiting}
         return gauges | {"gpu_cache_usage_perc": stats.kv_usage}
 
     def _counters(self, stats: EngineStats) -> dict[str, float]:
         counters: dict[str, float] = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generation_tokens}
-        if self._release >= (0, 14, 0):
-            counters["cached_tokens"] = self.cached_tokens
         spec = {f"spec_decode_num_{n}": stats.counters.get(f"spec_{n}", 0) for n in SPEC_COUNTERS}
         return counters | spec

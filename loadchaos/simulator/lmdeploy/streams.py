@@ -136,7 +136,6 @@ class LmdeployGeneration:
         if not self._tokens:
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self._prompt_tokens
-            metrics.cached_tokens += output.cached_tokens
 
     def _text(self) -> str:
         tokens, self._pending = self._pending, 0
