@@ -52,9 +52,8 @@ _ALIASES = {
 class ServerConfig:
     """Flags of the API server; all other flags go to the engine. `limit_mm_per_prompt`: maximum images per prompt;
     `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. Without `images` the model takes text only,
-    without `dev_mode` there are no development endpoints. `min_pixels`, `max_pixels`, `patch`: the
-    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit. `lora_modules`:
-    names of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
+    without `dev_mode` there are no development endpoints. `lora_modules`: names
+    of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
     eras that need this flag. `service_tier` is no flag of vLLM: the tier that answers name, as those of a gateway in
     front of it do. `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
@@ -66,12 +65,7 @@ class ServerConfig:
     limit_mm_per_prompt: int = 999
     limit_mm_videos: int = 999
     limit_mm_audios: int = 0
-    min_pixels: int = 65536
-    max_pixels: int = 16777216
-    patch: int = 16
-    max_num_queued_reqs: int = 0
     enable_prompt_tokens_details: bool = False
-    enable_server_load_tracking: bool = False
     enable_scale_out: bool = False
     service_tier: str = ""
     enable_auto_tool_choice: bool = False

@@ -89,7 +89,7 @@ class ApiServer:
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
         port = await http.listen(self._options.host, self._options.port, reserved=self._options.port_is_reserved)
-        self._lifecycle.listening(port, self._api.endpoints())
+        self._lifecycle.listening(port)
         self._api.warm_up()
         await self._finished.wait()
         await self._shut_down(http)

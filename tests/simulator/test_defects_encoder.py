@@ -124,16 +124,6 @@ def test_encoder_miss_is_a_runtime_error_from_0_24() -> None:
     assert fault.title.startswith("RuntimeError: Encoder cache miss for ")
 
 
-def test_skip_encoder_miss_logs_the_miss_and_continues() -> None:
-    patched = replace(SMALL, skip_encoder_miss=True)
-    loop = demo(with_defect("encoder_free_on_speculated", patched), seed=0)
-    assert loop.fault is None
-    assert len(loop.ended) == 600
-    assert any(
-        line.startswith("Encoder cache miss for ") and line.endswith(", skipping mm embedding") for line in loop.log
-    )
-
-
 def run_one(config: EngineConfig, image_at: int) -> LoopResult:
     """Run one request alone, whose only image begins at a token of its prompt."""
     return run_requests(config, EngineRequest("a", image_at + 300, 4, mm_items=(MMItem("image", 256, image_at),)))

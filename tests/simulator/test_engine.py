@@ -174,16 +174,6 @@ def test_encoder_reset_under_load_causes_a_miss() -> None:
         reset_and_step_until_it_dies(Engine(EngineConfig()))
 
 
-def test_stop_share_ends_requests_after_min_tokens() -> None:
-    config = replace(PLAIN, stop_share=1.0)
-    loop = run_requests(
-        config, EngineRequest("free", 10, 50, seed=3), EngineRequest("exact", 10, 50, min_tokens=50, seed=3)
-    )
-    assert loop.ended["free"].finish_reason == "stop"
-    assert 1 <= loop.tokens["free"] < 50
-    assert (loop.ended["exact"].finish_reason, loop.tokens["exact"]) == ("length", 50)
-
-
 def test_too_long_prompt_fails_only_its_own_request() -> None:
     loop = run_requests(replace(PLAIN, max_model_len=1000), EngineRequest("a", 1001, 5), EngineRequest("b", 999, 5))
     assert loop.ended["a"].finish_reason == "error"

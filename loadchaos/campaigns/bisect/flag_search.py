@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, raised
 from loadchaos.campaigns.replay.estimate import FIXED_CONFIDENCE, tries_for_confidence
 

@@ -13,7 +13,7 @@ import orjson
 
 from loadchaos.campaigns.minimise import rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.ddmin import ddmin, leave_out
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.core.body_hash import store_body
 from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSend
 
@@ -34,12 +34,11 @@ async def attacks(candidate: Reduction, fails: Fails) -> Reduction:
     def using(kept: Sequence[Any]) -> Reduction:
         return replace(candidate, trace=replace(candidate.trace, attacks=tuple(kept)))
 
+    async def some(kept: Sequence[Any], _: Sequence[Any]) -> bool:
+        return await fails(using(kept))
+
     found = candidate.trace.attacks
-    if not found:
-        return candidate
-    if await fails(using(())):
-        return using(())
-    return using(await ddmin(found, lambda kept: fails(using(kept))))
+    return using(await leave_out(found, some, len(found))) if found else candidate
 
 
 async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
@@ -48,7 +47,10 @@ async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
     def using(kept: Sequence[str]) -> Reduction:
         return only(candidate, (s.id for s in candidate.trace.sends if s.traffic in kept))
 
-    return candidate if len(names) < 2 else using(await ddmin(names, lambda kept: fails(using(kept))))
+    async def some(kept: Sequence[str], _: Sequence[str]) -> bool:
+        return bool(kept) and await fails(using(kept))
+
+    return candidate if len(names) < 2 else using(await leave_out(names, some))
 
 
 async def windows(candidate: Reduction, fails: Fails) -> Reduction:

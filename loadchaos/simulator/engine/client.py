@@ -105,10 +105,6 @@ class EngineClient:
     def in_flight(self) -> int:
         return len(self._sinks)
 
-    @property
-    def ids(self) -> list[str]:
-        return list(self._sinks)
-
     def stop(self) -> None:
         if self._writer is not None:
             self._writer.close()

@@ -214,7 +214,7 @@ class Engine:
         if self._rules.stale_joint_embeddings:
             self._mix_up(batch)
         started: list[str] = []
-        for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
+        for request, drafts, rejected, new_tokens in self._runner.run(batch):
             first = request.outputs == 0
             step = RequestStep(self.config, len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)

@@ -114,18 +114,14 @@ class EngineCore:
         return found if isinstance(found, bool) else True
 
     def _log_step(self, lines: Sequence[str]) -> None:
-        where: tuple[str, str] | None = ("INFO", "gpu_model_runner.py:2364")
+        of_thread = False
         for line in lines:
-            if line.startswith("Exception in thread"):
-                where = None
-            elif line.startswith("Unexpected error pre-processing"):
-                where = ("ERROR", "core.py:1378")
-            elif line.startswith("Encoder cache miss"):
-                where = ("WARNING", "gpu_model_runner.py:2725")
-            if where is None:
+            if line.startswith(("Exception in thread", "Unexpected error pre-processing")):
+                of_thread = line.startswith("Exception")
+            if of_thread:
                 self._log.raw([f"{self._log.tag}{line}"])
             else:
-                self._log.line(*where, line)
+                self._log.line("ERROR", "core.py:1378", line)
 
     def _receive(self, timeout_s: float | None) -> None:
         """Receive messages, waiting at most `timeout_s` for the first. Raises _PipeClosed at the end of the pipe."""

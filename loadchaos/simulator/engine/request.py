@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, MMItem
@@ -63,17 +62,11 @@ class ScheduledRequest:
 
 
 def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, str]:
-    """Return the length of the answer in tokens, and why it ends there. It is at least one token, and seeded so that a
-    run repeats.
-    """
+    """Return the length of the answer in tokens, at least one, and why it ends there."""
     longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
     shortest = max(1, original.min_tokens)
     if shortest <= original.stop_after <= longest:
         return original.stop_after, "stop"
-    if config.stop_share > 0 and shortest < longest:
-        rng = random.Random(original.seed * 1_000_003 + config.seed)
-        if rng.random() < config.stop_share:
-            return rng.randint(shortest, longest - 1), "stop"
     return longest, "length"
 
 

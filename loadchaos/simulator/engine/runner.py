@@ -19,7 +19,7 @@ class ModelRunner:
         self.embeddings: set[str] = set()
         self.counters = dict.fromkeys(SPEC_COUNTERS, 0)
 
-    def run(self, batch: Batch, log: list[str]) -> list[tuple[ScheduledRequest, int, int, int]]:
+    def run(self, batch: Batch) -> list[tuple[ScheduledRequest, int, int, int]]:
         """Compute one step. Returns (request, drafts verified, drafts rejected, new tokens) of each request. Raises
         EngineFault when the engine dies in it. Three of the planted bugs depend on the order: encode, target reads,
         (the plan's evictions), sample and verify, drafter reads, the plan's evictions.
@@ -45,7 +45,7 @@ class ModelRunner:
                 first, last = self._drafter_restart(request)
             outcome.append((request, drafts, rejected, new_tokens))
             if drafting and request.items and first < last:
-                self._drafter_reads(batch, request, first, last, log)
+                self._drafter_reads(batch, request, first, last)
         self.embeddings.difference_update(batch.evicted)
         return outcome
 
@@ -82,9 +82,7 @@ class ModelRunner:
                 if inside and item.hash not in self.embeddings:
                     raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=False)
 
-    def _drafter_reads(self, batch: Batch, request: ScheduledRequest, first: int, last: int, log: list[str]) -> None:
+    def _drafter_reads(self, batch: Batch, request: ScheduledRequest, first: int, last: int) -> None:
         for item in request.items:
             if item.offset < last and item.offset + item.tokens > first and item.hash not in self.embeddings:
-                if not self.config.skip_encoder_miss:
-                    raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=True)
-                log.append(f"Encoder cache miss for {item.hash}, skipping mm embedding")
+                raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=True)

@@ -53,7 +53,6 @@ _SPECIAL_TEXTS = {number: text for text, number in SPECIALS.items()}
 _WORD_BASE = 1000
 _PIECE_BASE = 10_000
 _PIECES = 27**3  # up to three letters, base 27, 0 meaning none
-VOCABULARY_SIZE = _PIECE_BASE + 2 * _PIECES
 
 _IDS = {text: _WORD_BASE + 2 * n + blank for n, w in enumerate(WORDS) for blank, text in ((0, w), (1, f" {w}"))}
 _TEXTS = {number: text for text, number in _IDS.items()}
@@ -73,7 +72,7 @@ def _piece_ids(word: str) -> list[int]:
 
 
 def encode(text: str) -> list[int]:
-    """Return the token ids of a text. Raises UnicodeEncodeError for a lone surrogate, which no tokenizer takes."""
+    """Return the token ids of a text. It has no lone surrogate: JSON with one is no JSON here."""
     ids: list[int] = []
     known = _IDS
     for part in _PARTS.findall(text):

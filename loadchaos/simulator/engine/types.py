@@ -51,8 +51,6 @@ class EngineConfig:
     defects: frozenset[str] = frozenset()
     era: str = "0.18"
     seed: int = 0
-    stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
-    skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and continue
 
     @property
     def release(self) -> Release:
@@ -80,7 +78,7 @@ class MMItem:
 @dataclass(frozen=True)
 class EngineRequest:
     """One request as the API server sends it to the engine core. `prefix_hashes` are the hashes of its full KV blocks.
-    `stop_after` are the tokens after which its answer is complete; 0: only chance and `max_tokens` end it. `adapter` is
+    `stop_after` are the tokens after which its answer is complete; 0: only `max_tokens` ends it. `adapter` is
     the name of its LoRA adapter; empty: the base model. `guided`: a grammar restricts its answer.
     """
 

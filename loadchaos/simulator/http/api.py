@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -76,8 +75,7 @@ class Api(ABC):
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None: ...
 
     def _processor(self) -> Processor:
-        server = self.options.server
-        return Processor(server.patch, server.min_pixels, server.max_pixels)
+        return Processor()
 
     async def _decoded(self, urls: Iterable[str]) -> list[DecodedImage]:
         results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
@@ -110,10 +108,6 @@ class Api(ABC):
     def _handlers(self) -> Mapping[tuple[str, str], Handler]:
         return {(r.method, r.path): r.handler for r in self._routes() if self.release >= r.since}
 
-    def endpoints(self) -> list[tuple[str, str]]:
-        """Return (path, method) of all endpoints, sorted, for the log."""
-        return sorted((path, method) for method, path in self._handlers)
-
     def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or in a task."""
         route = self._handlers.get((exchange.method, self._path(exchange)))
@@ -141,21 +135,6 @@ class Api(ABC):
         except Refusal as refusal:
             self._refuse(exchange, refusal)
 
-    def _model_card(self, owner: str, root: str, *, id_digits: int, search: bool) -> dict[str, object]:
+    def _model_card(self, owner: str, root: str) -> dict[str, object]:
         now = int(time.time())
-        permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:id_digits]}",
-            "object": "model_permission",
-            "created": now,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": search,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        card = {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}
-        return {**card, "permission": [permission]}
+        return {"id": self.model, "object": "model", "created": now, "owned_by": owner, "root": root, "parent": None}

@@ -63,11 +63,24 @@ class Log:
 
 
 class LifecycleLog:
-    """Log of the end of an API server. Its subclasses add the start, one that failed, and the death of the engine."""
+    """Log of an API server when it listens and when it ends. Its subclasses add the start, one that failed, and the death
+    of the engine.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
+
+    def listening(self, port: int) -> None:
+        """Log that the server accepts requests."""
+        self._log.raw(
+            [
+                f"INFO:     Started server process [{os.getpid()}]",
+                "INFO:     Waiting for application startup.",
+                "INFO:     Application startup complete.",
+                f"INFO:     Uvicorn running on http://{self._options.host}:{port} (Press CTRL+C to quit)",
+            ]
+        )
 
     def shutting_down(self) -> None:
         """Log that the listener closes."""
@@ -77,12 +90,3 @@ class LifecycleLog:
         """Log the end, when all connections are closed."""
         lines = ["Waiting for application shutdown.", "Application shutdown complete."]
         self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
-
-
-def uvicorn_startup_lines(host: str, port: int) -> list[str]:
-    return [
-        f"INFO:     Started server process [{os.getpid()}]",
-        "INFO:     Waiting for application startup.",
-        "INFO:     Application startup complete.",
-        f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)",
-    ]

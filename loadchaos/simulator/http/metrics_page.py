@@ -17,11 +17,6 @@ _PROCESS = ProcessCollector(registry=None)
 Labels = Mapping[str, str]
 
 
-def one_two_five(limit: int) -> tuple[float, ...]:
-    """Bounds 1, 2, 5, 10, ... up to a limit."""
-    return tuple(float(m * 10**e) for e in range(8) for m in (1, 2, 5) if m * 10**e <= limit)
-
-
 class Histogram:
     """Counts by upper bound, cumulated only when written. That of prometheus-client locks twice for each token."""
 

@@ -37,7 +37,7 @@ class LmdeployApi(Api):
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
-        engine.on_step = self.metrics.histograms["iteration_tokens_total"].observe
+        engine.on_step = self.metrics.step_tokens.observe
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         self._sessions = itertools.count(1)
 
@@ -78,7 +78,7 @@ class LmdeployApi(Api):
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        card = self._model_card("lmdeploy", self.model, id_digits=22, search=True)
+        card = self._model_card("lmdeploy", self.model)
         exchange.send_json({"object": "list", "data": [card]})
 
     def _engine_info(self, exchange: HttpExchange) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from loadchaos.simulator.engine.limits import (
     LMDEPLOY_BLOCK_BYTES,
     LMDEPLOY_CACHE_MEMORY_BYTES,
     input_limit,
     lmdeploy_blocks,
 )
-from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
+from loadchaos.simulator.http.logs import LifecycleLog
 
 _MB = 1024 * 1024
 
 
 class LmdeployLifecycleLog(LifecycleLog):
-    """Writer of the log of one API server. The real server logs its capacity at INFO or DEBUG, which is the level here."""
+    """Writer of the log of one API server. Before 0.7.3 it tells the capacity that loadchaos reads, at INFO or DEBUG."""
 
     def start(self) -> None:
         engine = self._options.engine
@@ -32,13 +30,10 @@ class LmdeployLifecycleLog(LifecycleLog):
     def failed_start(self) -> None:
         self._log.line("ERROR", "api_server.py:1031", "Engine main loop failed.")
 
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        del routes
-        options, log = self._options, self._log
-        self._capacity()
-        url = f"\x1b[93m\x1b[1mhttp://{options.host}:{port}\x1b[0m"
-        hint = f"HINT:    Please open {url} in a browser for detailed api usage!!!"
-        log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
+    def listening(self, port: int) -> None:
+        if self._options.engine.release < (0, 7, 3):
+            self._capacity()
+        super().listening(port)
 
     def death(self) -> None:
         if self._options.engine.release >= (0, 12, 0):
@@ -54,14 +49,6 @@ class LmdeployLifecycleLog(LifecycleLog):
             f"num_gpu_blocks={blocks}, window_size=-1, cache_max_entry_count={engine.cache_max_entry_count}, "
             f"max_prefill_token_num={engine.max_num_batched_tokens}, enable_prefix_caching={engine.enable_prefix_caching})"
         )
-        if self._options.engine.release >= (0, 7, 3):
-            log.line("INFO", "base.py:186", f"Building CacheEngine with config: \n{config}.")
-            text = (
-                f"updated backend_config=PytorchEngineConfig(session_len={engine.max_model_len}, block_size={size}, "
-                f"num_cpu_blocks=0, num_gpu_blocks={blocks}, cache_max_entry_count={engine.cache_max_entry_count})"
-            )
-            log.line("INFO", "async_engine.py:168", text)
-            return
         share = engine.cache_max_entry_count
         free = 5061 + LMDEPLOY_CACHE_MEMORY_BYTES // _MB
         if lmdeploy_blocks(share) != blocks:  # a number of blocks was given: log the memory that gives it

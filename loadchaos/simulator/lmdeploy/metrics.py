@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 
 from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options
 
 _REFRESH_S = 10.0
-_TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_LATENCY_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
-_RESPONSES = ("SUCCESS", "FINISH", "ENGINE_STOP_ERROR", "INPUT_LENGTH_ERROR", "INTERNAL_ENGINE_ERROR", "CANCEL")
 
 
 class LmdeployMetrics:
-    """The API server's counters and histograms."""
+    """The API server's counters, and the histogram that loadchaos reads."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -24,16 +21,8 @@ class LmdeployMetrics:
         self._refreshed = -_REFRESH_S
         self.succeeded = self.failed = 0
         self.in_flight = 0
-        self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
-        lengths = one_two_five(options.engine.max_model_len)
-        self.histograms = {
-            "request_prompt_tokens": Histogram(lengths),
-            "request_generation_tokens": Histogram(lengths),
-            "iteration_tokens_total": Histogram((1.0, *(2.0**n for n in range(3, 14)))),
-            "time_to_first_token_seconds": Histogram(_TTFT_S),
-            "time_per_output_token_seconds": Histogram(_TTFT_S),
-            "e2e_request_latency_seconds": Histogram(_LATENCY_S),
-        }
+        self.prompt_tokens = self.generation_tokens = 0
+        self.step_tokens = Histogram((1.0, *(2.0**n for n in range(3, 14))))
 
     def page(self, stats: EngineStats) -> bytes:
         now = time.monotonic()
@@ -44,13 +33,7 @@ class LmdeployMetrics:
         for kind, end, values in (("gauge", "", self._gauges()), ("counter", "_total", self._counters(stats))):
             for name, value in values.items():
                 page.family(f"lmdeploy:{name}{end}", kind, name.replace("_", " "), [(labels, float(value))])
-        finished = [
-            ({**labels, "finished_reason": f"ResponseType.{name}"}, float(self.succeeded if name == "FINISH" else 0))
-            for name in _RESPONSES
-        ]
-        page.family("lmdeploy:request_success_total", "counter", "Count of successfully processed requests.", finished)
-        for name, histogram in self.histograms.items():
-            page.histogram(f"lmdeploy:{name}", name.replace("_", " "), labels, histogram)
+        page.histogram("lmdeploy:iteration_tokens_total", "iteration tokens total", labels, self.step_tokens)
         return page.render()
 
     def _gauges(self) -> dict[str, float]:
@@ -59,15 +42,13 @@ class LmdeployMetrics:
         if self._release >= (0, 13, 0):
             gauges |= {"num_requests_succeeded": self.succeeded, "num_requests_failed": self.failed}
             waiting = max(0, self.in_flight - self._options.engine.max_num_seqs)
-            gauges |= {"num_api_requests_routed": self.in_flight - waiting, "num_api_requests_waiting": waiting}
+            gauges["num_api_requests_waiting"] = waiting
         else:
-            gauges |= {"num_requests_finished": self.succeeded + self.failed, "num_requests_unfinished": self.in_flight}
+            gauges["num_requests_finished"] = self.succeeded + self.failed
         gauges |= {"num_requests_running": stats.requests_running, "num_requests_waiting": stats.requests_waiting}
         return gauges | {"gpu_cache_usage_perc": stats.kv_usage}
 
     def _counters(self, stats: EngineStats) -> dict[str, float]:
         counters: dict[str, float] = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generation_tokens}
-        if self._release >= (0, 14, 0):
-            counters["cached_tokens"] = self.cached_tokens
         spec = {f"spec_decode_num_{n}": stats.counters.get(f"spec_{n}", 0) for n in SPEC_COUNTERS}
         return counters | spec

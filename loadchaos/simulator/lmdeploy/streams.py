@@ -37,7 +37,6 @@ class LmdeployGeneration:
         self._chat = chat = "/chat/" in exchange.path
         self._stream = bool(data.get("stream"))
         self._include_usage = bool(inside(data.get("stream_options")).get("include_usage"))
-        self._started_at = self._last_at = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.finished = False
         shown_id = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and server.release >= (0, 14, 0) else str(session)
@@ -129,23 +128,14 @@ class LmdeployGeneration:
             metrics.failed += 1
         else:
             metrics.succeeded += 1
-            metrics.histograms["e2e_request_latency_seconds"].observe(time.monotonic() - self._started_at)
-            metrics.histograms["request_prompt_tokens"].observe(self._prompt_tokens)
-            metrics.histograms["request_generation_tokens"].observe(self._tokens)
         metrics.in_flight -= 1
 
     def _measure(self, output: RequestOutput) -> None:
-        metrics, now = self._server.metrics, time.monotonic()
+        metrics = self._server.metrics
         metrics.generation_tokens += output.new_tokens
-        if self._tokens:
-            gap_s = (now - self._last_at) / max(1, output.new_tokens)
-            metrics.histograms["time_per_output_token_seconds"].observe(gap_s)
-        else:
+        if not self._tokens:
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self._prompt_tokens
-            metrics.cached_tokens += output.cached_tokens
-            metrics.histograms["time_to_first_token_seconds"].observe(now - self._started_at)
-        self._last_at = now
 
     def _text(self) -> str:
         tokens, self._pending = self._pending, 0

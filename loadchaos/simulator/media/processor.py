@@ -15,6 +15,9 @@ AUDIO = "data:audio/"
 
 
 _SEED_BITS = 0x7FFFFFFF
+_SIDE = 32
+"""Pixels of a side of a token: two by two patches of 16."""
+_LEAST_PIXELS, _MOST_PIXELS = 65536, 16777216
 
 
 class ImageError(Exception):
@@ -24,16 +27,6 @@ class ImageError(Exception):
         super().__init__(message)
         self.status = status
         self.kind = kind
-
-
-class AspectRatioError(ImageError):
-    """An image longer than 200 times its width. The API writes the message, because it quotes the whole prompt."""
-
-    def __init__(self, width: int, height: int) -> None:
-        ratio = max(width, height) / min(width, height)
-        super().__init__(f"absolute aspect ratio must be smaller than 200, got {ratio}")
-        self.width = width
-        self.height = height
 
 
 @dataclass(frozen=True)
@@ -55,31 +48,27 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class Processor:
-    """Figures of the image processor. `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token."""
+    """The image processor of Qwen3-VL, as an era has it."""
 
-    patch: int = 16
-    min_pixels: int = 65536
-    max_pixels: int = 16777216
     hash_pixels: bool = False
     strict_load: bool = True
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
-        Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
+        """Return the prompt tokens of an image, without the two around it. Raises ImageError beyond 200 to 1.
+        Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / 32) x (width / 32).
         """
-        factor = self.patch * 2
-        if max(width, height) / min(width, height) > 200:
-            raise AspectRatioError(width, height)
-        high, wide = round(height / factor) * factor, round(width / factor) * factor
-        if high * wide > self.max_pixels:
-            beta = math.sqrt(height * width / self.max_pixels)
-            high = max(factor, math.floor(height / beta / factor) * factor)
-            wide = max(factor, math.floor(width / beta / factor) * factor)
-        elif high * wide < self.min_pixels:
-            beta = math.sqrt(self.min_pixels / (height * width))
-            high = math.ceil(height * beta / factor) * factor
-            wide = math.ceil(width * beta / factor) * factor
-        return (high // factor) * (wide // factor)
+        if (ratio := max(width, height) / min(width, height)) > 200:
+            raise ImageError(f"absolute aspect ratio must be smaller than 200, got {ratio}")
+        high, wide = round(height / _SIDE) * _SIDE, round(width / _SIDE) * _SIDE
+        if high * wide > _MOST_PIXELS:
+            beta = math.sqrt(height * width / _MOST_PIXELS)
+            high = max(_SIDE, math.floor(height / beta / _SIDE) * _SIDE)
+            wide = max(_SIDE, math.floor(width / beta / _SIDE) * _SIDE)
+        elif high * wide < _LEAST_PIXELS:
+            beta = math.sqrt(_LEAST_PIXELS / (height * width))
+            high = math.ceil(height * beta / _SIDE) * _SIDE
+            wide = math.ceil(width * beta / _SIDE) * _SIDE
+        return (high // _SIDE) * (wide // _SIDE)
 
 
 Placed = tuple[int, DecodedImage]

@@ -102,13 +102,11 @@ class Admin:
         await self._stop_serving(mode)
         await self._call_engine("sleep", level, mode)
         self.sleeping = True
-        self._api.metrics.sleep_level = level
         exchange.send_json({"status": "sleeping", "level": level})
 
     async def _wake_up(self, exchange: HttpExchange) -> None:
         await self._call_engine("wake_up")
         self.sleeping = self.paused = self.refusing = False
-        self._api.metrics.sleep_level = 0
         self._api.set_holding(False)
         exchange.send_json({"status": "awake", "tags": exchange.query.get("tags")})
 

@@ -19,7 +19,7 @@ from loadchaos.simulator.engine.types import EngineRequest
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor, place_images
+from loadchaos.simulator.media.processor import DecodedImage, ImageError, Processor, place_images
 from loadchaos.simulator.options import Options, adapters
 from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription
 from loadchaos.simulator.vllm.admin import Admin
@@ -59,9 +59,7 @@ class VllmApi(Api):
         self._all_answered.set()
 
     def _processor(self) -> Processor:
-        return replace(
-            super()._processor(), hash_pixels=self.release < (0, 13, 0), strict_load=self.release >= (0, 25, 0)
-        )
+        return Processor(hash_pixels=self.release < (0, 13, 0), strict_load=self.release >= (0, 25, 0))
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -109,19 +107,11 @@ class VllmApi(Api):
             *(Route("POST", path, lambda exchange: PoolingRequest(self, exchange).submit()) for path in pooling.PATHS),
             Route("GET", "/v1/models", self._models),
             Route("POST", "/tokenize", self._tokenize),
-            Route("POST", "/detokenize", self._detokenize),
             Route("GET", "/health", self._health),
-            Route("GET", "/ping", self._health),
-            Route("POST", "/ping", self._health),
             Route("GET", "/version", lambda exchange: exchange.send_json({"version": self.options.engine.version})),
-            Route("GET", "/load", self._load),
             Route("GET", "/metrics", self._metrics),
             *(self._admin.routes() if self.options.server.dev_mode else ()),
         )
-
-    def _load(self, exchange: HttpExchange) -> None:
-        tracked = self.options.server.enable_server_load_tracking
-        exchange.send_json({"server_load": len(self._generations) if tracked else 0})
 
     # simple endpoints
 
@@ -136,7 +126,7 @@ class VllmApi(Api):
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        card = self._model_card("vllm", f"/models/{self.model}", id_digits=16, search=False)
+        card = self._model_card("vllm", f"/models/{self.model}")
         card["max_model_len"] = self.options.engine.max_model_len
         loras = [
             {**card, "id": name, "root": path, "parent": self.model, "max_model_len": None}
@@ -156,7 +146,7 @@ class VllmApi(Api):
             prompt = requests.chat_prompt(data, self.options)
             ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
         elif isinstance(text := data.get("prompt"), str):
-            ids = tuple(requests.encode(text))
+            ids = tuple(tokenizer.encode(text))
         else:
             shown = f"<dict of {len(data)} items>"
             template = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
@@ -165,13 +155,6 @@ class VllmApi(Api):
         texts = [tokenizer.decode((i,)) for i in ids] if data.get("return_token_strs") else None
         limit = self.options.engine.max_model_len
         exchange.send_json({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
-
-    def _detokenize(self, exchange: HttpExchange) -> None:
-        data = self.body(exchange)
-        tokens = data.get("tokens")
-        if not isinstance(tokens, list):
-            raise errors.missing("tokens", data)
-        exchange.send_json({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))})
 
     async def _render(self, exchange: HttpExchange, *, chat: bool) -> None:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
@@ -182,7 +165,7 @@ class VllmApi(Api):
         for prompt in requests.prompts(data, self.options, chat=chat):
             ids, images = place_images(prompt.pieces, await self._decode_images(prompt.sources))
             checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
-            results.append(render.rendered(requests.fit(checked, self.options), data, self.model))
+            results.append(render.rendered(requests.fit(checked, self.options)))
         exchange.send_json(results[0] if chat else results)
 
     # generation
@@ -216,7 +199,7 @@ class VllmApi(Api):
         if self.engine.dead:
             raise errors.dead(self.release)
         sampling = requests.sampling(data, chat, self.options)
-        prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
+        prompt = requests.chat_prompt(data, self.options) if chat else requests.completion_prompt(data)
         guided = guided_answer(data, zlib.crc32(exchange.body))
         if guided is not None and guided.tool and self.rules.ends_calls_at:
             guided = guided._replace(text=guided.text.partition(self.rules.ends_calls_at)[0])
@@ -248,8 +231,6 @@ class VllmApi(Api):
         ]
 
     def _unreadable(self, error: ImageError) -> Refusal:
-        if isinstance(error, AspectRatioError):
-            return errors.aspect_ratio(error.width, error.height)
         return VllmRefusal(str(error), error.kind, None, error.status)
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
@@ -264,10 +245,6 @@ class VllmApi(Api):
         )
         if self._admin.refusing:
             generation.fail(errors.paused())
-            return
-        if self._full():
-            self.metrics.rejected += 1
-            generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))
             return
         marks = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
         names = filter(None, (checked.adapter, checked.cache_salt))
@@ -302,7 +279,3 @@ class VllmApi(Api):
         if len(self.seen_images) > _MOST_SEEN:
             self.seen_images.popitem(last=False)
         return image
-
-    def _full(self) -> bool:
-        limit = self.options.server.max_num_queued_reqs
-        return bool(limit) and self.engine.in_flight - self.options.engine.max_num_seqs >= limit

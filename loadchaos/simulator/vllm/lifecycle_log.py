@@ -1,10 +1,8 @@
-"""vLLM's log of the server's start, routes, engine death and end."""
+"""vLLM's log of the server's start, engine death and end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
+from loadchaos.simulator.http.logs import LifecycleLog
 
 
 class VllmLifecycleLog(LifecycleLog):
@@ -15,34 +13,13 @@ class VllmLifecycleLog(LifecycleLog):
         log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.engine.version}")
         arguments = {"model": options.server.model, **options.flags}
         log.line("INFO", "api_utils.py:286", f"non-default args: {arguments}")
-        log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
         if options.engine.enable_chunked_prefill:
             text = f"Chunked prefill is enabled with max_num_batched_tokens={options.engine.max_num_batched_tokens}."
             log.line("INFO", "scheduler.py:226", text)
-        if options.engine.async_scheduling:
-            log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
 
     def failed_start(self) -> None:
         text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
-
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        options, log = self._options, self._log
-        engine = options.engine
-        tokens = engine.num_gpu_blocks * engine.block_size
-        log.line("INFO", "kv_cache_utils.py:1307", f"GPU KV cache size: {tokens:,} tokens")
-        text = (
-            f"Maximum concurrency for {engine.max_model_len:,} tokens per request: {tokens / engine.max_model_len:.2f}x"
-        )
-        log.line("INFO", "kv_cache_utils.py:1312", text)
-        if options.server.dev_mode and engine.release >= (0, 18, 0):
-            text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
-            log.line("WARNING", "__init__.py:44", text)
-        log.line("INFO", "entry.py:140", f"Starting vLLM server on http://{options.host}:{port}")
-        log.line("INFO", "launcher.py:186", "Available routes are:")
-        for path, method in routes:
-            log.line("INFO", "launcher.py:195", f"Route: {path}, Methods: {method}")
-        log.raw(uvicorn_startup_lines(options.host, port))
 
     def death(self) -> None:
         frames = (

@@ -5,59 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.simulator.engine.types import SPEC_COUNTERS, EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage, one_two_five
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options
 
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-_TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-)  # fmt: skip
-_ITL_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_LATENCY_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-    7680.0,
-)  # fmt: skip
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class VllmMetrics:
-    """The API server's counters and histograms. Gauges and engine counters come with each step, and stay as they are
-    after its death.
+    """The API server's counters, and the histogram that loadchaos reads. Gauges and engine counters come with each
+    step, and stay as they are after its death.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._release = options.engine.release
-        limit = options.engine.max_model_len
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
-        self.rejected = 0
         self.mm_queries = 0
         self.mm_hits = 0
-        self.sleep_level = 0
         self.step_tokens = Histogram(_STEP_TOKENS)
-        self.ttft = Histogram(_TTFT_S)
-        self.itl = Histogram(_ITL_S)
-        self.tpot = Histogram(_ITL_S)
-        self.latency = Histogram(_LATENCY_S)
-        self.decode = Histogram(_LATENCY_S)
-        self.request_prompt = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_generation = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_max = Histogram(one_two_five(min(limit, 100_000)))
-        self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
 
     def page(self, stats: EngineStats) -> bytes:
         page = MetricsPage()
         labels = {"engine": "0", "model_name": self._options.server.model}
         self._gauges(page, stats, labels)
         self._counters(page, stats, labels)
-        self._histograms(page, labels)
+        text = "Histogram of number of tokens per engine_step."
+        page.histogram("vllm:iteration_tokens_total", text, labels, self.step_tokens)
         self._config(page)
-        page.family("http_requests_total", "counter", "Total number of requests by method, status and handler.", [])
         return page.render()
 
     def _gauges(self, page: MetricsPage, stats: EngineStats, labels: Mapping[str, str]) -> None:
@@ -66,18 +43,6 @@ class VllmMetrics:
 
         gauge("num_requests_running", "Number of requests in model execution batches.", stats.requests_running)
         gauge("num_requests_waiting", "Number of requests waiting to be processed.", stats.requests_waiting)
-        if self._release >= (0, 20, 2):
-            reasons = [
-                ({**labels, "reason": "capacity"}, float(stats.requests_waiting)),
-                ({**labels, "reason": "deferred"}, 0.0),
-            ]
-            page.family(
-                "vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", reasons
-            )
-        if self._release >= (0, 11, 2):
-            states = ((("awake"), 0), ("weights_offloaded", 1), ("discard_all", 2))
-            values = [({**labels, "sleep_state": name}, float(level == self.sleep_level)) for name, level in states]
-            page.family("vllm:engine_sleep_state", "gauge", "Engine sleep state.", values)
         if self._release < (0, 11, 0):
             gauge("gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
         if self._release >= (0, 9, 2):
@@ -105,36 +70,9 @@ class VllmMetrics:
         counter("generation_tokens", "Number of generation tokens processed.", self.generation_tokens)
         finished = [({**labels, "finished_reason": reason}, float(self.finished[reason])) for reason in self._reasons()]
         page.family("vllm:request_success_total", "counter", "Count of successfully processed requests.", finished)
-        if self._release >= (0, 32, 0):
-            model = {"model_name": self._options.server.model}
-            rejected = [
-                ({**model, "reason": "max_num_queued_reqs"}, float(self.rejected)),
-                ({**model, "reason": "max_num_queued_tokens"}, 0.0),
-            ]
-            text = "Number of admission attempts rejected by a queue limit, by reason."
-            page.family("vllm:admission_rejections_total", "counter", text, rejected)
 
     def _reasons(self) -> tuple[str, ...]:
         return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
-
-    def _histograms(self, page: MetricsPage, labels: Mapping[str, str]) -> None:
-        itl_name = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
-        rows = [
-            ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
-            ("request_generation_tokens", "Number of generation tokens processed.", self.request_generation),
-            ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", self.step_tokens),
-            ("request_params_n", "Histogram of the n request parameter.", self.request_n),
-            ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", self.request_max),
-            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
-            (itl_name, "Histogram of inter-token latency in seconds.", self.itl),
-            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.latency),
-            ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", self.decode),
-        ]
-        if self._release >= (0, 11, 0):
-            text = "Histogram of time_per_output_token_seconds per request."
-            rows.append(("request_time_per_output_token_seconds", text, self.tpot))
-        for name, text, histogram in rows:
-            page.histogram(f"vllm:{name}", text, labels, histogram)
 
     def _config(self, page: MetricsPage) -> None:
         engine = self._options.engine

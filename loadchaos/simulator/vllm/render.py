@@ -5,12 +5,10 @@ two).
 
 from __future__ import annotations
 
-from loadchaos.simulator.body import Body
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
 GATED_SINCE = (0, 30, 0)
-_SAMPLING = ("temperature", "seed", "stop", "ignore_eos", "max_tokens", "min_tokens")
 _OFF = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
@@ -18,11 +16,10 @@ def disabled() -> VllmRefusal:
     return VllmRefusal(_OFF, "PermissionDeniedError", None, 403)
 
 
-def rendered(checked: CheckedRequest, data: Body, model: str) -> dict[str, object]:
-    """Return one rendered request. The processed images (`kwargs_data`) are not modelled: null, as with mm_payload
-    none.
+def rendered(checked: CheckedRequest) -> dict[str, object]:
+    """Return the prompt of one rendered request. The processed images (`kwargs_data`) are not modelled: null, as with
+    mm_payload none.
     """
-    sampling = checked.sampling
     images = [image for _, image in checked.images]
     features = {
         "mm_hashes": {"image": [image.hash for image in images]},
@@ -33,11 +30,4 @@ def rendered(checked: CheckedRequest, data: Body, model: str) -> dict[str, objec
         "request_id": checked.request_id,
         "token_ids": checked.ids,
         "features": features if images else None,
-        "sampling_params": {name: getattr(sampling, name) for name in _SAMPLING},
-        "model": data.get("model") or model,
-        "stream": sampling.stream,
-        "stream_options": data.get("stream_options"),
-        "cache_salt": None,
-        "priority": 0,
-        "kv_transfer_params": None,
     }

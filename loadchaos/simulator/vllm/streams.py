@@ -60,9 +60,7 @@ class VllmGeneration:
         self._server = server
         self._exchange = exchange
         self._checked = checked
-        self._started_at = time.monotonic()
-        self._last_at = self._started_at
-        self._first_at: float | None = None
+        self._answering = False
         self._created = int(time.time())
         self._model = checked.adapter or server.model
         self._cached = 0
@@ -169,16 +167,12 @@ class VllmGeneration:
         self._finish()
 
     def _measure(self, output: RequestOutput) -> None:
-        metrics, now = self._server.metrics, time.monotonic()
+        metrics = self._server.metrics
         metrics.generation_tokens += output.new_tokens
-        if self._first_at is None:
-            self._first_at = now
+        if not self._answering:
+            self._answering = True
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self.prompt_tokens
-            metrics.ttft.observe(now - self._started_at)
-        else:
-            metrics.itl.observe(now - self._last_at)
-        self._last_at = now
 
     def _stop_at_text(self, choice: Choice) -> None:
         """End at the first stop text, which vLLM leaves out of the answer."""
@@ -247,7 +241,6 @@ class VllmGeneration:
 
     def _finish(self) -> None:
         self.finished = True
-        self._account()
         if self._checked.sampling.stream:
             self._end_stream()
         else:
@@ -265,18 +258,6 @@ class VllmGeneration:
             usage = orjson.dumps(self._usage(whole=False))
             self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
         self._exchange.end(DONE)
-
-    def _account(self) -> None:
-        metrics, now, tokens = self._server.metrics, time.monotonic(), sum(c.tokens for c in self.choices)
-        metrics.latency.observe(now - self._started_at)
-        metrics.request_prompt.observe(self.prompt_tokens)
-        metrics.request_generation.observe(tokens)
-        metrics.request_max.observe(self._checked.sampling.max_tokens or 0)
-        metrics.request_n.observe(self._checked.sampling.n)
-        if self._first_at is not None:
-            metrics.decode.observe(now - self._first_at)
-            if tokens > 1:
-                metrics.tpot.observe((now - self._first_at) / (tokens - 1))
 
     def _usage(self, whole: bool) -> Body:
         done = sum(c.tokens for c in self.choices)

@@ -11,8 +11,8 @@ import pytest
 from bench.rare_failures import expected_tries, measure
 from loadchaos.campaigns.minimise import reductions, rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
-from loadchaos.campaigns.minimise.ddmin import ddmin
 from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.campaigns.minimise.session import more_rounds
@@ -71,35 +71,17 @@ def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minim
     return asyncio.run(minimise(candidate(requests), decider, LEVELS, most_rounds=400))
 
 
-def sizes(fails_if: set[int], n: int) -> tuple[list[int], int]:
+@pytest.mark.parametrize("needed", [{0}, {39}, {0, 20, 39}, {1, 9, 17, 33}, set(range(8))])
+def test_leave_out_keeps_the_needed_items(needed: set[int]) -> None:
     tests = 0
 
-    async def fails(items: Sequence[int]) -> bool:
+    async def fails(kept: Sequence[int], _: Sequence[int]) -> bool:
         nonlocal tests
         tests += 1
-        return fails_if <= set(items)
+        return needed <= set(kept)
 
-    return asyncio.run(ddmin(range(n), fails)), tests
-
-
-@pytest.mark.parametrize("needed", [{0}, {39}, {3, 4}, {0, 20, 39}, {1, 9, 17, 33}, set(range(8))])
-def test_ddmin_finds_the_needed_items(needed: set[int]) -> None:
-    found, tests = sizes(needed, 40)
-    assert set(found) == needed
+    assert set(asyncio.run(leave_out(range(40), fails))) == needed
     assert tests <= 40 * len(needed)
-
-
-def test_ddmin_of_one_item_keeps_it() -> None:
-    assert sizes({0}, 1) == ([0], 0)
-
-
-def test_ddmin_is_minimal_where_parts_can_stand_for_each_other() -> None:
-    async def fails(items: Sequence[int]) -> bool:
-        return len([i for i in items if i % 3 == 0]) >= 2
-
-    found = asyncio.run(ddmin(range(30), fails))
-    assert len(found) == 2
-    assert all(i % 3 == 0 for i in found)
 
 
 @pytest.mark.parametrize("p", [1.0, 0.3, 0.1, 0.02])

@@ -10,8 +10,8 @@ import pytest
 
 from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.ddmin import leave_out
 from loadchaos.campaigns.minimise.decider import SMALL, Decider
+from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.campaigns.minimise.minimiser import LUCKY
 from loadchaos.campaigns.minimise.script import CHECKS, ScriptFacts, _script, write
 from loadchaos.campaigns.minimise.validate import can_try, run_once, try_script

@@ -1,4 +1,4 @@
-"""Delta debugging (Zeller and Hildebrandt, TSE 28, 2002)."""
+"""Find a minimal part of some items that still fails, as delta debugging does."""
 
 from __future__ import annotations
 
@@ -6,29 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
-
-
-async def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], Awaitable[bool]]) -> list[Item]:
-    """Find a minimal part of `items` that still fails. No single item of the part can be left out. `items` as a whole
-    is known to fail. With a test that errs, the result still fails, but may be larger.
-    """
-    kept, pieces = list(items), 2
-    while len(kept) >= 2:
-        size = -(-len(kept) // pieces)
-        parts = [kept[i : i + size] for i in range(0, len(kept), size)]
-        for number, part in enumerate(parts):
-            if len(parts) > 2 and await fails(part):
-                kept, pieces = part, 2
-                break
-            rest = [item for n, other in enumerate(parts) if n != number for item in other]
-            if rest and await fails(rest):
-                kept, pieces = rest, max(2, pieces - 1)
-                break
-        else:
-            if pieces >= len(kept):
-                break
-            pieces = min(len(kept), pieces * 2)
-    return kept
 
 
 async def leave_out(
