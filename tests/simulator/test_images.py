@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import ImageError, Processor
+from loadchaos.simulator.media.processor import AspectRatioError, Processor
 from tests.simulator.conftest import Png
 
 
@@ -23,7 +23,7 @@ def test_processor_tokens_follow_the_published_formula(width: int, height: int, 
 
 
 def test_processor_refuses_an_image_over_200_to_1() -> None:
-    with pytest.raises(ImageError, match="must be smaller than 200"):
+    with pytest.raises(AspectRatioError, match="must be smaller than 200"):
         Processor().tokens(1, 201)
 
 

@@ -165,6 +165,12 @@ def test_vllm_token_ids_prompt_has_an_exact_context_limit(server: Server) -> Non
     )
 
 
+def test_vllm_text_far_too_long_is_refused_before_tokenizing(server: Server) -> None:
+    status, body = server.chat("x" * 90_000)
+    assert status == 400
+    assert "(more than 81920 characters, which is the upper bound for 4096 input tokens)" in body
+
+
 @pytest.mark.parametrize(
     ("width", "height", "tokens"),
     [(1, 1, 64), (336, 336, 100), (512, 512, 256), (1024, 1024, 1024), (1920, 1080, 2040)],

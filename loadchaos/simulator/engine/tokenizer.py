@@ -53,6 +53,7 @@ _SPECIAL_TEXTS = {number: text for text, number in SPECIALS.items()}
 _WORD_BASE = 1000
 _PIECE_BASE = 10_000
 _PIECES = 27**3  # up to three letters, base 27, 0 meaning none
+VOCABULARY_SIZE = _PIECE_BASE + 2 * _PIECES
 
 _IDS = {text: _WORD_BASE + 2 * n + blank for n, w in enumerate(WORDS) for blank, text in ((0, w), (1, f" {w}"))}
 _TEXTS = {number: text for text, number in _IDS.items()}

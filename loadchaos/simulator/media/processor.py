@@ -29,6 +29,16 @@ class ImageError(Exception):
         self.kind = kind
 
 
+class AspectRatioError(ImageError):
+    """An image longer than 200 times its width. The API writes the message, because it quotes the whole prompt."""
+
+    def __init__(self, width: int, height: int) -> None:
+        ratio = max(width, height) / min(width, height)
+        super().__init__(f"absolute aspect ratio must be smaller than 200, got {ratio}")
+        self.width = width
+        self.height = height
+
+
 @dataclass(frozen=True)
 class DecodedImage:
     """A decoded image: its cache key, and its size in pixels and tokens. `content` is the number or colour that a model
@@ -54,11 +64,11 @@ class Processor:
     strict_load: bool = True
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the prompt tokens of an image, without the two around it. Raises ImageError beyond 200 to 1.
+        """Return the prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
         Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / 32) x (width / 32).
         """
-        if (ratio := max(width, height) / min(width, height)) > 200:
-            raise ImageError(f"absolute aspect ratio must be smaller than 200, got {ratio}")
+        if max(width, height) / min(width, height) > 200:
+            raise AspectRatioError(width, height)
         high, wide = round(height / _SIDE) * _SIDE, round(width / _SIDE) * _SIDE
         if high * wide > _MOST_PIXELS:
             beta = math.sqrt(height * width / _MOST_PIXELS)

@@ -19,7 +19,7 @@ from loadchaos.simulator.engine.types import EngineRequest
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import DecodedImage, ImageError, Processor, place_images
+from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor, place_images
 from loadchaos.simulator.options import Options, adapters
 from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription
 from loadchaos.simulator.vllm.admin import Admin
@@ -199,7 +199,7 @@ class VllmApi(Api):
         if self.engine.dead:
             raise errors.dead(self.release)
         sampling = requests.sampling(data, chat, self.options)
-        prompt = requests.chat_prompt(data, self.options) if chat else requests.completion_prompt(data)
+        prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         guided = guided_answer(data, zlib.crc32(exchange.body))
         if guided is not None and guided.tool and self.rules.ends_calls_at:
             guided = guided._replace(text=guided.text.partition(self.rules.ends_calls_at)[0])
@@ -231,6 +231,8 @@ class VllmApi(Api):
         ]
 
     def _unreadable(self, error: ImageError) -> Refusal:
+        if isinstance(error, AspectRatioError):
+            return errors.aspect_ratio(error.width, error.height)
         return VllmRefusal(str(error), error.kind, None, error.status)
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:

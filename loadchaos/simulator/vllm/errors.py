@@ -106,9 +106,31 @@ def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
     return bad_parameter(head + text, "input_tokens", limit + 1)
 
 
+def too_many_characters(count: int, limit: int) -> VllmRefusal:
+    """Return the refusal of a text too long to be tokenized. It has more than 20 characters for each token of the
+    context.
+    """
+    text = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} characters "
+        f"(more than {20 * limit} characters, which is the upper bound for {limit} input tokens). Please reduce the "
+        "length of the input prompt."
+    )
+    return bad_parameter(text, "input_text", count)
+
+
 def too_long_with_images(count: int, limit: int) -> VllmRefusal:
     return VllmRefusal(
         f"The decoder prompt (length {count}) is longer than the maximum model length of {limit}. Make sure that "
         "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "
         "number of image tokens depends on the number of images and their aspect ratios as well."
+    )
+
+
+def aspect_ratio(width: int, height: int) -> VllmRefusal:
+    """Return the refusal of an image with a bad aspect ratio. The reason itself is not in the message."""
+    return VllmRefusal(
+        "Failed to apply Qwen3VLProcessor on data={'text': '<|vision_start|><|image_pad|><|vision_end|>', 'images': "
+        f"[<PIL.Image.Image image mode=RGB size={width}x{height}>]}} with kwargs={{'text_kwargs': {{'truncation': "
+        "False}, 'images_kwargs': {'do_normalize': False, 'do_rescale': False}, 'videos_kwargs': {'do_normalize': "
+        "False, 'do_rescale': False}, 'return_tensors': 'pt'}"
     )

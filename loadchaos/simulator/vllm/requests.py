@@ -212,8 +212,7 @@ def chat_prompt(data: Body, options: Options) -> Prompt:
         text.append(f"<|im_start|>{message.get('role', 'user')}\n{content}<|im_end|>\n")
     if data.get("add_generation_prompt", True):
         text.append("<|im_start|>assistant\n")
-    pieces = "".join(text).split(_IMAGE_MARK)
-    return Prompt(tuple(tuple(tokenizer.encode(piece)) for piece in pieces), tuple(sources))
+    return _pieces("".join(text), sources, options)
 
 
 def _called(calls: object) -> str:
@@ -256,7 +255,7 @@ def _part(part: object, sources: list[MediaSource], options: Options) -> str:
     _check_count(str(kind).removesuffix("_url"), sources, options)
     image = fields.get(str(kind))
     if not isinstance(image, Mapping):
-        raise VllmRefusal(_bad_part(part))
+        raise VllmRefusal(_bad_image(fields, image))
     name = fields.get("uuid")
     sources.append(MediaSource(str(image.get("url", "")), None if name is None else str(name)))
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
@@ -278,12 +277,33 @@ def _check_count(what: str, sources: Sequence[MediaSource], options: Options) ->
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 
+def _bad_image(part: Body, image: object) -> str:
+    head = "1 validation error for ChatCompletionContentPartImageParam\nimage_url\n"
+    if "image_url" not in part:
+        return head + errors.pydantic("Field required", "missing", repr(part), "dict")
+    shown = repr(image)
+    if len(shown) > 50:
+        shown = f"{shown[:26]}...{shown[-21:]}"
+    return head + errors.pydantic("Input should be a valid dictionary", "dict_type", shown, type(image).__name__)
+
+
 def _bad_part(part: object) -> str:
     head = "8 validation errors for ValidatorIterator\n0.ChatCompletionContentPartTextParam.text\n"
     return head + errors.pydantic("Field required", "missing", repr(part), type(part).__name__)
 
 
-def completion_prompt(data: Body) -> Prompt:
+def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prompt:
+    _check_characters(text, options)
+    return Prompt(tuple(tuple(tokenizer.encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
+
+
+def _check_characters(text: str, options: Options) -> None:
+    limit = options.engine.max_model_len
+    if len(text) > 20 * limit and options.engine.release >= (0, 18, 0):
+        raise errors.too_many_characters(len(text), limit)
+
+
+def completion_prompt(data: Body, options: Options) -> Prompt:
     """Return the prompt of a completion: a text or a list of token ids. Raises VllmRefusal for a bad prompt."""
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -291,9 +311,16 @@ def completion_prompt(data: Body) -> Prompt:
     if not prompt:
         raise bad_parameter("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if isinstance(prompt, str):
+        _check_characters(prompt, options)
         return Prompt((tuple(tokenizer.encode(prompt)),))
     if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
         raise validation("string_type", "body.prompt", "Input should be a valid string", type(prompt).__name__)
+    for number in prompt:
+        if number < 0:
+            text = "Input should be greater than or equal to 0"
+            raise validation("greater_than_equal", "body.prompt.0", text, number, ", 'ctx': {'ge': 0}")
+        if number >= tokenizer.VOCABULARY_SIZE:
+            raise VllmRefusal(f"Token id {number} is out of vocabulary")
     return Prompt((tuple(prompt),))
 
 
@@ -301,8 +328,8 @@ def prompts(data: Body, options: Options, *, chat: bool) -> list[Prompt]:
     """Return the prompts of one body; a list of texts has several. Raises VllmRefusal for a bad prompt."""
     texts = data.get("prompt")
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
-        return [completion_prompt({**data, "prompt": text}) for text in texts]
-    return [chat_prompt(data, options) if chat else completion_prompt(data)]
+        return [completion_prompt({**data, "prompt": text}, options) for text in texts]
+    return [(chat_prompt if chat else completion_prompt)(data, options)]
 
 
 def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
