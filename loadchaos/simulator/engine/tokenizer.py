@@ -73,7 +73,7 @@ def _piece_ids(word: str) -> list[int]:
 
 
 def encode(text: str) -> list[int]:
-    """Return the token ids of a text. It has no lone surrogate: JSON with one is no JSON here."""
+    """Return the token ids of a text. Raises UnicodeEncodeError for a lone surrogate, which no tokenizer takes."""
     ids: list[int] = []
     known = _IDS
     for part in _PARTS.findall(text):

@@ -146,7 +146,7 @@ class VllmApi(Api):
             prompt = requests.chat_prompt(data, self.options)
             ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
         elif isinstance(text := data.get("prompt"), str):
-            ids = tuple(tokenizer.encode(text))
+            ids = tuple(requests.encode(text))
         else:
             shown = f"<dict of {len(data)} items>"
             template = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"

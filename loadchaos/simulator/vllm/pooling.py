@@ -13,11 +13,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from loadchaos.simulator.body import Body
-from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.vllm import errors
+from loadchaos.simulator.vllm import errors, requests
 from loadchaos.simulator.vllm.errors import VllmRefusal, missing, validation
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ _KINDS: Mapping[str, Callable[[Body], Answer]] = {"embeddings": _embeddings, "sc
 
 
 def _prompt(*texts: str) -> Prompt:
-    return (_BEGIN, *(token for text in texts for token in (*tokenizer.encode(text), _END)))
+    return (_BEGIN, *(token for text in texts for token in (*requests.encode(text), _END)))
 
 
 def _vector(prompt: Prompt) -> list[float]:

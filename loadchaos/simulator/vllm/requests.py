@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -84,6 +85,11 @@ def parse_body(exchange: HttpExchange) -> Body:
     try:
         data = orjson.loads(exchange.body)
     except orjson.JSONDecodeError as error:
+        if b"\\ud8" in exchange.body.lower() or b"\\udc" in exchange.body.lower():
+            # A lone surrogate is valid for Python's own parser and falls at the tokenizer only.
+            raise VllmRefusal(
+                "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+            ) from error
         more = ", 'ctx': {'error': 'Expecting value'}"
         raise validation("json_invalid", f"body.{error.pos}", "JSON decode error", "<dict of 0 items>", more) from error
     if isinstance(data, dict):
@@ -116,13 +122,13 @@ def _integer(data: Body, name: str) -> int | None:
         raise validation("int_parsing", f"body.{name}", text, value) from None
 
 
-def _temperature(data: Body) -> float:
-    value = data.get("temperature")
+def _number(data: Body, name: str, default: float) -> float:
+    value = data.get(name)
     if value is None:
-        return 1.0
+        return default
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "Input should be a valid number, unable to parse string as a number"
-        raise validation("float_parsing", "body.temperature", text, value)
+        raise validation("float_parsing", f"body.{name}", text, value)
     return float(value)
 
 
@@ -136,7 +142,8 @@ def sampling(data: Body, chat: bool, options: Options) -> Sampling:
     seed = _integer(data, "seed")
     min_tokens = _integer(data, "min_tokens") or 0
     count = _integer(data, "n")
-    temperature = _temperature(data)
+    temperature = _number(data, "temperature", 1.0)
+    top_p = _number(data, "top_p", 1.0)
     stream = bool(data.get("stream"))
     stream_options = data.get("stream_options")
     if stream_options and not stream:
@@ -145,7 +152,7 @@ def sampling(data: Body, chat: bool, options: Options) -> Sampling:
         raise bad_parameter("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     if chat and data.get("tools"):
         _check_tools(data.get("tool_choice") or "auto", options)
-    _check_ranges(temperature, 1 if count is None else count)
+    _check_ranges(data, temperature, top_p, 1 if count is None else count)
     if max_tokens is not None and max_tokens < 1:
         raise bad_parameter(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
     if max_tokens is not None and max_tokens > limit and options.engine.release >= (0, 19, 0):
@@ -183,14 +190,32 @@ def _check_tools(choice: object, options: Options) -> None:
     raise VllmRefusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
 
 
-def _check_ranges(temperature: float, count: int) -> None:
+def _check_ranges(data: Body, temperature: float, top_p: float, count: int) -> None:
     if temperature < 0:
         text = f"temperature must be non-negative, got {temperature}."
         raise bad_parameter(text, "temperature", temperature)
+    if temperature > 2:
+        raise bad_parameter(f"temperature must be in [0, 2], got {temperature}.", "temperature", temperature)
+    if not 0 < top_p <= 1:
+        raise bad_parameter(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
     if count < 1:
         raise VllmRefusal(f"n must be at least 1, got {count}.")
     if count > 1 and temperature < _GREEDY_BELOW:
         raise VllmRefusal(f"n must be 1 when using greedy sampling, got {count}.")
+    max_n = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
+    if count > max_n:
+        raise VllmRefusal(
+            f"n must be at most {max_n}, got {count}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment "
+            "variable."
+        )
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = _number(data, name, 0.0)
+        if not -2 <= value <= 2:
+            raise VllmRefusal(f"{name} must be in [-2, 2], got {value}.")
+    size = tokenizer.VOCABULARY_SIZE
+    if wrong := [int(key) for key in inside(data.get("logit_bias")) if key.isdigit() and int(key) >= size]:
+        text = f"token_id(s) {wrong} in logit_bias contain out-of-vocab token ids. Vocabulary size: {size}"
+        raise bad_parameter(text, "logit_bias", wrong)
 
 
 def chat_prompt(data: Body, options: Options) -> Prompt:
@@ -294,13 +319,22 @@ def _bad_part(part: object) -> str:
 
 def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prompt:
     _check_characters(text, options)
-    return Prompt(tuple(tuple(tokenizer.encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
+    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
 
 
 def _check_characters(text: str, options: Options) -> None:
     limit = options.engine.max_model_len
     if len(text) > 20 * limit and options.engine.release >= (0, 18, 0):
         raise errors.too_many_characters(len(text), limit)
+
+
+def encode(text: str) -> list[int]:
+    """Return the token ids of a text. Raises VllmRefusal for text that no tokenizer takes."""
+    try:
+        return tokenizer.encode(text)
+    except UnicodeEncodeError as error:
+        text = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+        raise VllmRefusal(text) from error
 
 
 def completion_prompt(data: Body, options: Options) -> Prompt:
@@ -312,7 +346,7 @@ def completion_prompt(data: Body, options: Options) -> Prompt:
         raise bad_parameter("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if isinstance(prompt, str):
         _check_characters(prompt, options)
-        return Prompt((tuple(tokenizer.encode(prompt)),))
+        return Prompt((tuple(encode(prompt)),))
     if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
         raise validation("string_type", "body.prompt", "Input should be a valid string", type(prompt).__name__)
     for number in prompt:
