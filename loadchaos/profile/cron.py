@@ -100,17 +100,34 @@ class Schedule(ProfilePart):
         return ". ".join(sentences) + "."
 
     def describe_next(self, now: datetime, name: str, count: int) -> list[str]:
-        """One line for each of the next `count` starts: the local time, UTC, and the time from now."""
+        """One line for each of the next `count` starts. It has the local time, UTC, the time from now, and a change of
+        the clocks.
+        """
         zone = ZoneInfo(self.timezone)
         lines = []
         for tick in islice(self.ticks(now), count):
             start = tick + self.delay(tick, name)
             local = start.astimezone(zone)
             line = f"{local:%a %Y-%m-%d %H:%M:%S %Z}  ({start.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC)"
-            lines.append(f"{line}, in {_away(start - now)}")
+            lines.append(f"{line}, in {_away(start - now)}{_clock_change(tick.astimezone(zone))}")
         return lines
 
 
 def _away(span: timedelta) -> str:
     minutes = max(0, round(span.total_seconds() / 60))
     return describe_duration(minutes * 60) if minutes else "less than a minute"
+
+
+def _clock_change(local: datetime) -> str:
+    wall = local.replace(tzinfo=None)
+    first, last = (local.replace(hour=h, minute=m).utcoffset() for h, m in ((0, 0), (23, 59)))
+    if first is None or last is None or first == last:
+        return ""
+    moved = "forward" if last > first else "back"
+    again = " (this hour repeats; the run starts in the first one)" if _twice(wall, local) else ""
+    return f"; the clocks go {moved} that day{again}"
+
+
+def _twice(wall: datetime, local: datetime) -> bool:
+    first, second = (wall.replace(tzinfo=local.tzinfo, fold=f).utcoffset() for f in (0, 1))
+    return first is not None and second is not None and first > second
