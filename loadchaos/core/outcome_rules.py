@@ -23,8 +23,8 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 
 SHED_STATUSES = frozenset({429})
 """HTTP statuses, and codes of errors in a stream, that count as `shed`."""
-SHED_WHEN_SAID = 503
-"""The same, only with a Retry-After or a text that says that the server is busy. Others are an `http_error`."""
+UNAVAILABLE_STATUS = 503
+"""Counts as `shed` only with a Retry-After, or with a text that says that the server is busy; else as `http_error`."""
 MAX_ERROR_CHARS = 4000
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
@@ -131,7 +131,7 @@ def error_response_outcome(
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):
         return "http_error"
-    if status in SHED_STATUSES or (status == SHED_WHEN_SAID and "retry-after" in headers):
+    if status in SHED_STATUSES or (status == UNAVAILABLE_STATUS and "retry-after" in headers):
         return "shed"
     if status >= 400 and matches(rules.shed, full):
         return "shed"

@@ -14,7 +14,7 @@ from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes, model
 from loadchaos.core.model import severity_rank
-from loadchaos.core.outcome_rules import SHED_STATUSES, SHED_WHEN_SAID
+from loadchaos.core.outcome_rules import SHED_STATUSES, UNAVAILABLE_STATUS
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
 _BEFORE_LOAD = exit_codes.BEFORE_LOAD
@@ -68,7 +68,7 @@ TARGET = {
 }
 """Text of `target.kind`."""
 
-SHED = f"shed ({', '.join(map(str, sorted({*SHED_STATUSES, SHED_WHEN_SAID})))})"
+SHED = f"shed ({', '.join(map(str, sorted({*SHED_STATUSES, UNAVAILABLE_STATUS})))})"
 
 STATES: dict[str, str] = {state: state for state in model.STATES} | {"dying": "failing", "terminated": "stopped"}
 

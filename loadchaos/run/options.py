@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from loadchaos.analysis.capacity.step_watch import StepWatch
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
@@ -26,6 +25,9 @@ from loadchaos.run.server_under_test import TargetSpec
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.monitor.logs import prove
+
+if TYPE_CHECKING:
+    from loadchaos.analysis.capacity.step_watch import StepWatch
 
 _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 _NOT_YET = re.compile(

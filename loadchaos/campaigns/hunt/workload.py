@@ -12,6 +12,7 @@ from loadchaos.campaigns.hunt.genes import GenePool, value_key
 from loadchaos.core.typed_json import IF_SET, to_json
 from loadchaos.core.units import int_range
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
+from loadchaos.load.payloads.text import SHORT_TOKENS
 
 Genes = Mapping[str, Any]
 Part = dict[str, Any]
@@ -23,7 +24,6 @@ _AS_GIVEN = (
 _DRAWN = ("top_k", "top_p", "min_p", "seeded", "n")
 """Options that do nothing to a greedy answer."""
 _TEMPERATURE = 0.8
-_SHORT_TOKENS = 64
 _QUESTIONS = {
     "probes": {"every": "1s"}, "replicas": {"n": 4, "every": "3s"}, "cold_warm": {"every": "2s"},
     "alone_vs_load": {"share": "5%"}, "streamed": {"every": "3s"},
@@ -131,7 +131,7 @@ def _carried(payload: Genes, endpoint: str) -> Part:
         if spec.carries(name) and (kept or not options):
             found[name] = kept
     if not found.keys() & {"text", "conversation", "near_limit", "image_positions"}:
-        found["text"] = {"tokens": payload["conversation"]["tokens"] if "conversation" in payload else _SHORT_TOKENS}
+        found["text"] = {"tokens": payload["conversation"]["tokens"] if "conversation" in payload else SHORT_TOKENS}
     return found
 
 

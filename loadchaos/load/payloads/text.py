@@ -23,7 +23,7 @@ from loadchaos.profile.request_options import RequestContent
 
 SHORTEST_TEXT_TOKENS = 16
 SHORT_TOKENS = 64
-"""Length of a prompt that is not about text, or has none of its own."""
+"""Prompt tokens where a payload cannot be made, or names no length of its text."""
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = [
