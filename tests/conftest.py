@@ -6,6 +6,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -40,6 +41,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = pyfuncitem._fixtureinfo.argnames
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def hears_sighup() -> Iterator[None]:
+    """SIGHUP is not ignored, here and in children: under nohup it is."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -324,6 +324,7 @@ def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Pat
     assert record.process.wait(WAIT_S) == 0
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ending_command_lets_open_answers_end(number: signal.Signals, command: Any, tmp_path: Path) -> None:
     go_on = threading.Event()

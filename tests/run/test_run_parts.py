@@ -84,6 +84,7 @@ def test_signals_go_to_the_newest_handler_alone() -> None:
     assert (interrupts.first, interrupts.exit_code, interrupts.count) == (signal.SIGTERM, 143, 2)
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_signal_that_no_step_handles_cancels_the_campaign_in_order(number: signal.Signals, code: int) -> None:
     interrupts, ended = Interrupts(), []
