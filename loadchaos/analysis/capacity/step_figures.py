@@ -10,8 +10,7 @@ from typing import Any, Self, cast
 
 from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.analysis.capacity.result import LATENCIES, CapacityStep
-from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
+from loadchaos.core.latency import LatencyHistograms, LatencySample, sample_of
 from loadchaos.core.latency_names import enough_to_show
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import NS_PER_S, seconds_of, significant
@@ -20,7 +19,7 @@ _TOO_SLOW = ("shed", "stalled", "timeout")
 """Outcomes of requests that an overloaded server did not serve. Others say nothing about its throughput."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRequest:
     """One request that had to succeed; `over` are the limits it exceeded. `waited`: the server was too slow for it."""
 
@@ -29,21 +28,22 @@ class StepRequest:
     ok: bool
     waited: bool
     over: tuple[str, ...]
-    e2e_ns: int
-    ttft_ns: int | None
-    tpot_ns: float | None
-    gaps: Mapping[Any, int]
+    sample: LatencySample | None
     input_tokens: int | None
     output_tokens: int | None
 
     @classmethod
     def of(cls, row: EndRow, over: tuple[str, ...]) -> Self:
-        end: Any = row
         return cls(
-            row["due_ns"], row["at_ns"], row["outcome"] == "ok", row["outcome"] in _TOO_SLOW, over,
-            e2e_ns(end) or 0, ttft_ns(end), tpot_ns(end),
-            row.get("itl_hist") or {}, row.get("prompt_tokens"), row.get("completion_tokens"),
-        )  # fmt: skip
+            due_ns=row["due_ns"],
+            end_ns=row["at_ns"],
+            ok=row["outcome"] == "ok",
+            waited=row["outcome"] in _TOO_SLOW,
+            over=over,
+            sample=sample_of(row),
+            input_tokens=row.get("prompt_tokens"),
+            output_tokens=row.get("completion_tokens"),
+        )
 
 
 def with_figures(
@@ -51,7 +51,8 @@ def with_figures(
     open_due_ns: Iterable[int],
 ) -> CapacityStep:  # fmt: skip
     """Add throughput and latencies. Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies
-    are those of the measured requests. `open_due_ns`: when requests were due that have not ended.
+    are those of the measured requests, counted as in a verdict. `open_due_ns`: when requests were due that have not
+    ended.
     """
     seconds = (now_ns - from_ns) / NS_PER_S
     due_ns = chain((r.due_ns for r in requests if r.ok or r.waited), open_due_ns)
@@ -66,7 +67,7 @@ def with_figures(
         completion_variation=variance_to_mean([completed[second] for second in range(int(seconds))]),
         input_tokens_per_s=_per_second([r.input_tokens for r in ended], seconds),
         output_tokens_per_s=_per_second([r.output_tokens for r in ended], seconds),
-        **cast("Any", _latencies([r for r in measured if r.ok])),
+        **cast("Any", _latencies(measured)),
     )
 
 
@@ -75,14 +76,13 @@ def _per_second(counts: Sequence[int | None], seconds: float) -> float | None:
     return significant(sum(known) / seconds) if counts and len(known) == len(counts) else None
 
 
-def _latencies(answered: Sequence[StepRequest]) -> Mapping[str, float | None]:
-    histograms = {kind: LogHistogram() for kind in ("ttft", "tpot", "e2e", "itl")}
-    for request in answered:
-        histograms["itl"].merge(request.gaps)
-        for kind, ns in (("ttft", request.ttft_ns), ("tpot", request.tpot_ns), ("e2e", request.e2e_ns)):
-            if ns is not None:
-                histograms[kind].add(ns)
+def _latencies(measured: Sequence[StepRequest]) -> Mapping[str, float | None]:
+    histograms = LatencyHistograms()
+    for request in measured:
+        if request.sample is not None:
+            histograms.add(request.sample)
     return {
-        name: seconds_of(histograms[kind].statistic(label), 4) if enough_to_show(label, histograms[kind].n) else None
+        name: seconds_of(found.statistic(label), 4) if enough_to_show(label, found.n) else None
         for name, kind, label in LATENCIES
+        for found in [histograms[kind]]
     }

@@ -158,8 +158,8 @@ class StepWatch:
         self.client.on_end(row)
         request = StepRequest.of(row, self._limits_exceeded(row))
         self._requests.append(request)
-        if request.ok:
-            insort(self._e2e_ns, request.e2e_ns)
+        if request.ok and request.sample is not None:
+            insort(self._e2e_ns, request.sample.e2e_ns or 0)
 
     def _limits_exceeded(self, row: EndRow) -> tuple[str, ...]:
         if str(row.get("outcome")) not in expected_of(row):

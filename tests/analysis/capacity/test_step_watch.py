@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepWatch
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.typed_json import to_json
 from tests.rows import S
 
@@ -172,6 +173,26 @@ def test_step_counts_what_was_due_beside_what_was_completed() -> None:
     found = watched(plan, rows(lambda due_s: 0.4 * due_s, rate=3.0)).result()
     assert found.offered == pytest.approx(3 * found.completing_s, abs=2)
     assert 0.6 < found.completed / found.offered < 0.8
+
+
+def test_step_has_the_latencies_of_the_fold_of_a_run() -> None:
+    """Also those of requests that had no answer in time, as lower bounds."""
+    source = list(rows(lambda due_s: 3.0 if int(due_s * 50) % 40 == 0 else 0.1))
+    for row in source:
+        if row["row"] == "end" and int(row["id"]) % 40 == 0:
+            row["outcome"] = "timeout"
+            del row["first_token_ns"], row["last_byte_ns"]
+    found = watched(GOAL, iter(source)).result()
+    begin_s, end_s = found.warm_up_s or 0, (found.warm_up_s or 0) + (found.measured_s or 0)
+    fold = AnswerFigures()
+    for row in source:
+        if row["row"] == "end" and begin_s <= row["due_ns"] / S < end_s:
+            fold.fold(row)
+    expected = fold.all_latency().figures()
+    assert (expected.lower_bounds > 10, found.ttft_p99_s) == (True, pytest.approx(3.2, rel=0.01))
+    assert (found.ttft_p50_s, found.ttft_p99_s, found.e2e_p50_s, found.e2e_p99_s) == pytest.approx(
+        (expected.ttft_s.p50, expected.ttft_s.p99, expected.e2e_s.p50, expected.e2e_s.p99), rel=0.001
+    )
 
 
 def test_scout_step_is_short_and_proves_nothing() -> None:
