@@ -181,7 +181,7 @@ def search(case: CapacityCase, seed: int, most_steps: int = 40) -> dict[str, Any
         watch = StepWatch(plan)
         step = VirtualStep(case, step_profile(profile, plan), seed * 1000 + len(found.steps))
         for row in step.rows():
-            watch.feed(row)
+            watch.fold(row)
             if watch.reason() is not None:
                 break
         watch.finish()

@@ -118,3 +118,33 @@ def imported(name: str, tree: ast.Module, modules: dict[str, Path]) -> set[str]:
                 full = f"{node.module}.{alias.name}"
                 found.add(full if full in modules else str(node.module))
     return {other for other in found if other in modules and other != name}
+
+
+def test_methods_that_receive_rows_are_named_after_the_kind() -> None:
+    """So that a search for `def on_end(` finds them; `fold` may look at the kind of every row."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{method.lineno}: {method.name}"
+        for path, tree in TREES.items()
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for method in owner.body
+        if isinstance(method, ast.FunctionDef) and method.name not in {"fold", "changes_after"}
+        if any(a.annotation and ast.unparse(a.annotation) in {"Row", "AnyRow"} for a in method.args.args)
+        if any(
+            isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq) and _reads_kind(n.left)
+            for n in ast.walk(method)
+        )
+    ]
+    assert found == []
+
+
+def _reads_kind(node: ast.expr) -> bool:
+    """Whether it is `row["row"]` or `row.get("row")`."""
+    key = (
+        node.slice
+        if isinstance(node, ast.Subscript)
+        else node.args[0]
+        if isinstance(node, ast.Call) and node.args
+        else None
+    )
+    return isinstance(key, ast.Constant) and key.value == "row"

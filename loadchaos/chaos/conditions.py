@@ -6,10 +6,11 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import HeartbeatRow, MetricsRow
 from loadchaos.core.units import COMPARISONS, NS_PER_S
 from loadchaos.server.dialects import Dialect
 
@@ -37,27 +38,28 @@ def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Conditio
     return found
 
 
-class ServerFigures:
-    """Newest figures of `metrics` and `heartbeat` rows; other rows are ignored. A replica's figure is the sum over its
+class ServerFigures(RowFold):
+    """Newest figures of `metrics` and `heartbeat` rows. A replica's figure is the sum over its
     engines, or the largest where it is a ratio.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], Mapping[str, float]] = {}
-        self._beats: dict[str, deque[Row]] = {}
+        self._beats: dict[str, deque[HeartbeatRow]] = {}
         self._changed = asyncio.Event()
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "metrics":
-            self._values[str(typed.get("replica")), str(typed.get("engine"))] = typed["values"]
-        elif typed["row"] == "heartbeat":
-            beats = self._beats.setdefault(str(typed.get("file")), deque())
-            beats.append(typed)
-            while len(beats) > 1 and beats[1]["at_ns"] <= typed["at_ns"] - _ABORT_WINDOW_NS:
-                beats.popleft()
-        else:
-            return
+    def on_metrics(self, row: MetricsRow) -> None:
+        self._values[str(row.get("replica")), str(row.get("engine"))] = row["values"]
+        self._wake()
+
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        beats = self._beats.setdefault(str(row.get("file")), deque())
+        beats.append(row)
+        while len(beats) > 1 and beats[1]["at_ns"] <= row["at_ns"] - _ABORT_WINDOW_NS:
+            beats.popleft()
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -77,7 +79,8 @@ class ServerFigures:
             await self._changed.wait()
 
 
-def _worker_figure(name: str, beats: deque[Row]) -> int:
+def _worker_figure(name: str, beats: deque[HeartbeatRow]) -> int:
     if name == "aborts_per_s":
         return int(beats[-1].get("aborted") or 0) - int(beats[0].get("aborted") or 0)
-    return int(beats[-1].get(name) or 0)
+    newest: Mapping[str, Any] = beats[-1]
+    return int(newest.get(name) or 0)

@@ -19,7 +19,6 @@ from loadchaos.core import bounded_http
 from loadchaos.core.attack_names import AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
-from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.typed_json import from_json
 from loadchaos.server.dialects import Dialect
@@ -74,7 +73,7 @@ class AttackInjector:
         self._planned: list[_Planned] = []
         self._fired: dict[tuple[str, str, str], _Planned] = {}
         self._manual_acts = 0
-        self._figures = ServerFigures()
+        self.figures = ServerFigures()
         self._triggers = Triggers()
         for spec in specs:
             self._plan(spec)
@@ -116,9 +115,6 @@ class AttackInjector:
             for replica in (self._replicas if p.times.on != "one" else self._replicas[:1])
             if p.times.on in ("each", "one", "random", replica.name) and kind in (None, p.kind)
         ]
-
-    def feed(self, row: Row) -> None:
-        self._figures.feed(row)
 
     async def start(self, begin_s: float | None = None) -> None:
         """Start the timetables, and return at once. The load begins now, or began at `begin_s` of the monotonic clock."""
@@ -174,7 +170,7 @@ class AttackInjector:
             if triggered_on is not None and n == times.times:
                 return
             n += 1
-            await self._figures.until(planned.when, chosen[0].name)
+            await self.figures.until(planned.when, chosen[0].name)
             if self._running.is_set():
                 await asyncio.gather(*(self._once(planned, replica, n) for replica in chosen))
             elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:

@@ -8,11 +8,11 @@ from collections import Counter
 import psutil
 
 from loadchaos.core.ledger.parquet import HOUR_S
-from loadchaos.core.ledger.rows import RunDetail, as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow, RunDetail
 
 
-class Checkpoint:
+class Checkpoint(RowFold):
     """Counter of the workers' rows; `due` returns its figures once an hour."""
 
     def __init__(self) -> None:
@@ -22,15 +22,15 @@ class Checkpoint:
         self._begun = 0
         self._step = -1
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "begin":
-            self._begun += 1
-            self._step = max(self._step, int(typed.get("step") or 0))
-        elif typed["row"] == "end":
-            self._outcomes[str(typed.get("outcome"))] += 1
-        elif typed["row"] == "missed":
-            self._outcomes["missed"] += int(typed.get("count") or 0)
+    def on_begin(self, row: BeginRow) -> None:
+        self._begun += 1
+        self._step = max(self._step, int(row.get("step") or 0))
+
+    def on_end(self, row: EndRow) -> None:
+        self._outcomes[str(row.get("outcome"))] += 1
+
+    def on_missed(self, row: MissedRow) -> None:
+        self._outcomes["missed"] += int(row.get("count") or 0)
 
     def due(self, now_s: float) -> RunDetail | None:
         """Figures of the load so far, once an hour: `{n, begun, outcomes, step, rss_bytes}`; None in between."""

@@ -15,9 +15,9 @@ import psutil
 
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.lifetime import PARENT_VARIABLE, PYTHON_MODULE
-from loadchaos.core.model import Row
 from loadchaos.load.locust_main import LOCUST
 
 _LOOK_S = 0.2
@@ -102,7 +102,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-class Locust(ChildProcess):
+class Locust(ChildProcess, RowFold):
     """Locust process of one run, with our locustfile. It reads plan.json and facts.json of the run folder."""
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:
@@ -121,8 +121,6 @@ class Locust(ChildProcess):
     def _row(self, what: Literal["start", "exit"]) -> None:
         code = None if what == "start" else self.exit_code
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": what, "pid": self.pid, "code": code})
-
-    def feed(self, row: Row) -> None: ...
 
     def lost_reason(self) -> str | None:
         return None

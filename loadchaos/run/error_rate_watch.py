@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 
 from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, expected_of
-from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.profile.abort_rule import AbortRule
 
 FEWEST_REQUESTS = 10
 """Requests in the time of `abort_when` from which on their share counts."""
 
 
-class ErrorRateWatch:
+class ErrorRateWatch(RowFold):
     """Folds rows of requests-*.jsonl. A request failed if its outcome was not among those that its traffic expects."""
 
     def __init__(self, rule: AbortRule) -> None:
@@ -23,13 +23,13 @@ class ErrorRateWatch:
         self._first_ns: int | None = None
         self._newest_ns = 0
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "heartbeat":
-            self._newest_ns = max(self._newest_ns, int(typed["at_ns"]))
-        if typed["row"] != "end" or typed["outcome"] in NOT_DUE_TO_SUCCEED:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        self._newest_ns = max(self._newest_ns, row["at_ns"])
+
+    def on_end(self, row: EndRow) -> None:
+        if row["outcome"] in NOT_DUE_TO_SUCCEED:
             return
-        at_ns, failed = int(typed["at_ns"]), typed["outcome"] not in expected_of(typed)
+        at_ns, failed = row["at_ns"], row["outcome"] not in expected_of(row)
         self._first_ns = self._first_ns or at_ns
         self._newest_ns = max(self._newest_ns, at_ns)
         self._window.append((at_ns, failed))

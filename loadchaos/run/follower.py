@@ -26,6 +26,8 @@ from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import HeaderRow
 from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
 from loadchaos.report.export import notify
@@ -112,9 +114,9 @@ class Follower:
                     self._judge.fold(row)
                     self._live.fold(row)
             for row in chunk:
-                self._run_process.feed(row)
+                self._run_process.fold(row)
                 if self._pages:
-                    self._pages.feed(row)
+                    self._pages.fold(row)
         self._report(self._judge.findings())
         now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._live.ended else None
         snapshot = self._live.snapshot(now_ns)
@@ -159,7 +161,7 @@ def _print_error(text: str) -> None:
     sys.stderr.write(f"loadchaos: {text}\n")
 
 
-class RunProcess:
+class RunProcess(RowFold):
     """Process that writes the run. Its exit ends the follower: a killed run has no end row."""
 
     def __init__(self) -> None:
@@ -167,8 +169,8 @@ class RunProcess:
         self.this_boot = False
         self._checked = 0.0
 
-    def feed(self, row: Row) -> None:
-        if row.get("row") == "header" and row.get("file") == "events.jsonl":
+    def on_header(self, row: HeaderRow) -> None:
+        if row.get("file") == "events.jsonl":
             self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
             self.this_boot = row.get("boot_id") == boot_id()
 

@@ -56,7 +56,7 @@ class LoadSession:
         rule = context.profile.abort_when
         self._watch = context.options.watch
         if self._watch is not None:
-            context.record.listen(self._watch.feed)
+            context.record.listen(self._watch.fold)
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         self._cut: str | None = None
@@ -150,11 +150,11 @@ class LoadSession:
                     self.begun_s = int(row["at_ns"]) / 1e9
                     self._loading_since_s = time.monotonic()
                 row["file"] = path.name  # heartbeats are of one worker: the file tells which
-                self._process.feed(row)
-                self._notices.feed(row)
+                self._process.fold(row)
+                self._notices.fold(row)
                 if self._errors is not None:
-                    self._errors.feed(row)
-                self._record.feed(row)
+                    self._errors.fold(row)
+                self._record.fold(row)
 
     @property
     def alive(self) -> bool:

@@ -61,9 +61,9 @@ class _Run:
         self._last_question = LastQuestion(self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
         self._follower = FollowerProcess(self._folder)
-        self._record.listen(self._attacks.feed)
-        self._record.listen(self._server.feed)
-        self._record.listen(self._probes.feed)
+        self._record.listen(self._attacks.fold)
+        self._record.listen(self._server.fold)
+        self._record.listen(self._probes.fold)
 
     async def execute(self) -> Result:
         with self._interrupts.handled_by(self._interrupted):

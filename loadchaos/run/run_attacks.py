@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from loadchaos.chaos.injector import AttackInjector
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import Row
 
 
-class RunAttacks:
+class RunAttacks(RowFold):
     """Holder of the attack injector; does nothing until `prepared` has one. `begun`: an attack has begun."""
 
     def __init__(self) -> None:
@@ -24,10 +26,13 @@ class RunAttacks:
         assert self._injector is not None
         return self._injector
 
-    def feed(self, row: Row) -> None:
-        self.begun |= row.get("row") == "attack" and row.get("what") == "begin"
+    def fold(self, row: Row) -> None:
+        super().fold(row)
         if self._injector is not None:
-            self._injector.feed(row)
+            self._injector.figures.fold(row)
+
+    def on_attack(self, row: AttackRow) -> None:
+        self.begun |= row["what"] == "begin"
 
     async def start(self, begin_s: float | None = None) -> None:
         """Start the attacks' timetables. Times count from `begin_s`, else from now."""

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Facts
 from loadchaos.core.probe_names import IMAGE_KINDS
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.correctness import CorrectnessOptions
@@ -77,7 +79,7 @@ class PartSetup:
         return parts
 
 
-class RunProbes:
+class RunProbes(RowFold):
     """The questions and canaries of one run; does nothing where the profile has none."""
 
     def __init__(self, profile: Profile, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
@@ -88,8 +90,8 @@ class RunProbes:
         self._begun = False
         self._requests = 0
 
-    def feed(self, row: Row) -> None:
-        self._requests += row.get("row") == "end"
+    def on_end(self, row: EndRow) -> None:  # noqa: ARG002 - it counts
+        self._requests += 1
 
     async def learn_identity(self, facts: Facts) -> None:
         if self._server.target.kind == "external":

@@ -53,8 +53,8 @@ class RunRecord(EventRecorder):
         )
         self.keep(self.folder.profile, self.redactor.text(profile.to_yaml()))
 
-    def feed(self, row: Row) -> None:
-        self._checkpoint.feed(row)
+    def fold(self, row: Row) -> None:
+        self._checkpoint.fold(row)
         self._notify(row)
 
     def tick(self, *, loading: bool) -> None:

@@ -15,7 +15,8 @@ from loadchaos.chaos.authorization import Leave
 from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.ledger.rows import StateRow, as_typed
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
@@ -56,17 +57,16 @@ class TargetSpec:
     held: HeldServer | None = None
 
 
-class IdleWait:
+class IdleWait(RowFold):
     """Reader of `metrics` rows that knows when a server has become idle."""
 
     def __init__(self) -> None:
         self._busy: dict[str, tuple[int, float]] = {}  # by engine: time of the gauges, requests
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "metrics" and "requests_running" in (values := typed.get("values") or {}):
+    def on_metrics(self, row: MetricsRow) -> None:
+        if "requests_running" in (values := row.get("values") or {}):
             busy = values["requests_running"] + values.get("requests_waiting", 0)
-            self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
+            self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
 
     def idle_since(self, begin_ns: int) -> bool:
         """True when each engine was idle after `begin_ns`, or waiting is useless: no gauges, or all were updated since."""
@@ -240,11 +240,11 @@ class ServerUnderTest:
         names = [r.name for r in self._replicas] or ["server"]
         return {name: StateMachine(name, health_knows_death, sole=len(names) == 1) for name in names}
 
-    def feed(self, row: Row) -> None:
-        self._idle.feed(row)
+    def fold(self, row: Row) -> None:
+        self._idle.fold(row)
         if self._monitor is not None and _may_mean_death(row):
             self._monitor.poll_logs()  # the log comes first: it says whether the server was told to end, or died
-        self._record_changes([change for machine in self._machines.values() for change in machine.feed(row)])
+        self._record_changes([change for machine in self._machines.values() for change in machine.changes_after(row)])
 
     def tick(self) -> None:
         if self._monitor is not None:

@@ -16,7 +16,8 @@ import psutil
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow, as_typed
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import Emit, HeaderRow, LoadRow, SessionDetail, SessionEvent, SessionRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
 from loadchaos.load.locust_main import LOCUST, SESSION_VARIABLE, WEB_PASSWORD_VARIABLE, WEB_TOKEN_VARIABLE
@@ -109,7 +110,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-class WebLoad:
+class WebLoad(RowFold):
     """Load of one run in the process of the web UI. It ends when each worker's load has ended."""
 
     def __init__(self, ui: WebUiProcess, folder: RunFolder, emit: Emit) -> None:
@@ -134,12 +135,12 @@ class WebLoad:
         self._ui.write("load", folder=str(self._folder.path.resolve()))
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "header":
-            self._pids[str(typed.get("file"))] = int(typed["pid"])
-        if typed["row"] == "load" and typed.get("what") == "end":
-            self._ended.add(str(typed.get("file")))
+    def on_header(self, row: HeaderRow) -> None:
+        self._pids[str(row.get("file"))] = row["pid"]
+
+    def on_load(self, row: LoadRow) -> None:
+        if row["what"] == "end":
+            self._ended.add(str(row.get("file")))
 
     def lost_reason(self) -> str | None:
         """Describe lost load processes; None without any. Locust would continue without their share of the load."""

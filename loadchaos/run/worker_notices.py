@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import DiskRow, HeartbeatRow, WorkerRow
 from loadchaos.core.units import describe_duration
 from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.run.options import Master
 
 
-class WorkerNotices:
+class WorkerNotices(RowFold):
     """Printer for `worker`, `disk` and first-pause rows. `load_begun` is set when the workers begin the load."""
 
     def __init__(self, print_line: Callable[[str], None], limits: ClientLimits) -> None:
@@ -28,21 +28,21 @@ class WorkerNotices:
         if local_url is not None:
             self._print(f"note: workers on other machines cannot reach {local_url}")
 
-    def feed(self, row: Row) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "heartbeat" and typed.get("backed_off") and not self._backoff_told:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        if row.get("backed_off") and not self._backoff_told:
             self._backoff_told = True
             first, most = describe_duration(self._limits.backoff), describe_duration(self._limits.backoff_max)
             self._print(
                 f"users wait after instant errors: {first}, doubled after each further error, at most {most} "
                 "(limits: backoff, backoff_max)"
             )
-        if typed["row"] == "disk":
-            self._print(f"note: {typed['text']}")
-        if typed["row"] != "worker":
-            return
-        self.load_begun = self.load_begun or typed["what"] == "begin"
-        if typed["what"] != "awaited":
-            worker = "" if typed["worker"] is None else f"worker {typed['worker']} "
-            host = f"({typed['host']}) " if typed["host"] else ""
-            self._print(f"{worker}{host}{typed['what']}{': ' + typed['why'] if typed['why'] else ''}")
+
+    def on_disk(self, row: DiskRow) -> None:
+        self._print(f"note: {row['text']}")
+
+    def on_worker(self, row: WorkerRow) -> None:
+        self.load_begun = self.load_begun or row["what"] == "begin"
+        if row["what"] != "awaited":
+            worker = "" if row["worker"] is None else f"worker {row['worker']} "
+            host = f"({row['host']}) " if row["host"] else ""
+            self._print(f"{worker}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")

@@ -203,7 +203,7 @@ class History(World):
             more["values"] |= {"spec_drafts_total": self.drafts}
         super().add(row, **more)
         if row != "state":
-            self.rows += [dict(r) for r in self.states.feed(self.rows[-1])]
+            self.rows += [dict(r) for r in self.states.changes_after(self.rows[-1])]
         return self
 
     def begin(self, **more: Any) -> Self:

@@ -80,7 +80,7 @@ def test_conditions_wait_for_the_figures_of_their_own_replica(fed: list[dict[str
     async def run() -> bool:
         figures = ServerFigures()
         for row in fed:
-            figures.feed(row)
+            figures.fold(row)
         waiting = asyncio.create_task(figures.until(parse_conditions({"requests_running": ">= 8"}, VLLM), "a"))
         await asyncio.sleep(0)
         done = waiting.done()
@@ -95,11 +95,11 @@ async def test_conditions_that_become_true_end_the_wait() -> None:
     conditions = parse_conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
     waiting = asyncio.create_task(figures.until(conditions, "a"))
     await asyncio.sleep(0)
-    figures.feed(metrics(kv_usage_ratio=0.9))
+    figures.fold(metrics(kv_usage_ratio=0.9))
     await asyncio.sleep(0)
     assert not waiting.done()
-    figures.feed({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
-    figures.feed({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
+    figures.fold({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
+    figures.fold({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
     await asyncio.wait_for(waiting, 1)
 
 
@@ -114,7 +114,7 @@ async def test_worker_figures_are_summed_and_aborts_count_for_one_second() -> No
 
     def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
         row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}
-        figures.feed({**row, "images_in_prefill": pictured})
+        figures.fold({**row, "images_in_prefill": pictured})
 
     beat("0", 1.0, 2, 0)
     beat("1", 1.0, 3, 5)

@@ -130,7 +130,7 @@ def web_panels(home: Path) -> dict[str, str]:
     ]
     for row in (*said, *answered(4 * S, 0, outcome="http_error", error=HOSTILE, traffic=HOSTILE)):
         folded(fold, [row])
-        panels.feed(row)
+        panels.fold(row)
     failures = Verdict.from_json(spoiled(make_verdict().to_json())).failures
     panels.write(dataclasses.replace(fold.snapshot(5 * S), failures=failures), now=True)
     return {f"panel {page.stem}": page.read_text() for page in sorted((home / "cockpit").glob("*.html"))}

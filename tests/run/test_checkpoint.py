@@ -5,9 +5,9 @@ def test_checkpoint_each_hour_has_all_counts_so_far() -> None:
     it = Checkpoint()
     assert it.due(100.0) is None
     for n in range(3):
-        it.feed({"row": "begin", "step": n})
-        it.feed({"row": "end", "outcome": "ok"})
-    it.feed({"row": "missed", "count": 4})
+        it.fold({"row": "begin", "step": n})
+        it.fold({"row": "end", "outcome": "ok"})
+    it.fold({"row": "missed", "count": 4})
     assert it.due(3699.0) is None
     figures = it.due(3700.0)
     assert figures is not None

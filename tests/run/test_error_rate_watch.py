@@ -14,7 +14,7 @@ def end(at_s: float, outcome: str = "http_error", **given: Any) -> dict[str, Any
 def watch(rows: list[dict[str, Any]], rule: str = "error_rate > 50% for 10s") -> str | None:
     it = ErrorRateWatch(parse(rule))
     for row in rows:
-        it.feed(row)
+        it.fold(row)
     return it.reason()
 
 
@@ -36,7 +36,7 @@ def test_error_rate_watch_forgets_errors_of_before() -> None:
     rows = [end(n / 10) for n in range(90)] + [end(9 + n / 10, "ok") for n in range(120)]
     it = ErrorRateWatch(parse("error_rate > 50% for 10s"))
     for row in rows:
-        it.feed(row)
+        it.fold(row)
         assert it.reason() is None or row["at_ns"] < 115 * S
     assert it.reason() is None
 

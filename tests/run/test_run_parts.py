@@ -141,7 +141,7 @@ def test_run_record_passes_rows_to_listeners_except_states(record: RunRecord) ->
     record.event(
         cast("Any", {"row": "state", "at_ns": 1, "replica": "server", "from": "unknown", "to": "healthy", "why": "x"})
     )
-    record.feed({"row": "begin", "step": 3})
+    record.fold({"row": "begin", "step": 3})
     record.close()
     assert [row["row"] for row in rows] == ["run", "begin"]
     assert [row["row"] for row in Tail(record.folder.events).rows()][1:] == ["run", "state"]

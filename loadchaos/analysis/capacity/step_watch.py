@@ -20,7 +20,8 @@ from loadchaos.analysis.capacity.result import CapacityStep, StepStatus
 from loadchaos.analysis.capacity.server_side import ServerLoad
 from loadchaos.analysis.capacity.step_figures import StepRequest, with_figures
 from loadchaos.core.goodput import expected_of, figures_of, had_to_succeed
-from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow, LoadRow, MetricsRow, MissedRow
 from loadchaos.core.model import Row
 from loadchaos.core.units import NS_PER_S
 
@@ -103,7 +104,7 @@ class StepProgress(NamedTuple):
         )
 
 
-class StepWatch:
+class StepWatch(RowFold):
     """Folds the rows of one step; `reason` says when it can end."""
 
     def __init__(self, plan: StepPlan) -> None:
@@ -124,32 +125,31 @@ class StepWatch:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def feed(self, row: Row) -> None:
-        if self.status is not None:
-            return
-        typed = as_typed(row)
-        if typed["row"] == "load":
-            if typed["what"] == "begin" and self._begin_ns is None:
-                self._begin_ns = typed["at_ns"]
-        elif typed["row"] == "begin":
-            self._begin(typed)
-        elif typed["row"] == "end":
-            self._end(typed)
-        elif typed["row"] == "missed":
-            if typed["why"] == "no_slot":
-                self._unsent.append((typed["at_ns"], typed["count"]))
-        elif typed["row"] == "heartbeat":
-            self.client.on_heartbeat(typed)
-            self._now_ns = max(self._now_ns, typed["at_ns"])
-        elif typed["row"] == "metrics":
-            self.server.on_metrics(typed)
+    def fold(self, row: Row) -> None:
+        if self.status is None:
+            super().fold(row)
 
-    def _begin(self, row: BeginRow) -> None:
+    def on_load(self, row: LoadRow) -> None:
+        if row["what"] == "begin" and self._begin_ns is None:
+            self._begin_ns = row["at_ns"]
+
+    def on_missed(self, row: MissedRow) -> None:
+        if row["why"] == "no_slot":
+            self._unsent.append((row["at_ns"], row["count"]))
+
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        self.client.on_heartbeat(row)
+        self._now_ns = max(self._now_ns, row["at_ns"])
+
+    def on_metrics(self, row: MetricsRow) -> None:
+        self.server.on_metrics(row)
+
+    def on_begin(self, row: BeginRow) -> None:
         self._begin_ns = self._begin_ns or row["due_ns"]
         self._in_flight[row["id"]] = row["due_ns"]
         self._change(row["due_ns"], 1)
 
-    def _end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if self._in_flight.pop(row["id"], None) is not None:
             self._change(row["at_ns"], -1)
         self._now_ns = max(self._now_ns, row["at_ns"])

@@ -22,7 +22,23 @@ from loadchaos.analysis.state.signals import (
     TrafficSignals,
 )
 from loadchaos.analysis.state.stall_count import Stalls
-from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import (
+    AttackRow,
+    BeginRow,
+    CanaryRow,
+    EndRow,
+    FailureRow,
+    HeardRow,
+    HeartbeatRow,
+    LastQuestionRow,
+    LaunchRow,
+    MetricsRow,
+    ProbeRow,
+    ProcessRow,
+    StateRow,
+    SupervisorRow,
+)
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import Row, State
 from loadchaos.core.units import NS_PER_S
@@ -47,8 +63,8 @@ _SAME_PROCESS = frozenset({"degraded", "hung", "dying"})  # a single refused pro
 Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
 
 
-class StateMachine:
-    """State of one replica: `feed` every row about it, `tick` in between.
+class StateMachine(RowFold):
+    """State of one replica: `changes_after` every row about it, `tick` in between.
 
     `knows_death`: an empty 500 or 503 of /health means that the engine is gone. `sole`: our traffic goes to this replica
     alone, so that our tokens prove that it works. `known_server`: /health is the server's own and not a gateway's.
@@ -87,8 +103,10 @@ class StateMachine:
         self._engine_was_gone = False
         self._healthy_ns = 0
         self._only_said = False
+        self._is_sign = False  # the newest row may change the state
+        self._of_engines: list[StateRow] = []
 
-    def feed(self, row: Row) -> list[StateRow]:
+    def changes_after(self, row: Row) -> list[StateRow]:
         """Fold one row; gives `state` rows for the ledger (usually none)."""
         at_ns = row.get("at_ns")
         if at_ns is None or row.get("row") in ("state", "header"):
@@ -96,11 +114,9 @@ class StateMachine:
         if row.get("replica") not in (None, self.replica):
             return []
         self._clock(at_ns)
-        if not self._dispatch(row):
-            return []
-        typed = as_typed(row)
-        of_engines = self._engines.on_metrics(typed) if typed["row"] == "metrics" else []
-        return of_engines + self._decide()
+        self._is_sign, self._of_engines = row.get("row") in self.receivers, []
+        self.fold(row)
+        return self._of_engines + self._decide() if self._is_sign else []
 
     def tick(self, now_ns: int) -> list[StateRow]:
         """Let time pass without a row: silence is a sign, too."""
@@ -131,45 +147,44 @@ class StateMachine:
                 self._traffic.busy_since_ns = at_ns
         self._now_ns = max(self._now_ns, at_ns)
 
-    def _dispatch(self, row: Row) -> bool:
-        typed = as_typed(row)
-        if typed["row"] == "heartbeat":
-            self._client.on_heartbeat(typed)
-            if self._traffic.on_heartbeat(typed) and self._sole:
-                self._progressed(typed["at_ns"])
-        elif typed["row"] == "begin":
-            self._client.on_begin(typed)
-            return False
-        elif typed["row"] == "end":
-            self._client.on_end(typed)
-            if self._traffic.on_end(typed):
-                if self._sole:
-                    self._progressed(typed["at_ns"])
-                return False
-            return bool(self._traffic.dead_text_ns == typed["at_ns"])
-        elif typed["row"] == "probe":
-            self._network.on_probe(typed)
-        elif typed["row"] == "metrics":
-            self._scraped(typed)
-        elif typed["row"] == "process":
-            self._processes.on_process(typed)
-        elif typed["row"] == "launch":
-            self._launch(typed)
-        elif typed["row"] == "attack":
-            self._attacked.on_attack(typed)
-        elif typed["row"] == "failure":
-            if typed.get("severity") == "engine_death" and self._evidence.log_death is None:
-                self._evidence.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
-        elif typed["row"] == "heard":
-            self._evidence.log.on_heard(typed)
-        elif typed["row"] in ("canary", "last_question"):
-            if self._traffic.canary(typed) and self._sole:
-                self._progressed(typed["at_ns"])
-        elif typed["row"] == "supervisor":
-            self._feed_orchestrator(typed)
-        else:
-            return False
-        return True
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        self._client.on_heartbeat(row)
+        if self._traffic.on_heartbeat(row) and self._sole:
+            self._progressed(row["at_ns"])
+
+    def on_begin(self, row: BeginRow) -> None:
+        self._client.on_begin(row)
+        self._is_sign = False
+
+    def on_end(self, row: EndRow) -> None:
+        self._client.on_end(row)
+        answered = self._traffic.on_end(row)
+        if answered and self._sole:
+            self._progressed(row["at_ns"])
+        self._is_sign = not answered and self._traffic.dead_text_ns == row["at_ns"]
+
+    def on_probe(self, row: ProbeRow) -> None:
+        self._network.on_probe(row)
+
+    def on_process(self, row: ProcessRow) -> None:
+        self._processes.on_process(row)
+
+    def on_attack(self, row: AttackRow) -> None:
+        self._attacked.on_attack(row)
+
+    def on_failure(self, row: FailureRow) -> None:
+        if row.get("severity") == "engine_death" and self._evidence.log_death is None:
+            self._evidence.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
+
+    def on_heard(self, row: HeardRow) -> None:
+        self._evidence.log.on_heard(row)
+
+    def on_canary(self, row: CanaryRow | LastQuestionRow) -> None:
+        if self._traffic.canary(row) and self._sole:
+            self._progressed(row["at_ns"])
+
+    def on_last_question(self, row: LastQuestionRow) -> None:
+        self.on_canary(row)
 
     def _progressed(self, at_ns: int) -> None:
         before = max(self._progress_ns or 0, self._traffic.busy_since_ns or 0)
@@ -182,14 +197,15 @@ class StateMachine:
         self._progress_ns = max(self._progress_ns or 0, at_ns)
         self._worked_ns = self._progress_ns
 
-    def _scraped(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
+        self._of_engines = self._engines.on_metrics(row)
         before_ns = self._counters.at_ns or 0
         self._network.scraped(row["at_ns"])
         if self._restarts.scraped(row):
             # It moved some time after the page before; a stall must not look a second shorter.
             self._progressed(max(before_ns, row["at_ns"] - _PAGE_NS))
 
-    def _launch(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         at_ns = row["at_ns"]
         if row.get("what") == "start":
             self._exit, self._relaunched_ns = None, at_ns
@@ -206,7 +222,7 @@ class StateMachine:
             state: State = "terminated" if by_us or shut_down or row.get("signal") == 15 else "dead"
             self._exit = (at_ns, (state, at_ns, [f"process ended: {reason}"]))
 
-    def _feed_orchestrator(self, row: SupervisorRow) -> None:
+    def on_supervisor(self, row: SupervisorRow) -> None:
         if row.get("what") != "ended":
             return
         at_ns, report = int(row["at_ns"]), f"{row.get('source')}: {row.get('reason')}"

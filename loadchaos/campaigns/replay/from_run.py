@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -15,6 +14,8 @@ from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import FactsRow, LaunchRow, LoadRow
 from loadchaos.core.model import Row
 from loadchaos.core.session_ids import place_of
 from loadchaos.load import registry
@@ -40,17 +41,50 @@ _PAUSED_WITHIN_NS = 5_000_000_000
 _TIMES = ("every", "at", "after", "during", "times", "when", "jitter")
 
 
-@dataclass
-class _Ledger:
-    begins: list[Row] = field(default_factory=list)
-    ends: dict[str, Row] = field(default_factory=dict)
-    zero_ns: int | None = None
-    attacks: list[Row] = field(default_factory=list)
-    undone_ns: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    begin: Row = field(default_factory=dict)
-    facts: Row = field(default_factory=dict)
-    command: list[str] = field(default_factory=list)
-    configuration: Row = field(default_factory=dict)
+class _Ledger(RowFold):
+    """Rows of a run that a replay needs."""
+
+    def __init__(self) -> None:
+        self.begins: list[Row] = []
+        self.ends: dict[str, Row] = {}
+        self.zero_ns: int | None = None
+        self.attacks: list[Row] = []
+        self.undone_ns: dict[tuple[str, int, str], int] = {}
+        self.begin: Row = {}
+        self.facts: Row = {}
+        self.command: list[str] = []
+        self.configuration: Row = {}
+
+    def on_begin(self, row: Row) -> None:
+        if _without_follower(str(row.get("id"))) == str(row.get("id")):
+            self.begins.append(row)
+
+    def on_end(self, row: Row) -> None:
+        self.ends[str(row.get("id"))] = row
+
+    def on_load(self, row: LoadRow) -> None:
+        if row["what"] == "begin":
+            self.zero_ns = min(self.zero_ns or row["at_ns"], row["at_ns"])
+
+    def on_run(self, row: Row) -> None:
+        if row.get("what") == "begin":
+            self.begin = row
+
+    def on_facts(self, row: FactsRow) -> None:
+        self.facts = row.get("facts") or {}
+
+    def on_configuration(self, row: Row) -> None:
+        self.configuration = row
+
+    def on_launch(self, row: LaunchRow) -> None:
+        if row["what"] == "start":
+            self.command = list(row.get("command") or ())
+
+    def on_attack(self, row: Row) -> None:
+        if row.get("what") == "begin":
+            self.attacks.append(row)
+        elif row.get("what") == "undo":
+            self.undone_ns[str(row.get("attack")), int(row.get("n") or 0), str(row.get("replica"))] = int(row["at_ns"])
 
 
 def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path | None = None) -> RequestTrace:
@@ -107,34 +141,11 @@ def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path |
 
 def _read(folder: RunFolder) -> _Ledger:
     ledger = _Ledger()
-    for path in folder.request_files():
+    for path in (*folder.request_files(), folder.events):
         for row in Tail(path, fits_its_kind).rows():
-            if row["row"] == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
-                ledger.begins.append(row)
-            elif row["row"] == "end":
-                ledger.ends[str(row.get("id"))] = row
-            elif row["row"] == "load" and row.get("what") == "begin":
-                ledger.zero_ns = min(ledger.zero_ns or row["at_ns"], row["at_ns"])
+            ledger.fold(row)
     ledger.begins.sort(key=lambda b: int(b["at_ns"]))
-    for row in Tail(folder.events, fits_its_kind).rows():
-        _fold_event(ledger, row)
     return ledger
-
-
-def _fold_event(ledger: _Ledger, row: Row) -> None:
-    kind, what = row.get("row"), row.get("what")
-    if kind == "run" and what == "begin":
-        ledger.begin = row
-    elif kind == "facts":
-        ledger.facts = row.get("facts") or {}
-    elif kind == "configuration":
-        ledger.configuration = row
-    elif kind == "launch" and what == "start":
-        ledger.command = list(row.get("command") or ())
-    elif kind == "attack" and what == "begin":
-        ledger.attacks.append(row)
-    elif kind == "attack" and what == "undo":
-        ledger.undone_ns[str(row.get("attack")), int(row.get("n") or 0), str(row.get("replica"))] = int(row["at_ns"])
 
 
 def _causes(begins: list[Row], ends: Mapping[str, Row], profile: Profile) -> Iterator[tuple[str, tuple[Cause, ...]]]:

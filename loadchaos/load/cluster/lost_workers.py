@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import ControlRow, MissedRow, as_typed, is_pipelined
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import ControlRow, MissedRow, PhaseRow, as_typed, is_pipelined
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.worker.recorder import missed_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -25,7 +26,7 @@ Share = Counter[tuple[str, int]]
 """Requests by traffic and phase."""
 
 
-class PhaseBegins:
+class PhaseBegins(RowFold):
     """Begin of each phase and time of the stop. They bound what can have been missed."""
 
     def __init__(self) -> None:
@@ -38,12 +39,11 @@ class PhaseBegins:
             return
         for line in rows.split(b"\n"):
             if b'"row":"phase"' in line:
-                self.feed_row(orjson.loads(line))
+                self.fold(orjson.loads(line))
 
-    def feed_row(self, row: Mapping[str, object]) -> None:
-        typed = as_typed(row)
-        if typed["row"] == "phase" and typed.get("what") == "begin":
-            self.phases.setdefault(int(typed["phase"]), int(typed["at_ns"]))
+    def on_phase(self, row: PhaseRow) -> None:
+        if row["what"] == "begin":
+            self.phases.setdefault(row["phase"], row["at_ns"])
 
     def feed_commands(self, commands: Iterable[ControlRow]) -> None:
         for row in commands:
@@ -93,7 +93,7 @@ def record_lost_workers(plan: Path, workers: int) -> None:
         return
     for path in folder.request_files():
         for row in Tail(path).rows():
-            begins.feed_row(row)
+            begins.fold(row)
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
         for missed in missed_rows(plan, worker, folder.requests(worker), begins):

@@ -156,7 +156,8 @@ def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> l
             open_tables.append((table, table.records(clock), writer))
         for row in rows_of(folder, "tables", say):
             for table, records, writer in open_tables:
-                writer.writerows(table.cells(records.feed(row)))
+                records.fold(row)
+                writer.writerows(table.cells(records.taken()))
         for table, records, writer in open_tables:
             writer.writerows(table.cells(records.rest()))
     return paths

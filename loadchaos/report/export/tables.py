@@ -16,7 +16,9 @@ from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
-from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MissedRow, fields_of
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import AnyRow, BeginRow, EndRow, MetricsRow, MissedRow, as_typed, fields_of
+from loadchaos.core.model import Row
 from loadchaos.core.units import NS_PER_S, seconds_of
 
 T = TypeVar("T")
@@ -71,14 +73,17 @@ class RunClock:
         return None if at_ns is None else round((at_ns - self.load_ns) / NS_PER_S, 6)
 
 
-class Records(Generic[T]):
+class Records(RowFold, Generic[T]):
     """Builds the records of a table from ledger rows."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
+        self._made: list[T] = []
 
-    def feed(self, row: AnyRow) -> Iterable[T]:
-        raise NotImplementedError
+    def taken(self) -> list[T]:
+        """Records made since the last call."""
+        made, self._made = self._made, []
+        return made
 
     def rest(self) -> Iterable[T]:
         return ()
@@ -157,13 +162,14 @@ class _Requests(Records[RequestRecord]):
         super().__init__(clock)
         self._begun: dict[str, BeginRow] = {}
 
-    def feed(self, row: AnyRow) -> Iterator[RequestRecord]:
-        if row["row"] == "begin":
-            self._begun[row["id"]] = row
-        elif row["row"] == "end":
-            yield RequestRecord(self._clock, self._begun.pop(row["id"], None), row)
-        elif row["row"] == "missed":
-            yield RequestRecord(self._clock, None, missed=row)
+    def on_begin(self, row: BeginRow) -> None:
+        self._begun[row["id"]] = row
+
+    def on_end(self, row: EndRow) -> None:
+        self._made.append(RequestRecord(self._clock, self._begun.pop(row["id"], None), row))
+
+    def on_missed(self, row: MissedRow) -> None:
+        self._made.append(RequestRecord(self._clock, None, missed=row))
 
     def rest(self) -> Iterator[RequestRecord]:
         begun, self._begun = self._begun, {}
@@ -252,16 +258,15 @@ class RowRecord:
 
 
 class _Metrics(Records[RowRecord]):
-    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
-        if row["row"] == "metrics":
-            for metric in (row.get("values") or {}).items():
-                yield RowRecord(self._clock, row, metric)
+    def on_metrics(self, row: MetricsRow) -> None:
+        self._made += (RowRecord(self._clock, row, metric) for metric in (row.get("values") or {}).items())
 
 
 class _Events(Records[RowRecord]):
-    def feed(self, row: AnyRow) -> Iterator[RowRecord]:
+    def fold(self, row: Row) -> None:
+        """Make a record of a row of any kind."""
         if row["row"] not in {"header", "log"} and row.get("file") in {"events.jsonl", None}:
-            yield RowRecord(self._clock, row)
+            self._made.append(RowRecord(self._clock, as_typed(row)))
 
 
 _WHEN: Sequence[Column[RowRecord]] = (

@@ -21,7 +21,9 @@ from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.analysis.incidents.attribution import result_of
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.rows import AnyRow, AttackRow, CommandRow, OffersRow
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import AttackRow, CommandRow, OffersRow
+from loadchaos.core.model import Row
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import phrases
@@ -50,7 +52,7 @@ class _Occurrences:
     last_s: float
 
 
-class PanelPages:
+class PanelPages(RowFold):
     """Folds every row and writes the pages, once a second at most."""
 
     def __init__(self, folder: RunFolder, answers: AnswerFigures | None = None) -> None:
@@ -64,13 +66,18 @@ class PanelPages:
         self._next = 0.0
         self._home.mkdir(exist_ok=True)
 
-    def feed(self, row: AnyRow) -> None:
+    def fold(self, row: Row) -> None:
         self._series.fold(row)
-        if row["row"] == "offers":
-            self._offers = row
-        elif row["row"] == "command":
-            self._answers.append(row)
-        elif row["row"] == "attack" and row.get("what") in ("end", "skipped"):
+        super().fold(row)
+
+    def on_offers(self, row: OffersRow) -> None:
+        self._offers = row
+
+    def on_command(self, row: CommandRow) -> None:
+        self._answers.append(row)
+
+    def on_attack(self, row: AttackRow) -> None:
+        if row["what"] in ("end", "skipped"):
             self._done.append(row)
 
     def write(self, s: Snapshot, *, now: bool = False) -> None:

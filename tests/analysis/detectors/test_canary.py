@@ -136,6 +136,6 @@ def test_canary_without_its_answer_is_a_sign_of_a_hang(world: World) -> None:
     world.idle(3).add("canary", replica=None, n=1, what="ask", kind="exact", when="load", word="")
     world.run(9)
     machine = StateMachine("server")
-    rows = [r for row in world.rows for r in machine.feed(row)]
+    rows = [r for row in world.rows for r in machine.changes_after(row)]
     assert [r["to"] for r in rows] == ["healthy", "degraded", "hung"]
     assert "canary unanswered" in " ".join(rows[1]["signs"])

@@ -11,7 +11,7 @@ from tests.rows import S
 
 def states(world: World, *, known_server: bool = False) -> list[dict[str, Any]]:
     machine = StateMachine("server", known_server=known_server)
-    return [dict(s) for row in world.rows for s in machine.feed(row) if s["from"] != s["to"]]
+    return [dict(s) for row in world.rows for s in machine.changes_after(row) if s["from"] != s["to"]]
 
 
 def path(world: World, *, known_server: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ def watch(world: World, machine: StateMachine | None = None, **options: Any) -> 
     machine = machine or StateMachine("server", **options)
     rows: list[dict[str, Any]] = []
     for row in world.rows:
-        rows += [dict(r) for r in machine.feed(row)]
+        rows += [dict(r) for r in machine.changes_after(row)]
     return rows
 
 
@@ -455,18 +455,18 @@ def test_restart_just_before_the_end_is_unsettled_until_it_is_clear(world: World
     begin_ns = world.serve(10).now
     world.start_time += 500
     for row in world.serve(2).rows:
-        machine.feed(row)
+        machine.changes_after(row)
     assert machine.unsettled(begin_ns)
     seen = len(world.rows)
     for row in world.idle(12).rows[seen:]:
-        machine.feed(row)
+        machine.changes_after(row)
     assert not machine.unsettled(begin_ns)
 
 
 def test_restart_is_unsettled_until_a_page_of_after_the_load(world: World) -> None:
     machine = StateMachine("server")
     for row in world.serve(5.5).rows:
-        machine.feed(row)
+        machine.changes_after(row)
     assert machine.unsettled(world.now)
     assert not machine.unsettled(world.now - 2 * S)
 

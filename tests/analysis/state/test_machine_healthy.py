@@ -266,7 +266,7 @@ def called_ill_behind_gateway(make_world: Callable[[], Any], seed: int) -> str |
 
 def illness(machine: StateMachine, world: World) -> Any:
     """The first false state of a healthy server."""
-    for state in (state for row in world.rows for state in machine.feed(row)):
+    for state in (state for row in world.rows for state in machine.changes_after(row)):
         if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
             return state
     return None
@@ -299,7 +299,7 @@ def test_state_of_a_healthy_server_is_never_dead_or_hung(event: Any, make_world:
         world.serve(3)
         event(world, random.Random(seed))
         machine = StateMachine("server")
-        states = [s for row in world.rows for s in machine.feed(row)]
+        states = [s for row in world.rows for s in machine.changes_after(row)]
         assert not NEVER & {s["to"] for s in states}, f"seed {seed}: {states}"
         assert not any(s.get("outage") for s in states), f"seed {seed}: {states}"
 

@@ -152,7 +152,7 @@ class PrefillServer:
 
 def states(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     machine = StateMachine("server", known_server=False)
-    return [dict(s) for row in rows for s in machine.feed(row) if s["from"] != s["to"]]
+    return [dict(s) for row in rows for s in machine.changes_after(row) if s["from"] != s["to"]]
 
 
 def hangs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def stepped(profile: Profile, options: Options, **verdict: Any) -> Result:
     folder.path.mkdir(parents=True, exist_ok=True)
     assert options.watch is not None
     for row in VirtualStep(CASE, profile, options.seed).rows():
-        options.watch.feed(row)
+        options.watch.fold(row)
         if options.watch.reason() is not None:
             break
     return Result(0, Verdict.from_json({"failures": [], **verdict}), folder)
