@@ -119,21 +119,21 @@ class _StepFactory:
             if at < len(self._edges):
                 behaviour, options = traffic.behaviours[at].name, traffic.behaviours[at].options
         return Step(
-            index,
-            self._phase,
-            round_,
-            due_s,
-            self._name,
-            seed,
-            self._payloads[ordinal % len(self._payloads)],
-            behaviour,
-            options,
-            output or _drawn_output(traffic.output, rng),
-            self._stream,
-            self._expect,
-            ordinal,
-            self._run_seed,
-            self._endpoint,
+            index=index,
+            phase=self._phase,
+            round=round_,
+            due_s=due_s,
+            traffic=self._name,
+            seed=seed,
+            payload=self._payloads[ordinal % len(self._payloads)],
+            behaviour=behaviour,
+            behaviour_options=options,
+            output=output or _drawn_output(traffic.output, rng),
+            stream=self._stream,
+            expect=self._expect,
+            ordinal=ordinal,
+            run_seed=self._run_seed,
+            endpoint=self._endpoint,
         )
 
 

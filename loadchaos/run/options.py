@@ -116,7 +116,17 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
     headers = headers_of_options(options)
-    return TargetSpec(kind, url, admin_url, options.server_log, headers, tls, options.pid, external_urls, options.held)
+    return TargetSpec(
+        kind=kind,
+        url=url,
+        admin_url=admin_url,
+        server_log=options.server_log,
+        headers=headers,
+        tls=tls,
+        pid=options.pid,
+        external_urls=external_urls,
+        held=options.held,
+    )
 
 
 def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:

@@ -48,14 +48,14 @@ class Sent(NamedTuple):
     @classmethod
     def of(cls, row: BeginRow | EndRow, sent_ns: int, tokens: int | None) -> Sent:
         return cls(
-            str(row["id"]),
-            int(row.get("step") or 0),
-            str(row.get("traffic", "")),
-            sent_ns,
-            tokens,
-            int(row.get("images") or 0),
-            row.get("edge"),
-            str(row.get("image_file") or ""),
+            id=str(row["id"]),
+            step=int(row.get("step") or 0),
+            traffic=str(row.get("traffic", "")),
+            sent_ns=sent_ns,
+            tokens=tokens,
+            images=int(row.get("images") or 0),
+            edge=row.get("edge"),
+            image_file=str(row.get("image_file") or ""),
         )
 
     def record(self, now_ns: int) -> SentRequest:

@@ -178,14 +178,14 @@ class StallFigures(RowFold):
         waiting = [beat.prompts for _, beat in beats]
         limit_ns = beyond_gaps_ns(_STALL_NS, self._gap_ns) + self._prefill.allowed_ns(waiting)
         return Stall(
-            begin_ns,
-            end_ns,
-            max(begun, in_flight),
-            streams,
-            any(map(any, waiting)),
-            self._only_replica(begin_ns),
-            limit_ns,
-            self._streamed >= _STREAMED_BEATS,
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            requests=max(begun, in_flight),
+            streams=streams,
+            prompts=any(map(any, waiting)),
+            replica=self._only_replica(begin_ns),
+            limit_ns=limit_ns,
+            settled=self._streamed >= _STREAMED_BEATS,
         )
 
     def _fresh(self, worker: str, at_ns: int) -> bool:

@@ -218,14 +218,14 @@ class Soak:
         # The verdict knows when the run ended, even if no soak was running then.
         ended = min(now, parse_time(found.ended)) if found is not None and found.ended else now
         run = SoakRun(
-            running.planned,
-            running.why,
-            what,
-            running.started,
-            iso(ended),
-            code,
-            found.verdict if found else None,
-            found.name if found else None,
+            planned=running.planned,
+            why=running.why,
+            what=what,
+            started=running.started,
+            ended=iso(ended),
+            exit_code=code,
+            verdict=found.verdict if found else None,
+            folder=found.name if found else None,
             text=text,
         )
         self.state.add(run)

@@ -60,14 +60,14 @@ class WebSession:
                 f"--web-port {port} on {host} cannot be used ({e.strerror}): choose another port, or 0"
             ) from None
         settings = WebUiSettings(
-            host,
-            free,
-            profile.name,
-            profile.about,
-            url,
-            max(phase.slots for phase in profile.load),
-            options.processes,
-            None if host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+            host=host,
+            port=free,
+            profile=profile.name,
+            about=profile.about,
+            target=url,
+            users=max(phase.slots for phase in profile.load),
+            processes=options.processes,
+            password=None if host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
         )
         home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
         ui = WebUiProcess(home, settings)

@@ -332,17 +332,17 @@ def _file_request(body: Body, url: str | None, folder: Path, recorded: str | Non
         _embed(part, folder)
     path = url or (_CHAT if "messages" in body else _COMPLETIONS)
     return FileRequest(
-        path,
-        None if model is None else str(model),
-        orjson.dumps(body)[1:-1],
-        None if stream is None else bool(stream),
-        "stream_options" in body,
-        limits,
-        images,
-        recorded is not None and not limits,
-        estimated > 0,
-        n if isinstance(n := body.get("n"), int) and n > 1 else 1,
-        contract_of_body(body),
+        path=path,
+        model=None if model is None else str(model),
+        rest=orjson.dumps(body)[1:-1],
+        stream=None if stream is None else bool(stream),
+        stream_options="stream_options" in body,
+        limits=limits,
+        images=images,
+        open_ended=recorded is not None and not limits,
+        estimated=estimated > 0,
+        answers=n if isinstance(n := body.get("n"), int) and n > 1 else 1,
+        contract=contract_of_body(body),
     )
 
 

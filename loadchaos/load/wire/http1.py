@@ -346,7 +346,17 @@ def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Ma
     framing, length, fault = _framing(status, headers)
     if compressed and encoding not in PACKED:
         framing, fault = None, f"content-encoding {encoding[:40]!r} was not requested"
-    return _Head(version, status, reason, headers, framing, length, compressed, keep_alive, fault)
+    return _Head(
+        version=version,
+        status=status,
+        reason=reason,
+        headers=headers,
+        framing=framing,
+        length=length,
+        compressed=compressed,
+        keep_alive=keep_alive,
+        fault=fault,
+    )
 
 
 def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, str]:

@@ -321,12 +321,24 @@ def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random
         low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, (0.025, 0.975)))
         # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
         says = _says(low, high, 0.016 * quantile_a / NS_PER_S)
-    return Difference(what, "s", seconds_of(quantile_a), seconds_of(quantile_b), a.n, b.n, low, high, says)
+    return Difference(
+        what=what,
+        unit="s",
+        a=seconds_of(quantile_a),
+        b=seconds_of(quantile_b),
+        n_a=a.n,
+        n_b=b.n,
+        low=low,
+        high=high,
+        says=says,
+    )
 
 
 def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
     if not n_a or not n_b:
-        return Difference(what, "share", None, None, n_a, n_b, None, None, "too few")
+        return Difference(
+            what=what, unit="share", a=None, b=None, n_a=n_a, n_b=n_b, low=None, high=None, says="too few"
+        )
     # A failure can occur more than once per request: limit it to one per request.
     a, b = min(a, n_a), min(b, n_b)
     p_a, p_b = a / n_a, b / n_b
@@ -334,7 +346,9 @@ def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
     d = p_b - p_a
     low = d - math.hypot(p_b - low_b, high_a - p_a)
     high = d + math.hypot(high_b - p_b, p_a - low_a)
-    return Difference(what, "share", p_a, p_b, n_a, n_b, low, high, _says(low, high, 0.0))
+    return Difference(
+        what=what, unit="share", a=p_a, b=p_b, n_a=n_a, n_b=n_b, low=low, high=high, says=_says(low, high, 0.0)
+    )
 
 
 def _says(low: float, high: float, least: float) -> Says:

@@ -257,16 +257,18 @@ class VllmApi(Api):
         for choice in generation.choices:
             guided, min_tokens = checked.guided is not None, checked.sampling.min_tokens
             request = EngineRequest(
-                choice.id,
-                len(ids),
-                checked.sampling.max_tokens or 1,
-                min(min_tokens, choice.stop_after) if guided else min_tokens,  # a grammar allows nothing behind its end
-                self._items(checked.images),
-                prefix,
-                choice.answer.seed,
-                choice.stop_after,
-                checked.adapter,
-                guided,
+                id=choice.id,
+                prompt_tokens=len(ids),
+                max_tokens=checked.sampling.max_tokens or 1,
+                min_tokens=min(min_tokens, choice.stop_after)
+                if guided
+                else min_tokens,  # a grammar allows nothing behind its end
+                mm_items=self._items(checked.images),
+                prefix_hashes=prefix,
+                seed=choice.answer.seed,
+                stop_after=choice.stop_after,
+                adapter=checked.adapter,
+                guided=guided,
             )
             self.engine.add(request, choice)
 

@@ -164,17 +164,17 @@ def sampling(data: Body, chat: bool, options: Options) -> Sampling:
         raise VllmRefusal(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
     stop = data.get("stop") or ()
     return Sampling(
-        max_tokens,
-        min_tokens,
-        bool(data.get("ignore_eos")),
-        temperature,
-        seed,
-        (stop,) if isinstance(stop, str) else tuple(str(text) for text in stop) if isinstance(stop, list) else (),
-        count or 1,
-        stream,
-        bool(inside(stream_options).get("include_usage")),
-        chat and bool(data.get("logprobs")),
-        _integer(data, "top_logprobs") or 0,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        ignore_eos=bool(data.get("ignore_eos")),
+        temperature=temperature,
+        seed=seed,
+        stop=(stop,) if isinstance(stop, str) else tuple(str(text) for text in stop) if isinstance(stop, list) else (),
+        n=count or 1,
+        stream=stream,
+        include_usage=bool(inside(stream_options).get("include_usage")),
+        logprobs=chat and bool(data.get("logprobs")),
+        top_logprobs=_integer(data, "top_logprobs") or 0,
     )
 
 
