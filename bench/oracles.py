@@ -25,8 +25,8 @@ from ruamel.yaml import YAML
 
 from bench.virtual_server import Injection, serving, virtual_time
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.model import Facts, Output, Row, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.rng import Rng
@@ -108,7 +108,7 @@ class Trial:
     questions: int = 0
     touched: float = 0.0
     seconds: float = 0.0
-    checks: list[Check] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
 
 
 class Load:
@@ -209,9 +209,9 @@ class Judge:
             oracle.fold(row)
             self.failures += [(oracle.name, failure) for failure in oracle.poll(0)]
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[CheckResult]:
         """The oracles' checks."""
-        return [found for oracle in self._oracles for found in oracle.finish() if isinstance(found, Check)]
+        return [found for oracle in self._oracles for found in oracle.finish() if isinstance(found, CheckResult)]
 
 
 def options(case: Case) -> CorrectnessOptions:

@@ -33,12 +33,13 @@ from loadchaos.analysis.incidents.failures import FailureRegistry, failures_of
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.mechanisms import Check, Mechanisms
+from loadchaos.analysis.mechanisms import Mechanisms
 from loadchaos.analysis.verdict import error_budget
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.model import (
     AttackCounts,
+    CheckResult,
     FailureResult,
     IncidentReference,
     StallFigure,
@@ -390,11 +391,11 @@ class Judge(RowFold):
             return None
         return stall
 
-    def _stall_check(self, stall: Stall | None) -> Check | None:
+    def _stall_check(self, stall: Stall | None) -> CheckResult | None:
         if stall is None or not stall.unexplained:
             return None
         limit = measured_duration(stall.limit_ns / NS_PER_S)
-        return Check("longest_stall", f"<= {limit}", self._stall_text(stall), "unknown")
+        return CheckResult("longest_stall", f"<= {limit}", self._stall_text(stall), "unknown")
 
     def _worth(self, decision: Decision, figures: ExpectationInputs, terms: Terms) -> str:
         """Strength of the evidence, by the exposure that the profile counts, else by requests."""
@@ -457,8 +458,8 @@ class Judge(RowFold):
             for r in self._states
         ]
 
-    def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
-        checks: list[Check | None] = [
+    def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[CheckResult]:
+        checks: list[CheckResult | None] = [
             *self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
         ]
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
@@ -472,16 +473,20 @@ class Judge(RowFold):
         asked = [part for part in terms.questions if not (part == "images" and refused)]
         checks += self._detectors.not_judged(asked if self._stats.begun else ())
         if (cut := self.figures.sessions.cut()) is not None:
-            checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
+            checks.append(
+                CheckResult("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass")
+            )
         if (made := self.figures.sessions.calls()) is not None:
-            checks.append(Check("tools_called", "> 0", made.text, "pass" if made.calls else "unknown"))
+            checks.append(CheckResult("tools_called", "> 0", made.text, "pass" if made.calls else "unknown"))
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             counts = self._attacks.counts.get(name, {})
             actual = idle.get(name) or f"{counts.get('ok', 0)} of {counts.get('begun', 0)} succeeded"
-            checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
+            checks.append(CheckResult(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
         if self._explainer.misfits:
-            checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
+            checks.append(
+                CheckResult("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown")
+            )
         return [check for check in checks if check is not None]
 
     def _figures(self, episodes: list[Incident], terms: Terms) -> ExpectationInputs:

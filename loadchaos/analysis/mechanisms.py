@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from loadchaos.analysis.incidents.attribution import result_of
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.limits import SCRAPE_EVERY_S
-from loadchaos.core.model import EXPOSURES, Decision, ExposureGoal, Facts
+from loadchaos.core.model import EXPOSURES, ExposureGoal, Facts
 from loadchaos.core.units import NS_PER_S, figure
 
 _STILL_DRAFTING_NS = int(5 * SCRAPE_EVERY_S * NS_PER_S)
@@ -19,10 +18,6 @@ _LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2
 """A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
-NOT_JUDGED = "answers_not_judged"
-"""Id in `accept` that excuses every `NotJudged`."""
-SAME_SERVER = "same_server"
-"""Name of the check, and id in `accept`, of a server that another one replaced during the run."""
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
@@ -30,19 +25,6 @@ _COUNTERS = {
     "prefix_cache_hits": ("prefix_cache_hits_total", "no hits: prefix_cache_hits_total did not grow"),
     "mm_cache": ("mm_cache_queries_total", "mm_cache_queries_total did not grow"),
 }
-
-
-class Check(CheckResult):
-    """A check of the run itself, as in verdict.json."""
-
-
-@dataclass(frozen=True)
-class NotJudged(Check):
-    """Check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved, unless an entry of `accept`
-    with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing right.
-    """
-
-    verdict: Decision = "unknown"
 
 
 class Mechanisms(RowFold):
@@ -110,10 +92,10 @@ class Mechanisms(RowFold):
             self._images_since = 0
         self._newest[key] = {**before, **now}
 
-    def required(self, names: Sequence[str], facts: Facts | None, attacks_worked: int) -> list[Check]:
+    def required(self, names: Sequence[str], facts: Facts | None, attacks_worked: int) -> list[CheckResult]:
         return [self._require(str(name), facts, attacks_worked) for name in names]
 
-    def _require(self, name: str, facts: Facts | None, attacks_worked: int) -> Check:
+    def _require(self, name: str, facts: Facts | None, attacks_worked: int) -> CheckResult:
         ok, actual = True, ""
         if name == "images":
             ok, actual = self.image_requests_ok > 0, f"{self.image_requests_ok} requests with images answered"
@@ -142,11 +124,11 @@ class Mechanisms(RowFold):
         else:
             value = getattr(facts, name, None) if facts is not None else None
             ok, actual = bool(value), f"the server reports {value}" if value is not None else "not measured"
-        return Check(f"requires {name}", "active", actual, "pass" if ok else "unknown")
+        return CheckResult(f"requires {name}", "active", actual, "pass" if ok else "unknown")
 
-    def exposed(self, wanted: ExposureGoal | None) -> Check | None:
+    def exposed(self, wanted: ExposureGoal | None) -> CheckResult | None:
         if wanted is None:
             return None
         name, least = wanted.count, wanted.at_least
         n = self.exposures.get(name, 0)
-        return Check("exposure", f"{name} >= {least}", str(n), "pass" if n >= least and n > 0 else "unknown")
+        return CheckResult("exposure", f"{name} >= {least}", str(n), "pass" if n >= least and n > 0 else "unknown")

@@ -8,15 +8,15 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
-from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
+from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica, AttackFactory
 from loadchaos.chaos.conditions import Condition, ServerFigures, parse_conditions
 from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.registry import make_attack
 from loadchaos.chaos.timetable import Timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core import bounded_http
-from loadchaos.core.attack_names import AttackKind
+from loadchaos.core.attack_names import ATTACK_KINDS, AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
 from loadchaos.core.redact import Redactor
@@ -25,6 +25,21 @@ from loadchaos.server.dialects import Dialect
 
 _UNDO_S = 5.0
 _SKIPPED_EVERY_S = 1.0
+
+ATTACKS: dict[AttackKind, AttackFactory] = {
+    kind: import_module(f"loadchaos.chaos.{kind}").make for kind in ATTACK_KINDS
+}
+"""A kind of `ATTACK_KINDS` is the file of that name here, whose `make` makes the attack."""
+
+
+def make_attack(
+    spec: Mapping[str, object], params: Mapping[str, object], context: AttackContext
+) -> tuple[AttackKind, Attack]:
+    """Make the attack of a spec, and return it with its kind. Raises OptionError where the spec names no kind."""
+    for kind, make in ATTACKS.items():
+        if name := spec.get(kind):
+            return kind, make(name, params, context)
+    raise OptionError(f"an attack needs its kind, as in {{admin: reset_mm_cache, every: 2s}} (got {spec!r})")
 
 
 @dataclass(frozen=True)

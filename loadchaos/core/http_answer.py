@@ -28,6 +28,10 @@ def first_words(body: str) -> str:
     return " ".join(shown.split())[:_FIRST_CHARS]
 
 
+BODILESS = frozenset({204, 304})
+"""Statuses of answers that have no body."""
+
+
 @dataclass(frozen=True)
 class HttpAnswer:
     """A complete answer, header names in lower case; or `status` 0, and as `text` the reason why there is none."""

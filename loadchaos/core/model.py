@@ -29,6 +29,9 @@ SERVER_ROLES = ("engine_core", "api_server", "worker")
 KERNEL_LOG = "watch/logs/kernel.log"
 """File of a run with the kernel log of this machine: GPU errors and OOM kills."""
 
+READS_AT_ONCE = frozenset({"plain", "abort", "churn"})
+"""Behaviours of clients that send and read at once: a silence is the server's."""
+
 SENT_AS_TEXT = "sent as text only"
 SENT_SHORT = "sent as a short prompt"
 REPLACED = (SENT_AS_TEXT, SENT_SHORT)

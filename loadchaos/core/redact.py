@@ -8,21 +8,21 @@ cannot be taken back.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from loadchaos.core.secret_forms import (
+from loadchaos.core.secret_patterns import (
     FORMS,
     LONGEST_WRITING,
     PEM_BEGIN,
     PEM_BODY,
     PEM_END,
     PEM_HEAD,
-    SECRET_HEADER,
     TOKEN_BYTES,
+    is_secret_header,
+    secret_name,
     writings,
 )
 
@@ -33,37 +33,10 @@ SHORTEST_LITERAL = 6
 """Shorter secrets are not searched for as text: they would match harmless words everywhere."""
 _SHORTEST_NUMBER = 8  # a variable's value of digits only: 262144 is a setting, not a secret
 _LONGEST_LINE_BYTES = 1 << 16
-_SECRET_WORD = {
-    "key", "keys", "apikey", "token", "secret", "password", "passwd", "auth", "authorization", "credential",
-    "credentials", "cookie", "pwd", "passphrase", "passcode", "dsn", "jwt",
-}  # fmt: skip
-# AUTH_MODE=internal or KEY_FILE=/etc/key.pem are about a secret and hold none; hiding "internal" would blind the log.
-_ABOUT_WORD = {
-    "file", "path", "dir", "type", "mode", "sock", "url", "name", "env", "enabled", "timeout", "limit", "length", "len",
-    "size", "count", "max", "min", "algo", "algorithm", "provider", "method",
-}  # fmt: skip
-_LAST_WORD = {"pass", "pat"}  # DB_PASS and GITLAB_PAT, but not PASS_THROUGH
-_JOINED = ("password", "passwd", "passphrase", "apikey", "secret", "token")  # PGPASSWORD
-_FOLDERS = {"PWD", "OLDPWD"}
 _ENGINE_SETTING = re.compile(
     r"(?:VLLM|LMDEPLOY|SGLANG|SGL|TM|CUDA|NCCL|TORCH|PYTORCH|TRITON|NVIDIA|HF|TRANSFORMERS|TOKENIZERS|OMP|MKL|GLOO|UCX|RAY|"
     r"PYTHON|LC|FLASHINFER|HIP|ROCR|ASCEND|XPU)[A-Z]*_|PYTHON[A-Z]+$|LANG$"
 )
-_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-
-
-def secret_name(name: str) -> bool:
-    """Tell whether a name denotes a secret: OPENAI_API_KEY, x-api-key."""
-    words = [word.lower() for word in _WORDS.split(name) if word]
-    if not words or words[-1] in _ABOUT_WORD or name in _FOLDERS:
-        return False
-    return not _SECRET_WORD.isdisjoint(words) or words[-1] in _LAST_WORD or words[-1].endswith(_JOINED)
-
-
-@functools.lru_cache(maxsize=1024)
-def is_secret_header(name: str) -> bool:
-    """Tell whether a header carries credentials, such as Authorization or x-api-key (secret_forms.SECRET_HEADER)."""
-    return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
 
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import overload
 
+NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, urlsplit
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts that mean this machine."""
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 

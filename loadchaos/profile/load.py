@@ -26,7 +26,7 @@ _SHAPED_BY: Mapping[str, tuple[Law, ...]] = {
 
 With any other law the key is a mistake.
 """
-_ENDLESS: tuple[Law, ...] = ("constant", "poisson", "gamma")
+STEADY_LAWS: tuple[Law, ...] = ("constant", "poisson", "gamma")
 """Laws without a shape over time: a number of requests is enough to end them."""
 
 DEFAULT_IN_FLIGHT = 256
@@ -121,7 +121,7 @@ class Phase(ProfilePart):
     @property
     def timed_s(self) -> float:
         """Length in seconds as far as the phase sets it; 0: the server does."""
-        if self.rate is None or self.requests is None or self.law not in _ENDLESS:
+        if self.rate is None or self.requests is None or self.law not in STEADY_LAWS:
             return self.for_ or 0.0
         return min(self.requests / self.rate, self.for_ or math.inf)
 
@@ -161,7 +161,7 @@ def _open(phase: Phase) -> None:
         raise ValueError(
             "a phase with rate needs a duration, e.g. for: 10m, or a number of requests, e.g. requests: 500"
         )
-    if not phase.for_ and phase.law not in _ENDLESS:
+    if not phase.for_ and phase.law not in STEADY_LAWS:
         raise ValueError(f"the law {phase.law} needs a duration, e.g. for: 10m; requests may end it earlier")
     if phase.law in ("ramp", "step", "spike", "day") and phase.to is None:
         raise ValueError(f"the law {phase.law} needs a second rate, e.g. to: 50/s")

@@ -18,13 +18,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Outcome
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.core.whole_file import write_whole
 from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.json_lines import json_lines, read_text
 
 VERSION = 1
 FILE, BODIES = "trace.jsonl", "bodies"
-CHAT_PATH = "/v1/chat/completions"
 
 
 class Cause(ProfilePart):

@@ -16,6 +16,7 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
+from loadchaos.core.urls import CHAT_PATH, COMPLETIONS_PATH
 from loadchaos.load.endpoints import known_endpoint_of_path
 from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import (
@@ -32,7 +33,7 @@ from loadchaos.recorder.synthetic import body_of
 
 _ALSO_REPLAYED = ("/pooling", "/classify", "/generate")
 """Paths whose requests are sent again beside those of endpoints."""
-_GENERATING = ("/v1/chat/completions", "/v1/completions")
+_GENERATING = (CHAT_PATH, COMPLETIONS_PATH)
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
 

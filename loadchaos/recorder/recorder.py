@@ -21,6 +21,8 @@ from loadchaos.recorder.freeze import FreezeWatch, says_dead
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.ring import RingLimits
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
+from loadchaos.server.dialects.gateways import HEALTH_PATH
+from loadchaos.server.monitor.http_get import Endpoint, get
 
 DRAIN_S = 60.0
 """Maximum time of open answers after SIGTERM; a second signal ends at once."""
@@ -29,7 +31,7 @@ AFTER_S = 1.0
 TELL_AGAIN_S = 30.0
 _ASKS_S = (0.0, 0.5, 1.0, 2.0)
 _ASK_LIMIT_S = 3.0
-_RESETS = "the server resets connections"
+_DEAD = {"refused": "refuses", "reset": "resets"}
 
 
 @dataclass(frozen=True)
@@ -165,28 +167,9 @@ def describe_notice(notice: Mapping[str, object]) -> str:
 
 async def is_dead(upstream: Upstream) -> str | None:
     """Ask the server's /health why it is dead; None if it is not, or does not answer in time."""
-    try:
-        async with asyncio.timeout(_ASK_LIMIT_S):
-            reader, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=upstream.tls)
-    except ConnectionRefusedError:
-        return "the server refuses connections"
-    except ConnectionError:
-        return _RESETS
-    except (OSError, TimeoutError):
-        return None
-    try:
-        async with asyncio.timeout(_ASK_LIMIT_S):
-            host = f"{upstream.host}:{upstream.port}"
-            writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-            answer = await reader.read(65536)
-    except ConnectionError:
-        return _RESETS
-    except (OSError, TimeoutError):
-        return None
-    finally:
-        writer.close()
-    head = answer.split(b" ", 2)
-    status = int(head[1]) if len(head) > 2 and head[1].isdigit() else 0
-    if status >= 500 and says_dead(status, answer, health=True):
-        return "/health says that its engine is dead"
+    answer = await get(Endpoint(upstream.host, upstream.port, HEALTH_PATH, upstream.tls), _ASK_LIMIT_S)
+    if answer.error in _DEAD:
+        return f"the server {_DEAD[answer.error]} connections"
+    if (answer.status or 0) >= 500 and says_dead(answer.status or 0, answer.body, health=True):
+        return f"{HEALTH_PATH} says that its engine is dead"
     return None

@@ -15,9 +15,10 @@ from typing import Protocol
 
 import httptools
 
+from loadchaos.core.http_answer import BODILESS
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import ENDS_WELL, End
-from loadchaos.core.redact import is_secret_header
+from loadchaos.core.secret_patterns import is_secret_header
 from loadchaos.recorder.answer_outcome import (
     FINISH_REASON,
     JSON_BYTES,
@@ -36,7 +37,6 @@ _SMALL_BYTES = 128
 _MOST_SIZE_CHARS = 8
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
 _FINISHES = ENDS_WELL | {"content_filter", "abort", "error"}
-_NO_BODY = (204, 304)
 _HEADERS = (b"retry-after", b"content-encoding")
 
 
@@ -297,7 +297,7 @@ class _AnswerReader:
         if exchange.method == "HEAD":
             self._skip = True
             self._complete(exchange)
-        elif status in _NO_BODY:
+        elif status in BODILESS:
             self._framed = True
 
     def on_body(self, data: bytes) -> None:

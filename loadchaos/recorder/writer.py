@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.redact import REDACTED, Redactor, is_secret_header
+from loadchaos.core.redact import REDACTED, Redactor
+from loadchaos.core.secret_patterns import is_secret_header
 from loadchaos.recorder.frames import FrameKind, FrameReader, RecordingSetup
 from loadchaos.recorder.ring import RingLimits, SegmentRing
 from loadchaos.recorder.shape import BLOCK_CHARS, BodyShaper, UnreadableBodyError

@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loadchaos.analysis.incidents.record import IncidentRecord
-from loadchaos.analysis.mechanisms import NOT_JUDGED
 from loadchaos.analysis.verdict.cause import Who, cause_of
-from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
+from loadchaos.analysis.verdict.model import (
+    NOT_JUDGED,
+    CandidateLine,
+    CheckResult,
+    Evidence,
+    FailureResult,
+    KnownIssue,
+    Verdict,
+)
 from loadchaos.core import exit_codes, model
 from loadchaos.core.model import severity_rank
 from loadchaos.core.outcome_rules import SHED_STATUSES, UNAVAILABLE_STATUS

@@ -13,11 +13,11 @@ from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import LastQuestionRow
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.run.server_under_test import ServerUnderTest
-from loadchaos.server.answer import CHAT_PATH, SMALL_QUESTION, chat_body
+from loadchaos.server.answer import ERROR_CHARS, SMALL_QUESTION, chat_body
 
 _LIMIT_S = HANG_WITHOUT_SIGN_NS / 1e9 + 5.0
-_ERROR_CHARS = 400
 
 
 class LastQuestion:
@@ -46,6 +46,6 @@ class LastQuestion:
         url = self._server.url.rstrip("/") + CHAT_PATH
         answer = await self._server.asker.ask(url, chat_body(model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
         if answer.outcome != "timeout":
-            shown = self._redactor.text(answer.error)[:_ERROR_CHARS]
+            shown = self._redactor.text(answer.error)[:ERROR_CHARS]
             now_ns = time.monotonic_ns()
             self._record.event({**row, "what": "answer", "at_ns": now_ns, "status": answer.status, "error": shown})

@@ -12,11 +12,12 @@ from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
-from loadchaos.server.answer import CHAT_PATH, chat_body
+from loadchaos.server.answer import chat_body
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient

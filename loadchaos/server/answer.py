@@ -12,9 +12,10 @@ import httpx
 from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import Dialect
 
-CHAT_PATH = "/v1/chat/completions"
 SMALL_QUESTION = "Hello"
 """Prompt of a request that only shows whether the model answers."""
+ERROR_CHARS = 400
+"""Characters of an error text that a row of a question keeps."""
 ANSWER_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 _COMPLETIONS = frozenset({"ok", "wrong_output", "truncated", "empty", "finish_abort"})
 

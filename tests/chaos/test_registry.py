@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.host import HOST_LOADS
-from loadchaos.chaos.registry import ATTACKS
+from loadchaos.chaos.injector import ATTACKS
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.chaos.toxics import SLOW, TOXICS, Attribute, Chunking, ToxicType
 from loadchaos.core.attack_names import ATTACK_KINDS, NETWORK_FAULTS, PROCESS_SIGNALS

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.core import secret_forms
-from loadchaos.core.redact import REDACTED, Redactor, launch_secrets, secret_name
+from loadchaos.core import secret_patterns
+from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 
 SECRET = "s3cr3t-Value/with+odd=chars"
 
@@ -222,8 +222,8 @@ def test_redactor_hides_the_keys_of_each_issuer(issuer: str) -> None:
 
 def test_redactor_looks_for_the_begin_of_every_key() -> None:
     keys = [key.lower().encode() for of_issuer in KEYS.values() for key in of_issuer]
-    assert set(secret_forms._PREFIXED) <= set(KEYS)
-    assert [begin for begin in secret_forms._BEGINNINGS if not any(begin in key for key in keys)] == []
+    assert set(secret_patterns._PREFIXED) <= set(KEYS)
+    assert [begin for begin in secret_patterns._BEGINNINGS if not any(begin in key for key in keys)] == []
 
 
 VALUE = 's3cr3t-Val&ue/with+odd=chars<x>"q" \u00e9'
@@ -284,7 +284,7 @@ def test_redactor_hides_the_longer_of_two_secrets_with_equal_begin() -> None:
     ],
 )  # fmt: skip
 def test_secret_name_recognises_secret_names(name: str, secret: bool) -> None:
-    assert secret_name(name) is secret
+    assert secret_patterns.secret_name(name) is secret
 
 
 def test_redactor_learns_secrets_of_the_environment_by_name() -> None:

@@ -133,7 +133,7 @@ def make(spec, params, context):
         },
         use="""
 from docs.tables import TABLES
-from loadchaos.chaos.registry import make_attack
+from loadchaos.chaos.injector import make_attack
 from loadchaos.core.ledger import rows_page
 from loadchaos.profile.schema import schema
 
@@ -266,7 +266,9 @@ from docs.tables import TABLES as PAGES
 from loadchaos.report.export.tables import TABLES, RunClock
 
 table = TABLES[0]
-records = table.records(RunClock(0, 0)).feed({"row": "end", "id": "a", "at_ns": 1, "outcome": "ok"})
+folded = table.records(RunClock(0, 0))
+folded.fold({"row": "end", "id": "a", "at_ns": 1, "outcome": "ok"})
+records = folded.taken()
 (cells,) = table.cells(records)
 assert dict(zip(table.types, cells))["gap_share"] is True
 assert "| `gap_share` | BOOLEAN | share of gaps |" in PAGES["columns of requests"]()

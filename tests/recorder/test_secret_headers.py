@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.core.redact import REDACTED, Redactor, is_secret_header
+from loadchaos.core.redact import REDACTED, Redactor
+from loadchaos.core.secret_patterns import is_secret_header
 from loadchaos.recorder.tap import ConnectionTap, secret_words
 from tests.recorder.conftest import SeenExchanges, post
 

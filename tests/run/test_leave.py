@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from loadchaos.chaos.base import AttackContext, AttackedReplica
-from loadchaos.chaos.registry import make_attack
+from loadchaos.chaos.injector import make_attack
 from loadchaos.core import bounded_http
 from loadchaos.core.exit_codes import FAIL, TARGET_ERROR, USER_ERROR
 from loadchaos.core.redact import Redactor

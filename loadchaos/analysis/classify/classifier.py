@@ -19,7 +19,7 @@ from loadchaos.analysis.classify.last_words import (
     rank_of,
     says_error,
 )
-from loadchaos.analysis.classify.match import Match, engine_of, for_engine, match_of, put_stack
+from loadchaos.analysis.classify.match import TITLE_CHARS, Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import (
@@ -52,7 +52,6 @@ _LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stan
 _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
-_TITLE = 240
 _INTRO = 3  # lines between an echo and the traceback that it introduces
 _REPEATS = 8  # equal matches reported one by one within _REPEAT_S (or _REPEAT_LINES); more are counted
 _REPEAT_S = 10.0
@@ -377,7 +376,7 @@ class Classifier:
         match = self._match(UNEXPLAINED_END, None, line, _Position(source, state, word.line, word.at_ns), None)
         if not state.served:
             match.severity = "startup"
-        match.title = f"{match.title}: {normalise(word.text)[:_TITLE]}"
+        match.title = f"{match.title}: {normalise(word.text)[:TITLE_CHARS]}"
         return match
 
     def _line(self, text: str, position: _Position) -> list[Match]:
@@ -526,7 +525,7 @@ class Classifier:
         for match in writer.causes:
             if match.signature.text_below and line_no == match.line + 1 and (match.evidence.text or "").endswith(":"):
                 match.evidence = replace(match.evidence, text=f"{match.evidence.text} {line.text}"[:_EVIDENCE])
-                match.title = f"{match.title.rstrip(':')}: {normalise(line.text)[:_TITLE]}"
+                match.title = f"{match.title.rstrip(':')}: {normalise(line.text)[:TITLE_CHARS]}"
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
         trace = writer.last

@@ -14,7 +14,7 @@ from loadchaos.analysis.verdict.model import Evidence, KnownIssue
 from loadchaos.core.model import Severity
 
 _LINES_A_SECOND = 50  # where a log has no clock at all
-_TITLE = 240
+TITLE_CHARS = 240
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _ENGINE_PATH = re.compile(r"(?:^|[/.])(vllm|sglang|lmdeploy|tensorrt_llm|text_generation_server|mlx_lm)/")
 _ENGINES = {
@@ -114,7 +114,7 @@ def match_of(
             continue
     values = {k: _shown(v) for k, v in facts.items()}
     values["exception"] = (trace.exception if trace is not None else "") or "exception"
-    values["message"] = normalise(trace.message)[:_TITLE] if trace is not None else ""
+    values["message"] = normalise(trace.message)[:TITLE_CHARS] if trace is not None else ""
     values["process"] = line.writer
     # The stack of an asynchronous fault names the wrong place.
     blamed = trace.blamed if trace is not None and not signature.asynchronous else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.classify.last_words import Candidate
-from loadchaos.analysis.classify.match import Match
+from loadchaos.analysis.classify.match import TITLE_CHARS, Match
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.signature_file import UNKNOWN
 from loadchaos.analysis.failure import SERVER_LOST, Failure, evidence
@@ -18,7 +18,6 @@ _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
 _ANSWERS = "unexplained_answers_5xx"
 _BEFORE, _AFTER = 400, 400  # lines around a death whose errors belong to it
-_TITLE = 240
 _REMEDY = "no signature matches this error: compare its time with the failed requests, and report it upstream"
 
 
@@ -54,7 +53,7 @@ class UnexplainedErrors:
             if line.loud:
                 place = line.place
                 name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
-                title = f"{what}: {normalise(line.text)[:_TITLE]}"
+                title = f"{what}: {normalise(line.text)[:TITLE_CHARS]}"
                 if line.answer:
                     name, title = _ANSWERS, f"Requests were answered with {line.answer}"
                 remedy = (place.remedy if place is not None else "") or _REMEDY

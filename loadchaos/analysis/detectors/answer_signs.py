@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.mechanisms import NotJudged
+from loadchaos.analysis.verdict.model import NotJudged
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BaselineRow, EndRow
 from loadchaos.core.stats import wilson

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import EndRow
 
@@ -77,13 +77,13 @@ class AnswerTextDetector(Detector):
         short += [t for t in self._answers if t not in (*failed, *short) and self._is_many(self._empty[t], t, 0.5)]
         if short:
             texts = "; ".join(self._lacking_text(traffic) for traffic in sorted(short))
-            found.append(Check("answer_text", "text for the counted tokens", texts, "unknown"))
+            found.append(CheckResult("answer_text", "text for the counted tokens", texts, "unknown"))
         extra, answers = self._extra.total(), self._answers.total()
         if extra and extra >= _EXTRA_SHARE * answers:
             actual = (
                 f"{extra:,} of {answers:,} answers have more chunks with text than completion tokens in their usage"
             )
-            found.append(Check("answer_chunks", "at most one chunk a token", actual, "unknown"))
+            found.append(CheckResult("answer_chunks", "at most one chunk a token", actual, "unknown"))
         return found
 
     def _is_many(self, n: int, traffic: str, share: float) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import FactsRow
 from loadchaos.core.model import Facts, Severity
 
-Finding = Failure | Check | str
+Finding = Failure | CheckResult | str
 """A failure of the server, a check of the verdict, or a note for its reader."""
 
 

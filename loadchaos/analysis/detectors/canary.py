@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.bad_answers import MIXED_UP
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import CanaryRow
 
@@ -141,7 +141,7 @@ class CanaryDetector(Detector):
             actual += f" ({_shown(odd)} was among the first {FIRST_UNDER_LOAD})"
         blind = not self._answers or odd is not None or not compared
         # A wrong answer is a failure by itself, which a profile may accept.
-        return [Check("canary", "answers as when idle", actual, "unknown" if blind else "pass")]
+        return [CheckResult("canary", "answers as when idle", actual, "unknown" if blind else "pass")]
 
     def _echo_is_reliable(self) -> bool:
         return len(self._idle_echoes) >= _FEWEST_IDLE and all(self._idle_echoes)

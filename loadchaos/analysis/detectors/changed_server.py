@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.mechanisms import SAME_SERVER, Check
+from loadchaos.analysis.verdict.model import SAME_SERVER, CheckResult
 from loadchaos.core.answer_labels import FINGERPRINT
 from loadchaos.core.ledger.rows import EndRow, IdentityRow, RunRow
 from loadchaos.core.units import NS_PER_S, counted
@@ -85,4 +85,4 @@ class ChangedServer(Detector):
             elif len(values) > 1 and source != _ANSWERS["model"]:
                 names = ", ".join(repr(name) for name in list(values)[:3])
                 mixed.append(f"{source}: {counted(len(values), 'value')} in turn ({names}): several servers answer")
-        return [Check(SAME_SERVER, "one server", "; ".join(told), "unknown"), *mixed] if told else mixed
+        return [CheckResult(SAME_SERVER, "one server", "; ".join(told), "unknown"), *mixed] if told else mixed

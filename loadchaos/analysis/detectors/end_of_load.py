@@ -6,8 +6,8 @@ longer than ever before in the run, nothing shows that the server still worked, 
 
 from __future__ import annotations
 
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.state.limits import beyond_gaps_ns
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.goodput import expected_of
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
@@ -48,11 +48,11 @@ class EndOfLoad(RowFold):
         self._stopped += 1
         self._silent_ns = max(self._silent_ns, row["at_ns"] - max(self._since_ns, row.get("sent_ns") or 0))
 
-    def check(self) -> Check | None:
+    def check(self) -> CheckResult | None:
         """Requests that were silent at the end, None without any."""
         if self._silent_ns < beyond_gaps_ns(SILENT_NS, self._longest_ns):
             return None
         silent = f"no token for {self._silent_ns / NS_PER_S:.1f} s on {counted(self._stopped, 'request')} in flight"
-        return Check(
+        return CheckResult(
             "end_of_load", "the server answered to the end", f"{silent}, until loadchaos ended the load", "unknown"
         )

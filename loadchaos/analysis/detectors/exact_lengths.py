@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median_low
 
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Decision
@@ -106,7 +106,7 @@ class ExactLengths(RowFold):
         left_out = sum(n for (of, _), n in self._left_out.items() if of == traffic)
         return 0 < left_out == self._with_images[traffic]
 
-    def checks(self, expect: Sequence[str]) -> list[Check]:
+    def checks(self, expect: Sequence[str]) -> list[CheckResult]:
         """One check per compared figure. It fails on any mismatch, unless `expect` has a bound of its own for it. Exact
         outputs without usage prove nothing.
         """
@@ -120,22 +120,22 @@ class ExactLengths(RowFold):
         ]
         return [*checks, *self._asked_lengths(), *self._image_usage()]
 
-    def _asked_lengths(self) -> list[Check]:
+    def _asked_lengths(self) -> list[CheckResult]:
         """Asked and counted lengths of prompts whose tokens could only be estimated, where they differ."""
         found = {traffic: asked for traffic, asked in sorted(self._asked.items()) if asked.differs()}
         if not found:
             return []
         actual = "; ".join(asked.describe(traffic) for traffic, asked in found.items())
         decision: Decision = "unknown" if any(asked.is_exact for asked in found.values()) else "pass"
-        return [Check("asked_lengths", "usage as asked", actual, decision)]
+        return [CheckResult("asked_lengths", "usage as asked", actual, decision)]
 
-    def _image_usage(self) -> list[Check]:
+    def _image_usage(self) -> list[CheckResult]:
         found = [(traffic, n) for traffic, n in sorted(self._with_images.items()) if self._never_counted(traffic)]
         texts = [f"left out in all {n:,} answers of {traffic}" for traffic, n in found]
         actual = "; ".join(texts) + ", though usage counted them before the load"
-        return [Check("image_usage", "image tokens in usage", actual, "pass")] if found else []
+        return [CheckResult("image_usage", "image tokens in usage", actual, "pass")] if found else []
 
-    def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> Check:
+    def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> CheckResult:
         n, wrong, blind = self._compared[figure], self.mismatches[figure], self._uncounted[figure]
         unlike = self._unlike[figure]
         if figure == "length_mismatch":
@@ -145,8 +145,8 @@ class ExactLengths(RowFold):
         if figure == "output_mismatch" and self._shorter:
             actual += f"; {self._shorter:,} shorter: this server has no option for an exact length"
         if wrong and not bounded:
-            return Check(name, "usage as planned", actual, "fail")
+            return CheckResult(name, "usage as planned", actual, "fail")
         if figure == "output_mismatch" and blind > _BLIND_SHARE * (n + blind):
             actual += f"; {blind:,} answers carry no usage"
-            return Check("exact_outputs", "usage as planned", actual, "unknown")
-        return Check(name, "usage as planned", actual, "pass")
+            return CheckResult("exact_outputs", "usage as planned", actual, "unknown")
+        return CheckResult(name, "usage as planned", actual, "pass")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, LaunchRow, MetricsRow, QuestionRow
 from loadchaos.core.model import Decision
@@ -112,7 +112,7 @@ class ImageCacheHits(RowFold):
         sent = a.images + self._asked.images
         self._expected = (sent, sent + open_, a.sure, a.sure + a.perhaps + self._asked.perhaps + open_)
 
-    def check(self, *, required: bool) -> Check | None:
+    def check(self, *, required: bool) -> CheckResult | None:
         """The check; None without repeats or counters, and where these cannot be compared.
 
         More hits than repeats fail: the server took an image for another. They are unknown where the server has looked up as
@@ -141,7 +141,7 @@ class ImageCacheHits(RowFold):
         elif hits < sure - slack:
             actual += ": the cache evicts earlier (a small cache, or another distance than reuse_distance)"
             verdict = "unknown" if required else "pass"
-        return Check("image_dial", expected, actual, verdict)
+        return CheckResult("image_dial", expected, actual, verdict)
 
     def _not_ours(self, queries: float, fewest: int, most: int) -> str:
         if len(self._sides) > 1:

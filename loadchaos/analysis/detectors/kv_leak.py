@@ -13,7 +13,7 @@ from typing import NamedTuple
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import (
     ConfigurationRow,
     EndRow,
@@ -182,7 +182,7 @@ class KvLeakDetector(Detector):
         check, note = self._check(), self._note()
         return [*found, *([check] if check is not None else []), *([note] if note else [])]
 
-    def _check(self) -> Check | None:
+    def _check(self) -> CheckResult | None:
         engines = self._read_after_load()
         if not self._aborted or not engines or self._other_clients:
             return None
@@ -193,7 +193,7 @@ class KvLeakDetector(Detector):
         reasons = dict.fromkeys(why for e in engines if (why := self._kv_unknown(e)) is not None)
         actual += "".join(f"; KV use not checked: {why}" for why in reasons)
         expected = "0 requests, KV use as before the load"
-        return Check("idle after the load", expected, actual, "fail" if leaks else "pass")
+        return CheckResult("idle after the load", expected, actual, "fail" if leaks else "pass")
 
     def _note(self) -> str:
         """Reason why nothing could be judged after clients disconnected. "" otherwise, and for a dead server."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -86,7 +86,7 @@ class LengthLadder:
         if became is not None and not (beyond and became == "refused"):
             counts[became] += 1
 
-    def check(self, against: bool, facts: Facts | None) -> Check | None:
+    def check(self, against: bool, facts: Facts | None) -> CheckResult | None:
         """The check `near_limit`; None without such requests. `against`: some failure counts against the run; with all
         accepted, failures near the limit do not fail the check.
         """
@@ -99,13 +99,13 @@ class LengthLadder:
         if not both.margins:
             return None
         if not (texts := both.describe()):
-            return Check("near_limit", _WANTED, "no request near the limit was answered", "unknown")
+            return CheckResult("near_limit", _WANTED, "no request near the limit was answered", "unknown")
         moves = moved_by(facts, self._limit)
         parts = [] if self._limit is None else [f"limit {self._limit:,} tokens" + (f" ({moves})" if moves else "")]
         bad = any(counts["bad"] for counts in both.margins.values())
         by_way = {("concurrent" if way else "one at a time"): rungs.describe() for way, rungs in ways.items()}
         parts += _apart(by_way) or texts
-        return Check(
+        return CheckResult(
             "near_limit",
             _WANTED,
             "; ".join(parts) + " (in tokens relative to the limit)",

@@ -13,7 +13,7 @@ from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend, slope
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
 from loadchaos.core.model import SERVER_ROLES
 from loadchaos.core.units import NS_PER_S
@@ -99,7 +99,7 @@ class MemoryLeakDetector(Detector):
             for key, (role, samples) in self._resident.items()
             if key not in self._reported and (text := self._unproved(_process(role, key), samples.points()))
         ]
-        return [Check("memory", "no process leaks", f"no leak proved: {'; '.join(grew)}", "pass")] if grew else []
+        return [CheckResult("memory", "no process leaks", f"no leak proved: {'; '.join(grew)}", "pass")] if grew else []
 
     def _unproved(self, process: str, points: Sequence[Point]) -> str:
         if len(points) < 2:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.state.restarts import RestartDetector
 from loadchaos.analysis.state.signals import CounterSignals
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow
 from loadchaos.core.units import NS_PER_S
@@ -47,11 +47,11 @@ class OpenRestarts(RowFold):
         if replica not in self._down | self._balanced:
             self._processes.setdefault(replica, RestartDetector(CounterSignals())).scraped(row)
 
-    def check(self, now_ns: int) -> Check | None:
+    def check(self, now_ns: int) -> CheckResult | None:
         for replica, process in self._processes.items():
             if replica not in self._balanced and (found := process.unsettled()) is not None:
                 at_ns, what = found
                 ago = (now_ns - at_ns) / NS_PER_S
                 text = f"{replica}: {what} {ago:.1f} s before the end, and no restart was confirmed"
-                return Check("open_restart", "none at the end", text, "unknown")
+                return CheckResult("open_restart", "none at the end", text, "unknown")
         return None

@@ -13,8 +13,8 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles import ORACLES, Oracle
+from loadchaos.analysis.verdict.model import CheckResult, NotJudged
 from loadchaos.core.units import NS_PER_S
 
 
@@ -39,7 +39,7 @@ class DetectorSuite:
     """
 
     def __init__(self, tracker: IncidentTracker, record: Record) -> None:
-        self.checks: list[Check] = []
+        self.checks: list[CheckResult] = []
         self.notes: list[str] = []
         self._tracker, self._record = tracker, record
         self.detectors = [make() for make in DETECTORS]
@@ -64,7 +64,7 @@ class DetectorSuite:
         self._name_hangs(final=True)
         self.checks, self.notes = [], []
         for found in [found for detector in self.detectors for found in detector.finish()]:
-            if isinstance(found, Check):
+            if isinstance(found, CheckResult):
                 self.checks.append(found)
             elif isinstance(found, str):
                 self.notes.append(found)

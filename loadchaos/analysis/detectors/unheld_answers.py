@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.mechanisms import NotJudged
+from loadchaos.analysis.verdict.model import NotJudged
 from loadchaos.core.ledger.rows import EndRow
 
 _FEWEST = 5

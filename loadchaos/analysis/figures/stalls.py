@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loadchaos.analysis.state.limits import STREAMED_S, beyond_gaps_ns
-from loadchaos.analysis.state.prefill_time import SENDS_AT_ONCE, PrefillTime, Prompts
+from loadchaos.analysis.state.prefill_time import PrefillTime, Prompts
 from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow, StateRow
 from loadchaos.core.limits import HEARTBEAT_S, SILENT_STREAMS, STALL_S
+from loadchaos.core.model import READS_AT_ONCE
 from loadchaos.core.units import NS_PER_S
 
 _LATE_NS = NS_PER_S  # after the heartbeat before: we did not run ourselves, and saw no tokens
@@ -92,7 +93,7 @@ class StallFigures(RowFold):
     def on_begin(self, row: BeginRow) -> None:
         self._prefill.on_begin(row)
         id_, worker, at_ns = str(row["id"]), str(row.get("file", "")), int(row["at_ns"])
-        if row.get("behaviour", "plain") not in SENDS_AT_ONCE:
+        if row.get("behaviour", "plain") not in READS_AT_ONCE:
             self._slow[id_] = worker
             return
         if not self._sent and at_ns - self._ended_ns > _CHAINED_NS:

@@ -11,6 +11,7 @@ from typing import Literal
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.attack_names import ENGINE_FAULTS, LOST
+from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
@@ -19,8 +20,6 @@ from loadchaos.core.units import NS_PER_S
 _AFTER_NS = 10 * NS_PER_S
 _SOON_NS = 2 * NS_PER_S
 """After an attack that was taken back, its effects on answers last so long, or as long as the attack did if that is more."""
-_WAITED = frozenset({"stalled", "timeout"})
-"""Outcomes that a client notices only after a limit of its own."""
 _HARMS = dict.fromkeys(("process", "network", "host"), "expected") | dict.fromkeys(("engine", "sabotage"), "injected")
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
@@ -62,7 +61,7 @@ class _Attack:
         if sent_ns > self.end_ns + _SOON_NS:
             return False
         lasts_ns = max(_SOON_NS, self.end_ns - self.begin_ns)
-        return not _WAITED.isdisjoint(names) or at_ns <= self.end_ns + lasts_ns
+        return not LOWER_BOUNDS.isdisjoint(names) or at_ns <= self.end_ns + lasts_ns
 
     def in_force(self, at_ns: int) -> bool:
         until = None if self.end_ns is None else self.end_ns + _AFTER_NS

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.detectors.canary import learn
-from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import NEAR_TIE, answered
+from loadchaos.analysis.verdict.model import CheckResult, NotJudged
 from loadchaos.core.ledger.rows import QuestionRow
 from loadchaos.core.probe_names import LEARNED_UNDER_LOAD
 
@@ -122,4 +122,4 @@ class AloneVsLoadOracle(Oracle):
             actual += f", {open_} not confirmed by the idle server after the load"
         if not self._compared:
             return [NotJudged(self.check, self.expected, actual)]
-        return [Check(self.check, self.expected, actual, "unknown" if open_ else "pass")]
+        return [CheckResult(self.check, self.expected, actual, "unknown" if open_ else "pass")]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.counters import CounterMoves
 from loadchaos.analysis.oracles.margin import AnswerDifference, Margin, answered
+from loadchaos.analysis.verdict.model import CheckResult, NotJudged
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import LearnedRow, MetricsRow, QuestionRow
 from loadchaos.core.probe_names import EQUAL_ANSWERS
@@ -134,7 +134,7 @@ class Oracle(Detector):
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         if self.is_blind():
             return [NotJudged(self.check, self.expected, actual)]
-        return [Check(self.check, self.expected, actual, "unknown" if self.doubtful else "pass")]
+        return [CheckResult(self.check, self.expected, actual, "unknown" if self.doubtful else "pass")]
 
     def compared(self) -> str:
         """Describe what was compared."""

@@ -8,9 +8,9 @@ from math import comb
 from typing import ClassVar, get_args
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import Check, NotJudged
 from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
+from loadchaos.analysis.verdict.model import CheckResult, NotJudged
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
 from loadchaos.core.stats import wilson
@@ -236,7 +236,7 @@ class KeyedOracle(Oracle):
         if not self._asked:
             return [*found, NotJudged(self.check, self.expected, f"nothing was judged: {actual}")]
         blind = self.doubtful or unsettled
-        return [*found, Check(self.check, self.expected, actual, "unknown" if blind else "pass")]
+        return [*found, CheckResult(self.check, self.expected, actual, "unknown" if blind else "pass")]
 
     def _why_off(self) -> str:
         kinds = list(self._off)

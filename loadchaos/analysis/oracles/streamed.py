@@ -6,9 +6,9 @@ from collections import OrderedDict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
-from loadchaos.analysis.mechanisms import NotJudged
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import BROKEN, wrong_and_right
+from loadchaos.analysis.verdict.model import NotJudged
 from loadchaos.core.ledger.rows import QuestionRow
 
 _ID = "stream_differs"

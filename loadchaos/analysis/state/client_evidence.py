@@ -23,6 +23,7 @@ from loadchaos.analysis.state.limits import (
 )
 from loadchaos.analysis.state.prefill_time import PrefillTime, Prompts
 from loadchaos.core.goodput import expected_of
+from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.units import NS_PER_S
@@ -30,7 +31,6 @@ from loadchaos.core.units import NS_PER_S
 _BEAT_NS = int(0.8 * HEARTBEAT_S * NS_PER_S)  # heartbeats of several workers within it count once
 _STREAMED_BEATS, _FAST_BEATS = round(STREAMED_S / HEARTBEAT_S), round(FAST_S / HEARTBEAT_S)
 _FRESH_NS = 2 * NS_PER_S
-_LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
 _BROKEN = frozenset({"reset", "connect_error", "truncated", "stream_error"})
 _GATEWAY = frozenset({502, 503, 504})
@@ -76,7 +76,7 @@ class ClientEvidence:
         self._prefill.on_end(row)
         outcome, at_ns = str(row.get("outcome")), row["at_ns"]
         expect = expected_of(row)
-        if outcome in _LIMITS and outcome not in expect:
+        if outcome in LOWER_BOUNDS and outcome not in expect:
             self._limit_ended(row)
         error = str(row.get("error") or "")
         if outcome in _NO_EVIDENCE or any(text in error for text in _OUR_FAULT):

@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.state.limits import FEWEST_FAILED, LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
-from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, TrafficSignals
+from loadchaos.analysis.state.signals import NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
-from loadchaos.core.units import NS_PER_S, counted
+from loadchaos.core.units import NS_PER_MS, NS_PER_S, counted
 
-_LATER_NS = 300 * MS
+_LATER_NS = 300 * NS_PER_MS
 _NEAR_NS = 10 * NS_PER_S
 _OWN_TITLE = re.compile(r"\b[A-Za-z]+::\w+")  # VLLM::EngineCore, sglang::scheduler_TP0
 _INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]*(?: -[^mc\s]\S*)*(?: -m)? (?=[^-\s])")
@@ -163,7 +163,7 @@ class DeathEvidence:
         if network.says_dead(knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
             self.outlived_health |= self.sole and worked_ns > first + _LATER_NS
-            sure = newest - first >= 50 * MS and self._silent_since(first, now_ns)
+            sure = newest - first >= 50 * NS_PER_MS and self._silent_since(first, now_ns)
             if self.outlived_health:
                 sure = sure and newest - max(first, worked_ns) >= TEXT_ALONE_NS
             told = (first, f"/health returned {network.unhealthy_status}{f' {n} times' if n > 1 else ''}")

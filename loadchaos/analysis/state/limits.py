@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from loadchaos.analysis.state.signals import MS
 from loadchaos.core.limits import OUTAGE_S, SCRAPE_EVERY_S
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_MS, NS_PER_S
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 DEGRADED_NS = 4 * NS_PER_S
@@ -45,7 +44,7 @@ TEXT_ALONE_NS = 10 * NS_PER_S
 """Answers that name a dead engine, while every request fails: vLLM 0.8 answers `/health` with 200 then."""
 FEWEST_FAILED = 3
 """Failed requests without an answered one among them: fewer prove no outage and no death."""
-LAST_WORD_NS = 300 * MS
+LAST_WORD_NS = 300 * NS_PER_MS
 """Time that the log has to show an orderly shutdown, before the end of the engine core is a death."""
 
 

@@ -14,7 +14,6 @@ from loadchaos.analysis.state.hang_evidence import HangEvidence
 from loadchaos.analysis.state.limits import DEGRADED_NS, HANG_WITHOUT_SIGN_NS, beyond_gaps_ns
 from loadchaos.analysis.state.restarts import RestartDetector
 from loadchaos.analysis.state.signals import (
-    MS,
     AttackEffects,
     CounterSignals,
     NetworkSignals,
@@ -41,7 +40,7 @@ from loadchaos.core.ledger.rows import (
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import Row, State
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_MS, NS_PER_S
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
 
 _HEALTH_SILENT_NS = 5 * NS_PER_S
@@ -339,7 +338,7 @@ class StateMachine(RowFold):
         return (stuck[0] or None, stuck[1]) if stuck else (None, "")
 
     def _working_since(self, ns: int) -> bool:
-        return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
+        return self._worked_ns is not None and self._worked_ns > ns + 300 * NS_PER_MS
 
     def _paused(self, by_ns: int | None = None) -> str | None:
         return self._attacked.in_force(_PAUSED, self._now_ns, by_ns=by_ns)

@@ -13,19 +13,17 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from loadchaos.analysis.state.limits import MOST_PREFILL_NS
-from loadchaos.analysis.state.signals import MS
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.model import READS_AT_ONCE
+from loadchaos.core.units import NS_PER_MS, NS_PER_S
 
-_PER_TOKEN_NS, _PER_IMAGE_NS = 1 * MS, 1 * NS_PER_S
-_SILENCE_NS = 500 * MS
+_PER_TOKEN_NS, _PER_IMAGE_NS = 1 * NS_PER_MS, 1 * NS_PER_S
+_SILENCE_NS = 500 * NS_PER_MS
 _FEWEST, _MOST = 12, 200  # first tokens
 _SLOWEST = 0.1
 _MARGIN = 1.5
 _LEAST_SHARE = 0.05  # a prefix cache may have held the prompts that were seen, and not those that wait
 _FLOW_GAP_NS, _FLOW_NS = 3 * NS_PER_S, 10 * NS_PER_S  # tokens flow: no silence of this length in this time
-SENDS_AT_ONCE = frozenset({"plain", "abort", "churn"})
-"""Behaviours of clients that send and read at once: a silence is the server's."""
 _BEYOND = 2  # times the most that has waited
 
 
@@ -99,7 +97,7 @@ class PrefillTime:
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * _PER_TOKEN_NS, _PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])
-        teaches = row.get("behaviour", "plain") in SENDS_AT_ONCE
+        teaches = row.get("behaviour", "plain") in READS_AT_ONCE
         ahead = _sum(self._waiting.values())
         self._in_flight[row.get("id", "")] = _Wait(ahead, own.tokens_ns, row["at_ns"] if teaches else None)
 

@@ -21,10 +21,9 @@ from loadchaos.core.ledger.rows import (
     ProcessRow,
 )
 from loadchaos.core.model import Outcome
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_MS, NS_PER_S
 from loadchaos.server.dialects import any_server
 
-MS = 1_000_000
 PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 """Counters that grow while a server works."""
 
@@ -200,7 +199,7 @@ class NetworkSignals:
         self.silent_ns.pop("tcp", None)
 
     def refused_twice(self) -> bool:
-        return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * MS
+        return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * NS_PER_MS
 
     def says_dead(self, knows_death: bool) -> bool:
         """True when /health shows a dead engine. By its text, or by an empty 500 or 503 where that means it."""
@@ -324,7 +323,7 @@ class ProcessSignals:
                 self._api_busy_ns = at_ns
             return
         # More than 2 % of wall time and one tick of the kernel's CPU clock (10 ms) is work; one that is new has worked.
-        if before is None or (cpu_s - before[1]) * NS_PER_S > 0.02 * (at_ns - before[0]) + 10 * MS:
+        if before is None or (cpu_s - before[1]) * NS_PER_S > 0.02 * (at_ns - before[0]) + 10 * NS_PER_MS:
             self._busy_ns = at_ns
 
 

@@ -25,6 +25,11 @@ Kind = Literal["death", "hang", "unreachable", "outage", "terminated", "restart"
 _STANDINGS = ("expected", "ours", "known", "unexplained")
 _EXIT_CODES = (*range(5), exit_codes.INTERNAL_ERROR, *exit_codes.BY_SIGNAL)
 
+NOT_JUDGED = "answers_not_judged"
+"""Id in `accept` that excuses every `NotJudged`."""
+SAME_SERVER = "same_server"
+"""Name of the check, and id in `accept`, of a server that another one replaced during the run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictTarget:
@@ -173,6 +178,15 @@ class CheckResult:
     expected: str
     actual: str
     verdict: Decision
+
+
+@dataclass(frozen=True)
+class NotJudged(CheckResult):
+    """Check of answers that nothing was judged by. It leaves `wrong_answers == 0` unproved, unless an entry of `accept`
+    with its name, or with `NOT_JUDGED` for all of them, excuses it: a model with random weights answers nothing right.
+    """
+
+    verdict: Decision = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.verdict.model import Generator
+from loadchaos.analysis.verdict.model import CheckResult, Generator
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -35,6 +34,8 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms, is_unlike
 from loadchaos.core.units import NS_PER_S, counted, iso_utc, seconds_of
 
+PROOF = ("run", "requests_sent", "load_process", "ledger", "watching")
+"""Checks that have to pass for a run without a failure to prove anything."""
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
 _PROBE_GAP_S = 30.0
@@ -231,8 +232,8 @@ class RunHealth(RowFold):
 
     def checks(
         self, terms: Terms, stats: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
-    ) -> list[Check]:
-        sent = Check("requests_sent", "> 0", str(stats.begun), "pass" if stats.begun else "unknown")
+    ) -> list[CheckResult]:
+        sent = CheckResult("requests_sent", "> 0", str(stats.begun), "pass" if stats.begun else "unknown")
         found = [
             self._completed(), sent, self._delivered(terms, stats), self._shed(stats),
             self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
@@ -244,25 +245,27 @@ class RunHealth(RowFold):
         if self._worker_events:
             events = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._worker_events.items())
             # Requests of a lost worker count as missed; a worker that never joined shows nowhere else.
-            found.append(Check("workers", "on time and until the end", events, "unknown" if self._absent else "pass"))
+            found.append(
+                CheckResult("workers", "on time and until the end", events, "unknown" if self._absent else "pass")
+            )
         found += self._fitted_checks()
         found += [
-            Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
+            CheckResult(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
             for row in self._preflight
             if not row.get("ok")
         ]
         return found
 
-    def _completed(self) -> Check:
+    def _completed(self) -> CheckResult:
         if self.interrupted is not None:
-            return Check("run", "completed", f"interrupted by {self.interrupted}", "unknown")
+            return CheckResult("run", "completed", f"interrupted by {self.interrupted}", "unknown")
         if self.end is None:
-            return Check("run", "completed", "the record ends early", "unknown")
+            return CheckResult("run", "completed", "the record ends early", "unknown")
         if self.end.get("exit_code") or self.end.get("why"):
-            return Check("run", "completed", str(self.end.get("why") or "ended early"), "unknown")
-        return Check("run", "completed", "completed", "pass")
+            return CheckResult("run", "completed", str(self.end.get("why") or "ended early"), "unknown")
+        return CheckResult("run", "completed", "completed", "pass")
 
-    def _delivered(self, terms: Terms, stats: RequestStats) -> Check:
+    def _delivered(self, terms: Terms, stats: RequestStats) -> CheckResult:
         counts = stats.total()
         given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished")) - stats.later
         missed = counts["missed"] - (stats.missed["stopped"] if self.shortened else 0)
@@ -274,10 +277,12 @@ class RunHealth(RowFold):
         actual = f"{part:.1%} ({given} of {planned}{'; ' + why if why else ''})"
         if self._aborted:
             actual += f"; ended early by abort_when: {self._aborted}"
-            return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "unknown")
+            return CheckResult("load_delivered", f">= {_DELIVERED:.0%}", actual, "unknown")
         if self._cut and (left := self._left_out(terms, stats, given)):
-            return Check("load_delivered", f">= {_DELIVERED:.0%}", f"{left}, cut by {self._cut}", "unknown")
-        return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
+            return CheckResult("load_delivered", f">= {_DELIVERED:.0%}", f"{left}, cut by {self._cut}", "unknown")
+        return CheckResult(
+            "load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown"
+        )
 
     def _left_out(self, terms: Terms, stats: RequestStats, given: int) -> str:
         """Describe what a load that was cut did not send; empty: nothing."""
@@ -290,24 +295,24 @@ class RunHealth(RowFold):
         text = f"{given:,}{of} planned requests" if of else f"{counted(given, 'request')} of the plan"
         return text + (f"; {absent} of {counted(phases, 'phase')} did not run" if absent > 0 else "")
 
-    def _shed(self, stats: RequestStats) -> Check:
+    def _shed(self, stats: RequestStats) -> CheckResult:
         counts = stats.total()
         sent = sum(n for outcome, n in counts.items() if outcome != "missed")
         ours = stats.shed_by_attacks
         part = (counts["shed"] - ours) / sent if sent else 0.0
         actual = f"{part:.1%}" + (f", and {counted(ours, 'request')} that an attack had refused" if ours else "")
-        return Check("shed", f"<= {_SHED:.0%}", actual, "pass" if part <= _SHED else "unknown")
+        return CheckResult("shed", f"<= {_SHED:.0%}", actual, "pass" if part <= _SHED else "unknown")
 
-    def _retries(self, stats: RequestStats) -> Check:
+    def _retries(self, stats: RequestStats) -> CheckResult:
         """Check that few requests were sent again: retries hide dropped ones. One that failed again, as the server
         died, has its own outcome.
         """
         n, part = stats.resent_hidden, stats.resent_hidden / max(1, stats.begun)
         many = n > _FEW_RETRIES and part > _RETRIES
         actual = f"{part:.1%} ({n} of {counted(stats.begun, 'request')} sent again on a new connection)"
-        return Check("retries", f"<= {_RETRIES:.1%}", actual, "fail" if many else "pass")
+        return CheckResult("retries", f"<= {_RETRIES:.1%}", actual, "fail" if many else "pass")
 
-    def _load_process(self, stats: RequestStats, unfinished: int) -> Check:
+    def _load_process(self, stats: RequestStats, unfinished: int) -> CheckResult:
         lost = [worker for worker, what in self._workers.items() if what != "end"]
         if self._locust_exit not in (None, 0):
             actual = f"exited with code {self._locust_exit}"
@@ -318,13 +323,13 @@ class RunHealth(RowFold):
                 f"{counted(unfinished, 'request')} without an end, {stats.missed['worker_lost']} lost with a worker"
             )
         else:
-            return Check("load_process", "alive until the end", "alive until the end", "pass")
-        return Check("load_process", "alive until the end", actual, "unknown")
+            return CheckResult("load_process", "alive until the end", "alive until the end", "pass")
+        return CheckResult("load_process", "alive until the end", actual, "unknown")
 
-    def _watched(self, episodes: list[Incident]) -> Check:
+    def _watched(self, episodes: list[Incident]) -> CheckResult:
         missing = self._not_watched(episodes)
         actual = missing or f"{self._probes} probes, longest gap {self._longest_gap[0]:.1f} s"
-        return Check("watching", "probed and recorded throughout", actual, "unknown" if missing else "pass")
+        return CheckResult("watching", "probed and recorded throughout", actual, "unknown" if missing else "pass")
 
     def _not_watched(self, episodes: list[Incident]) -> str:
         if not self._probes:
@@ -346,42 +351,42 @@ class RunHealth(RowFold):
                 return _gaps_text(gaps)
         return ""
 
-    def _fitted_checks(self) -> list[Check]:
+    def _fitted_checks(self) -> list[CheckResult]:
         """Checks of requests that were adjusted to the server. A run in which most requests were replaced by short text
         proves nothing about its profile, and neither does traffic that is not what was asked.
         """
         replaced, sent = self._replaced.total(), self._begun.total()
         kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
         actual = f"{replaced} of {sent} requests were replaced by text ({kinds})"
-        void = [Check("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
+        void = [CheckResult("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
         for (traffic, text), n in sorted(self._fitted.items()):
             actual = f"{n} of {self._begun[traffic]}: {self._fitted_as[traffic, text]}"
             few = self._unlike[traffic] <= (1 - _DELIVERED) * self._begun[traffic]
             decision: Decision = "unknown" if is_unlike(text) and not few else "pass"
-            void.append(Check(f"fitted {traffic}", "as in the profile", actual, decision))
+            void.append(CheckResult(f"fitted {traffic}", "as in the profile", actual, decision))
         return void
 
-    def _logged(self) -> Check:
+    def _logged(self) -> CheckResult:
         """Check of a server log; one without lines is likely of another server."""
         specs = [str(spec) for spec in self.begin["server_logs"]]
         logs = ", ".join(specs)
         if self._log_loss:
-            return Check("server_log", "log lines", f"{logs}: {self._log_loss}", "unknown")
+            return CheckResult("server_log", "log lines", f"{logs}: {self._log_loss}", "unknown")
         stems = ["server", *(f"server-{n}" for n in range(2, len(specs) + 1))]
         silent = [spec for spec, stem in zip(specs, stems, strict=True) if not self._log_lines[stem]]
         if lines := self._log_lines.total():
             none = f", none from {', '.join(silent)}" if silent else ""
             actual = f"{lines:,} lines from {', '.join(s for s in specs if s not in silent) or logs}{none}"
-            return Check("server_log", "log lines", actual, "pass")
-        return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
+            return CheckResult("server_log", "log lines", actual, "pass")
+        return CheckResult("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
 
-    def _ledger(self, bad_rows: int, stats: RequestStats) -> Check:
+    def _ledger(self, bad_rows: int, stats: RequestStats) -> CheckResult:
         lost = (self.end or {}).get("ledger_lost")
         if lost:
-            return Check("ledger", "complete", str(lost), "unknown")
+            return CheckResult("ledger", "complete", str(lost), "unknown")
         verdict: Decision = "pass" if bad_rows <= (stats.begun + 1000) / 1000 else "unknown"
         actual = counted(bad_rows, "unreadable row") if bad_rows else "complete"
-        return Check("ledger", "complete", actual, verdict)
+        return CheckResult("ledger", "complete", actual, verdict)
 
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / NS_PER_S:.1f} s"

@@ -10,9 +10,8 @@ from datetime import date
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.mechanisms import NOT_JUDGED, SAME_SERVER, Check, NotJudged
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
-from loadchaos.analysis.verdict.model import CheckResult, FailureResult
+from loadchaos.analysis.verdict.model import NOT_JUDGED, SAME_SERVER, CheckResult, FailureResult, NotJudged
 from loadchaos.core import exit_codes
 from loadchaos.core.model import DEFAULT_EXPECT, Acceptance, Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
@@ -55,7 +54,7 @@ def _refusal(entry: Acceptance, count: int, today: date | None) -> str | None:
     return None
 
 
-def accepted_checks(checks: Sequence[Check], terms: Terms, today: date | None) -> list[Check]:
+def accepted_checks(checks: Sequence[CheckResult], terms: Terms, today: date | None) -> list[CheckResult]:
     """Let pass each `NotJudged`, and a change of the server, that an entry of `accept` excuses, with its reason."""
     found = []
     for check in checks:
@@ -89,7 +88,7 @@ def figures_of(
     failures: Sequence[FailureResult],
     episodes: Sequence[Incident],
     base: ExpectationInputs,
-    checks: Sequence[Check] = (),
+    checks: Sequence[CheckResult] = (),
 ) -> ExpectationInputs:
     """Add the counts that expectations ask for. Accepted and expected failures are left out. Where nothing was judged by
     one of the checks, no wrong answers prove nothing.
@@ -124,17 +123,17 @@ def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
     return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
 
 
-def uncovered(failures: Sequence[FailureResult], judged: Sequence[CheckResult]) -> list[Check]:
+def uncovered(failures: Sequence[FailureResult], judged: Sequence[CheckResult]) -> list[CheckResult]:
     """Check that no failure remains that no expectation covers. Returns the check only if it fails."""
     left = [f for f in failures if f.counts]
     if not left or any(j.name == "failures" and j.verdict == "fail" for j in judged):
         return []
     shown = "; ".join(f"{f.id} ({f.count:,} {'time' if f.count == 1 else 'times'})" for f in left[:_MOST_NAMED])
     more = f"; and {len(left) - _MOST_NAMED} more kinds" if len(left) > _MOST_NAMED else ""
-    return [Check("unaccepted_failures", "none outside of accept and error budgets", shown + more, "fail")]
+    return [CheckResult("unaccepted_failures", "none outside of accept and error budgets", shown + more, "fail")]
 
 
-def decide(failures: Sequence[FailureResult], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
+def decide(failures: Sequence[FailureResult], judged: Sequence[CheckResult], checks: Sequence[CheckResult]) -> Decision:
     """Fail over unknown over pass. Every failure that counts fails the run, with or without an expectation."""
     verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
     if any(f.counts for f in failures) or "fail" in verdicts:

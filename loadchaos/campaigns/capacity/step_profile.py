@@ -11,7 +11,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.units import format_duration
 from loadchaos.load import registry
 from loadchaos.profile import slo
-from loadchaos.profile.load import Phase
+from loadchaos.profile.load import STEADY_LAWS, Phase
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.traffic import Traffic
 
@@ -26,7 +26,6 @@ _IN_FLIGHT_S = 120.0
 _NEEDS_TOKENS = ("ttft", "tpot", "itl_")
 _NEEDS_STREAM = ("tpot", "itl_")
 _EXPECT = ("engine_deaths == 0", "hangs == 0", "wrong_answers == 0")
-_LAWS = ("constant", "poisson", "gamma")
 _ANOTHER_LOAD = (
     "a capacity search needs a phase with users or a constant rate (law: constant, poisson or gamma); give the profile one, "
     "e.g. with --set 'load=[{rate: 1/s, law: poisson, for: 1m}]'"
@@ -54,7 +53,7 @@ def step_profile(profile: Profile, plan: StepPlan) -> Profile:
     phase: dict[str, object] = {"for": format_duration(for_s)}
     if plan.by == "rate":
         own = profile.load[0]
-        phase |= {"rate": f"{plan.load:.6f}/s", "law": own.law if own.law in _LAWS and own.rate else "poisson"}
+        phase |= {"rate": f"{plan.load:.6f}/s", "law": own.law if own.law in STEADY_LAWS and own.rate else "poisson"}
         if own.law == "gamma":
             phase["burstiness"] = own.burstiness
         phase["max_in_flight"] = min(
@@ -137,4 +136,4 @@ def _unfit(phase: Phase) -> str | None:
         return f"a {'replay' if phase.replay is not None else 'trace'} has its own times"
     if phase.burst is not None:
         return "bursts have no constant load"
-    return None if phase.law in _LAWS else f"the law {phase.law} changes the rate"
+    return None if phase.law in STEADY_LAWS else f"the law {phase.law} changes the rate"

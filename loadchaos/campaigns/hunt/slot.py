@@ -26,6 +26,7 @@ import orjson
 from loadchaos.analysis.coverage import WorkloadCoverage
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.analysis.verdict.model import FailureResult
+from loadchaos.analysis.verdict.run_health import PROOF
 from loadchaos.campaigns.hunt.journal import MOST_LINE_BYTES, HuntFailure, WorkloadResult
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
@@ -55,7 +56,6 @@ from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
 _LEAKS = ("kv_leak", "lost_requests_held")
-_NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
 QUESTIONS = ("before", "beside", "after", "last")
 """Purposes of the questions of a workload: to the idle server, beside the load, again after it, and the last one."""
 _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
@@ -253,7 +253,7 @@ def _unproved(result: Result, requests: int) -> str:
     if not result.failures and not result.outcomes.get("ok"):
         return "no request was answered"
     for check in result.verdict.checks:
-        if check.name in _NEEDED_CHECKS and check.verdict == "unknown":
+        if check.name in PROOF and check.verdict == "unknown":
             return f"{check.name}: {check.actual}"
     return ""
 

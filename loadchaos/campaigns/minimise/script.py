@@ -12,7 +12,8 @@ import orjson
 
 from loadchaos.campaigns.minimise import rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.profile.request_trace import CHAT_PATH, RequestTrace
+from loadchaos.core.urls import CHAT_PATH
+from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 MOST_LINES = 40

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
+from loadchaos.analysis.verdict.run_health import PROOF
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
@@ -24,8 +25,6 @@ from loadchaos.run.held_server import HeldServer
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
-
-_NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,6 @@ def _unproved(result: Result) -> str:
     if result.verdict is None or result.exit_code == exit_codes.INTERNAL_ERROR:
         return result.error or "it was not judged"
     for check in result.verdict.checks:
-        if check.name in _NEEDED_CHECKS and check.verdict != "pass":
+        if check.name in (*PROOF, "load_delivered") and check.verdict != "pass":
             return f"{check.name}: {check.actual}"
     return ""

@@ -15,12 +15,12 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS
 from loadchaos.core.own_folder import inside
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.payloads import requests_file
 from loadchaos.profile import request_trace
 from loadchaos.profile import trace as arrivals
 from loadchaos.profile.request_trace import (
     BODIES,
-    CHAT_PATH,
     FILE,
     VERSION,
     Cause,

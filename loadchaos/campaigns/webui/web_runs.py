@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadchaos.campaigns.webui.web_searches import WebSearches
 from loadchaos.core.errors import LedgerError, OptionError
+from loadchaos.core.urls import LOOPBACK
 from loadchaos.profile.profile import Profile
 from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
@@ -24,7 +25,6 @@ from loadchaos.run.web_session import WebUiProcess, WebUiSettings
 _POLL_S = 0.05
 _READY_S = 30.0
 _END_S = 5.0
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PASSWORD_BYTES = 12
 
 
@@ -67,7 +67,7 @@ class WebSession:
             target=url,
             users=max(phase.slots for phase in profile.load),
             processes=options.processes,
-            password=None if host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+            password=None if host in LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
         )
         home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
         ui = WebUiProcess(home, settings)

@@ -7,6 +7,7 @@ import functools
 import orjson
 
 from loadchaos.core.model import Facts
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS
@@ -60,5 +61,5 @@ def tail_options(request: Request, facts: Facts) -> dict[str, object]:
 
 
 ENDPOINT = ModelEndpoint(
-    path="/v1/chat/completions", body=_body, payloads=None, lacks=frozenset({"batch", "conversation.previous_response"})
+    path=CHAT_PATH, body=_body, payloads=None, lacks=frozenset({"batch", "conversation.previous_response"})
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from loadchaos.core.model import Facts
+from loadchaos.core.urls import COMPLETIONS_PATH
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.wire.request import Request
@@ -19,7 +20,7 @@ def _body(request: Request, facts: Facts) -> bytes:
 
 
 ENDPOINT = ModelEndpoint(
-    path="/v1/completions",
+    path=COMPLETIONS_PATH,
     body=_body,
     payloads=frozenset({"text", "quote", "near_limit", "structured", "sampling"}),
     lacks=frozenset({"sampling.thinking", "sampling.reasoning_effort"}),

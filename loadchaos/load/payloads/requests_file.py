@@ -26,6 +26,7 @@ from pydantic import model_validator
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import counted
+from loadchaos.core.urls import CHAT_PATH, COMPLETIONS_PATH
 from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
@@ -35,7 +36,6 @@ from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
-_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _ADMIN_PATHS = tuple({operation.path for dialect in DIALECTS.values() for operation in dialect.admin.values()})
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
@@ -308,7 +308,7 @@ def _file_request(body: Body, url: str | None, folder: Path, recorded: str | Non
     if not isinstance(body, dict) or not ("messages" in body or "prompt" in body):
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
-        raise ValueError(f"a path such as {_CHAT} was expected as url (got {url!r})")
+        raise ValueError(f"a path such as {CHAT_PATH} was expected as url (got {url!r})")
     if url is not None and unquote(urlsplit(url).path).rstrip("/").endswith(_ADMIN_PATHS):
         raise ValueError(f"{url} is an admin endpoint and no path of requests: make it an attack of a profile")
     body = dict(body)
@@ -330,7 +330,7 @@ def _file_request(body: Body, url: str | None, folder: Path, recorded: str | Non
     for part in _image_parts(body):
         images += 1
         _embed(part, folder)
-    path = url or (_CHAT if "messages" in body else _COMPLETIONS)
+    path = url or (CHAT_PATH if "messages" in body else COMPLETIONS_PATH)
     return FileRequest(
         path=path,
         model=None if model is None else str(model),

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 from flask import Flask, Response, abort, redirect, request, session, url_for
 from flask_login import UserMixin, login_user
 
+from loadchaos.core.urls import LOOPBACK
 from loadchaos.load.locust_main import WEB_PASSWORD_VARIABLE, WEB_TOKEN_VARIABLE
 
 _LINK_ARGUMENT = "token"
 _ADMITTED = "loadchaos_admitted"
 TOKEN_HEADER = "X-Loadchaos-Token"  # noqa: S105 - the name of a header
 _USER = "loadchaos"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _WRONG_PASSWORD_S = 1.0
 
@@ -59,7 +59,7 @@ def protect(web_ui: LocustWebUi) -> str:
         MAX_CONTENT_LENGTH=1 << 20,
     )
     app.debug = False
-    local = web_ui.host in _LOOPBACK
+    local = web_ui.host in LOOPBACK
     # Without a password and without a token nobody gets in.
     link_token = None if web_ui.web_login else os.environ.pop(WEB_TOKEN_VARIABLE, secrets.token_urlsafe())
     hosts = {f"{h}:{web_ui.port}" for h in ("127.0.0.1", "localhost", "[::1]")}

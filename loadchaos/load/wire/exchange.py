@@ -16,6 +16,7 @@ import orjson
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED, LOWER_BOUNDS
 from loadchaos.core.ledger.rows import EndRow, WrongPart
+from loadchaos.core.model import READS_AT_ONCE
 from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_content import content_of
@@ -47,7 +48,6 @@ _WORTH_REPORTING_NS = 1_000_000
 _MOST_HEADER_CHARS = 40
 _KEPT_ALIVE_NS = NS_PER_S // 2
 _PAUSE_SLICE_S = 0.05
-_READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under which a silence is the server's
 
 
 @dataclass
@@ -249,7 +249,7 @@ class Exchange:
         """Time without a token of an answer that streams, in ns. 0 where it proves nothing: no stream, a client that
         sends or reads slowly, or an answer that is complete.
         """
-        if not self.step.stream or self.step.behaviour not in _READS_AT_ONCE or self._pausing or self.answered:
+        if not self.step.stream or self.step.behaviour not in READS_AT_ONCE or self._pausing or self.answered:
             return 0
         token_ns = None if self.answer is None else self.answer.last_token_ns
         since = token_ns or self._sent_all_ns

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from loadchaos.core.content_encoding import PACKED, inflater
+from loadchaos.core.http_answer import BODILESS
 
 MAX_HEAD_BYTES = 1 << 20
 """Limit of a response head. Real heads have up to 100 kB (cookies, traces)."""
@@ -24,7 +25,6 @@ _MAX_CACHED_HEAD_BYTES = 4096
 _MAX_CACHED_LINES = 1024
 _MAX_CACHED_LINE_BYTES = 200
 _MAX_LENGTH_DIGITS = 18
-_BODILESS = frozenset({204, 304})
 
 
 class _BrokenError(Exception):
@@ -342,7 +342,7 @@ def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Ma
         tokens = {t.strip().lower() for t in headers["connection"].split(",")}
         keep_alive = "close" not in tokens and (keep_alive or "keep-alive" in tokens)
     encoding = headers.get("content-encoding", "identity").strip().lower()
-    compressed = encoding not in {"", "identity"} and status not in _BODILESS
+    compressed = encoding not in {"", "identity"} and status not in BODILESS
     framing, length, fault = _framing(status, headers)
     if compressed and encoding not in PACKED:
         framing, fault = None, f"content-encoding {encoding[:40]!r} was not requested"
@@ -360,7 +360,7 @@ def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Ma
 
 
 def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, str]:
-    if status in _BODILESS:
+    if status in BODILESS:
         return "length", 0, ""
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
     if coding:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from loadchaos.core.units import NS_PER_MS
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
-
-_NS_PER_MS = 1e6
 
 
 def _arrivals(row: Mapping[str, object]) -> Iterable[Arrival]:
@@ -22,7 +21,7 @@ def _arrivals(row: Mapping[str, object]) -> Iterable[Arrival]:
     if isinstance(start, bool) or not isinstance(start, int):
         raise ValueError(f"metadata.request_start_ns: a number was expected (got {start!r})")
     tokens = [_value(metrics, name) for name in ("input_sequence_length", "output_sequence_length")]
-    return answered(start / _NS_PER_MS, *tokens)
+    return answered(start / NS_PER_MS, *tokens)
 
 
 def _value(metrics: Mapping[str, object], name: str) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from loadchaos.core.units import NS_PER_MS
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
 
-_NS_PER_MS = 1e6
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
@@ -42,7 +42,7 @@ def _request(span: Mapping[str, object]) -> Iterator[Arrival]:
         raise ValueError(f"startTimeUnixNano: nanoseconds were expected (got {start!r})")
     # Some exporters write each number as a doubleValue.
     tokens = (whole(next(iter(found[name].values()), None), name) for name in (sent, came))
-    yield from answered(int(start) / _NS_PER_MS, *tokens)
+    yield from answered(int(start) / NS_PER_MS, *tokens)
 
 
 def _list(holder: Mapping[str, object], key: str) -> list[Mapping[str, object]]:

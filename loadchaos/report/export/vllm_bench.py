@@ -27,7 +27,7 @@ from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_MS, NS_PER_S
 from loadchaos.report.export.tables import Column
 from loadchaos.report.performance import latency_head
 
@@ -35,7 +35,6 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 """Names of --percentile-metrics."""
 
 _OTHER_NAMES = {"e2e": "e2el"}
-_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,7 @@ def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> I
     quantiles = [values.quantile(p / 100) for p in (50.0, *percentiles)]
     names = ["mean", "median", "std", *(f"p{p:g}" for p in percentiles)]
     for name, value in zip(names, [mean, quantiles[0], deviation, *quantiles[1:]], strict=True):
-        yield f"{name}_{metric}_ms", None if value is None else round(value / _NS_PER_MS, 4)
+        yield f"{name}_{metric}_ms", None if value is None else round(value / NS_PER_MS, 4)
 
 
 def text(found: Mapping[str, object], figures: BenchFigures) -> str:

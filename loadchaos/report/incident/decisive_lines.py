@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from loadchaos.analysis.classify.python_stack import HEADER
 from loadchaos.report.formatting import clean_line, number
 
 DECISIVE_BEFORE, DECISIVE_AFTER = 120, 25
 _WITHOUT_TRACEBACK = 12
 _INTRO = 2  # lines before a traceback that say which process logged it
 _MOST_SIMILAR = 3  # lines in a row that differ in numbers only: so many are shown
-_HEADER = "Traceback (most recent call last)"
 _BATCH = ("Dumping scheduler output", "Dumping input data")
 _NUMBER = re.compile(r"\d+")
 _LONG = 400
@@ -19,9 +19,9 @@ _LONG_BATCH = 1_500
 
 
 def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
-    heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
+    heads = [n for n, text in enumerate(before) if HEADER in text] if traceback else []
     shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
-    end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
+    end = next((n for n, text in enumerate(after) if HEADER in text), len(after))
     lines = [text for text in (*shown, line, *after[:end]) if not _is_batch(text)]
     return [clean_line(text, _LONG) for text in _without_repeats(lines)]
 

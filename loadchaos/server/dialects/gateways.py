@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HEALTH_PATH = "/health"
+ABSENT = (404, 405)
+"""Statuses of a page that a server does not have."""
 """Page of every known server; 200 means healthy."""
 LIVENESS_PATH = "/health/liveliness"
 """LiteLLM's page that only says that it runs. Other servers answer 404."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.server.answer import CHAT_PATH
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import mixture

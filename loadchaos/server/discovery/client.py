@@ -16,8 +16,8 @@ from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError, UnreachableError
 from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
-from loadchaos.core.urls import host_port
-from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
+from loadchaos.core.urls import CHAT_PATH, host_port
+from loadchaos.server.answer import ANSWER_LIMIT_S, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer

@@ -16,7 +16,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.dialects.gateways import HEALTH_PATH
+from loadchaos.server.dialects.gateways import ABSENT, HEALTH_PATH
 from loadchaos.server.discovery.client import (
     DiscoveryClient,
     DiscoveryResponse,
@@ -28,7 +28,6 @@ from loadchaos.server.discovery.client import (
 from loadchaos.server.monitor.exposition import PageParser
 
 _POLL_S = 0.2
-_ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
 _OTHER_PORT_S = 2.0
 _OTHERS_S = 5.0
@@ -98,9 +97,9 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     await client.find_health_path()
     answer = await client.ask("GET", client.health_path or HEALTH_PATH, admin=True, limit_s=3.0)
-    if answer.status in _ABSENT or web_page(answer.status, answer.text) is not None:
+    if answer.status in ABSENT or web_page(answer.status, answer.text) is not None:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
-    if answer.status in _ABSENT and client.model is not None:
+    if answer.status in ABSENT and client.model is not None:
         answer = await client.generate(client.model, SMALL_QUESTION)
         client.failed = None  # it may still be starting
     return answer

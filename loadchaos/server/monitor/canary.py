@@ -13,7 +13,8 @@ from typing import Literal
 
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
+from loadchaos.core.urls import CHAT_PATH
+from loadchaos.server.answer import ANSWER_LIMIT_S, NOT_WAITED_FOR, Asker, chat_body
 from loadchaos.server.repeat import repeat
 
 Kind = Literal["exact", "echo"]

@@ -13,7 +13,7 @@ from typing import Literal
 from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import Emit, ProbeRow
 from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
+from loadchaos.server.dialects.gateways import ABSENT, HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
 
 TCP_EVERY_S = 0.1
@@ -28,7 +28,6 @@ _STARTING_S = 30.0  # time for which a server that was never up is probed at ful
 _TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
 _MODELS = "/v1/models"
-_ABSENT = (404, 405)
 _MODELS_OK = (200, 401, 403, 429)
 """Statuses of /v1/models of a server that works."""
 
@@ -104,7 +103,7 @@ class HealthProbe:
         for page in (HEALTH_PATH, _MODELS):
             self._endpoint = replace(self._endpoint, path=base + page)
             answer = await get(self._endpoint, LIMIT_S)
-            absent = answer.status in _ABSENT or _is_web_page(answer)
+            absent = answer.status in ABSENT or _is_web_page(answer)
             if answer.error is not None or not absent:
                 self._page_found = answer.error is None and answer.status in _MODELS_OK
                 return answer

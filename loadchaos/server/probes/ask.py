@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Answer, Asker, chat_body
+from loadchaos.core.urls import CHAT_PATH
+from loadchaos.server.answer import ANSWER_LIMIT_S, ERROR_CHARS, NOT_WAITED_FOR, Answer, Asker, chat_body
 from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.question import Question
 
 _TEXT_CHARS = 4_000
-_ERROR_CHARS = 400
 _TOP = 2
 
 
@@ -94,7 +94,7 @@ class RecordedAsker:
             "part": purpose.part, "kind": purpose.kind, "when": purpose.when, "role": purpose.role, "model": "",
             "prompt": question.prompt[:_TEXT_CHARS], "hash": hashlib.sha256(message.encode()).hexdigest()[:16],
             "expected": question.expected, "status": answer.status, "text": answer.text[:_TEXT_CHARS],
-            "error": self._redactor.text(answer.error)[:_ERROR_CHARS],
+            "error": self._redactor.text(answer.error)[:ERROR_CHARS],
         }  # fmt: skip
         if question.images:
             row["image_names"] = [_name(question.uuid or url) for url in question.images]

@@ -22,10 +22,9 @@ from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
 from loadchaos.simulator.lmdeploy.streams import LmdeployGeneration
-from loadchaos.simulator.media.processor import DecodedImage, ImageError, Placed, answer_seed, place_images
+from loadchaos.simulator.media.processor import IMAGE_MARK, DecodedImage, ImageError, Placed, answer_seed, place_images
 from loadchaos.simulator.options import Options
 
-_MARK = "\0image\0"
 _BLACK = DecodedImage("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
 
 
@@ -126,7 +125,7 @@ class LmdeployApi(Api):
         if urls and not self.options.server.images:
             if self.release >= (0, 16, 0):
                 raise LmdeployRefusal("Multimodal input is not supported by this model.")
-            urls, text = [], text.replace(_MARK, "")  # dropped silently
+            urls, text = [], text.replace(IMAGE_MARK, "")  # dropped silently
         if urls:
             return self._fit_images(exchange, data, text, urls)
         self._submit(exchange, data, tokenizer.encode(text), ())
@@ -154,7 +153,7 @@ class LmdeployApi(Api):
             raise LmdeployRefusal(f"The max_tokens {max_tokens!r} must be a positive integer.")
 
     async def _fit_images(self, exchange: HttpExchange, data: Body, text: str, urls: Sequence[str]) -> None:
-        pieces = [tokenizer.encode(piece) for piece in text.split(_MARK)]
+        pieces = [tokenizer.encode(piece) for piece in text.split(IMAGE_MARK)]
         ids, images = place_images(pieces, await self._decoded(urls))
         if not exchange.done:  # else the client has left
             self._submit(exchange, data, ids, images)
@@ -210,9 +209,9 @@ def _template(messages: Sequence[Body], urls: list[str]) -> str:
 
 def _part(part: Body, urls: list[str]) -> str:
     if part.get("type") == "text":
-        return str(part.get("text", "")).replace(_MARK, "")
+        return str(part.get("text", "")).replace(IMAGE_MARK, "")
     if part.get("type") in {"image_url", "image"}:
         image = part.get("image_url", part.get("image"))
         urls.append(str(image.get("url", "")) if isinstance(image, Mapping) else str(image))
-        return f"<|vision_start|>{_MARK}<|vision_end|>"
+        return f"<|vision_start|>{IMAGE_MARK}<|vision_end|>"
     return ""  # unknown parts are dropped silently

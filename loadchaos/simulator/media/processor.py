@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from loadchaos.simulator.engine import tokenizer
 
+IMAGE_MARK = "\0image\0"
+"""Place of an image in a prompt. It cannot come from a client, whose text is blanked out."""
 VIDEO = "data:video/"
 AUDIO = "data:audio/"
 

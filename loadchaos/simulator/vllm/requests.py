@@ -13,13 +13,12 @@ from loadchaos.simulator.body import Body, inside
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import AUDIO, VIDEO, Placed
+from loadchaos.simulator.media.processor import AUDIO, IMAGE_MARK, VIDEO, Placed
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
 
 _GREEDY_BELOW = 1e-5
-_IMAGE_MARK = "\0image\0"  # cannot come from a client: blanked out below
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _called(calls: object) -> str:
 
 def _content(content: object, sources: list[MediaSource], options: Options) -> str:
     if isinstance(content, str):
-        return content.replace(_IMAGE_MARK, "")
+        return content.replace(IMAGE_MARK, "")
     if not isinstance(content, list):
         place = "body.messages.0.ChatCompletionUserMessageParam.content"
         raise validation("string_type", place, "Input should be a valid string", content)
@@ -266,11 +265,11 @@ def _content(content: object, sources: list[MediaSource], options: Options) -> s
 
 def _part(part: object, sources: list[MediaSource], options: Options) -> str:
     if isinstance(part, str):
-        return part.replace(_IMAGE_MARK, "")
+        return part.replace(IMAGE_MARK, "")
     fields = inside(part)
     kind, text = fields.get("type"), fields.get("text")
     if kind in ("text", "input_text", "refusal") and isinstance(text, str):
-        return text.replace(_IMAGE_MARK, "")
+        return text.replace(IMAGE_MARK, "")
     if kind in ("input_audio", "audio_url"):
         return _audio_part(fields, sources, options)
     if kind not in ("image_url", "video_url"):
@@ -283,7 +282,7 @@ def _part(part: object, sources: list[MediaSource], options: Options) -> str:
         raise VllmRefusal(_bad_image(fields, image))
     name = fields.get("uuid")
     sources.append(MediaSource(str(image.get("url", "")), None if name is None else str(name)))
-    return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
+    return f"<|vision_start|>{IMAGE_MARK}<|vision_end|>"
 
 
 def _audio_part(part: Body, sources: list[MediaSource], options: Options) -> str:
@@ -292,7 +291,7 @@ def _audio_part(part: Body, sources: list[MediaSource], options: Options) -> str
     if not isinstance(given, Mapping):
         raise VllmRefusal(_bad_part(part))
     sources.append(MediaSource(f"{AUDIO}{given.get('format')};base64,{given.get('data')}", None))
-    return _IMAGE_MARK
+    return IMAGE_MARK
 
 
 def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
@@ -319,7 +318,7 @@ def _bad_part(part: object) -> str:
 
 def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prompt:
     _check_characters(text, options)
-    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
+    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(IMAGE_MARK)), tuple(sources))
 
 
 def _check_characters(text: str, options: Options) -> None:

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from loadchaos.analysis.detectors.answer_signs import REFERENCE, AnswerSigns
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from tests.rows import S
 
 
@@ -65,5 +65,5 @@ def test_sign_of_the_model_itself_is_a_note() -> None:
 def test_answers_of_one_word_from_the_begin_leave_their_text_unjudged(idle: list[list[str]]) -> None:
     assert fold([["one_word"]] * 40, [[]] * 6).finish() == [], "that is a failure"
     (check,) = fold([["one_word"]] * 40, idle).finish()
-    assert isinstance(check, Check)
+    assert isinstance(check, CheckResult)
     assert (check.name, check.verdict) == ("degeneration", "unknown")

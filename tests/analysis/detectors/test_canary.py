@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.canary import CanaryDetector, Tolerated, foreign_word, learn
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.state.machine import StateMachine
+from loadchaos.analysis.verdict.model import CheckResult
 from tests.analysis.conftest import History, World
 from tests.rows import S
 
@@ -55,8 +55,8 @@ class Canary:
         return self
 
 
-def checks(canary: Canary) -> list[Check]:
-    return [found for found in canary.detector.finish() if isinstance(found, Check)]
+def checks(canary: Canary) -> list[CheckResult]:
+    return [found for found in canary.detector.finish() if isinstance(found, CheckResult)]
 
 
 def test_canary_reports_an_answer_that_changes_under_load() -> None:

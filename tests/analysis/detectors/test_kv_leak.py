@@ -6,7 +6,7 @@ import pytest
 from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.model import Terms
 from tests.rows import S, folded, judged, metrics_row
 
@@ -41,8 +41,8 @@ def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any
     return folded(KvLeakDetector(), [facts_row(dialect, **facts), *given])
 
 
-def checks(fed: KvLeakDetector) -> list[Check]:
-    return [found for found in fed.finish() if isinstance(found, Check)]
+def checks(fed: KvLeakDetector) -> list[CheckResult]:
+    return [found for found in fed.finish() if isinstance(found, CheckResult)]
 
 
 def notes(fed: KvLeakDetector) -> list[str]:

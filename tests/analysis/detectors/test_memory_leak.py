@@ -7,7 +7,7 @@ import pytest
 
 from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from tests.rows import S
 
 MB = 2**20
@@ -63,8 +63,8 @@ def ids(detector: MemoryLeakDetector) -> list[str]:
     return [failure.id for failure in detector.poll(0)]
 
 
-def checks(detector: MemoryLeakDetector) -> list[Check]:
-    return [found for found in detector.finish() if isinstance(found, Check)]
+def checks(detector: MemoryLeakDetector) -> list[CheckResult]:
+    return [found for found in detector.finish() if isinstance(found, CheckResult)]
 
 
 def test_memory_leak_is_reported_once() -> None:

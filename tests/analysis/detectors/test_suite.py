@@ -3,7 +3,7 @@ import pytest
 from loadchaos.analysis.detectors import suite
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.model import Row
 from tests.analysis.conftest import History
 
@@ -25,7 +25,7 @@ class ToyDetector(Detector):
         ]
 
     def finish(self) -> list[Finding]:
-        return [Check("teapots", "0", str(len(self._teapots)), "fail"), "teapots were counted"]
+        return [CheckResult("teapots", "0", str(len(self._teapots)), "fail"), "teapots were counted"]
 
 
 def test_suite_runs_a_detector_added_to_the_table(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

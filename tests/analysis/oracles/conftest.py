@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import Oracle
+from loadchaos.analysis.verdict.model import CheckResult
 from tests.rows import S
 
 
@@ -45,8 +45,8 @@ class Questions:
     def found(self) -> list[Failure]:
         return self.oracle.poll(0)
 
-    def check(self) -> Check:
-        (found,) = [f for f in self.oracle.finish() if isinstance(f, Check)]
+    def check(self) -> CheckResult:
+        (found,) = [f for f in self.oracle.finish() if isinstance(f, CheckResult)]
         return found
 
 

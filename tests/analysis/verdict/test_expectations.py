@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.figures.requests import Part
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
@@ -163,7 +162,7 @@ def test_expectation_never_raises_and_nonsense_never_passes(text: str) -> None:
 def test_decide_puts_fail_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
     failures = [failure()] if failed else []
     judged = [CheckResult("x", "", "", v) for v in expected]
-    checks = [Check("x", "", "", v) for v in checked]
+    checks = [CheckResult("x", "", "", v) for v in checked]
     decision = rules.decide(failures, judged, checks)
     if failed or "fail" in expected + checked:
         assert decision == "fail"

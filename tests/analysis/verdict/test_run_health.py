@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.figures.requests import RequestStats
-from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import AS_ALLOWED, REPLACED, Row, Terms
 from tests.rows import S, folded
@@ -11,7 +11,7 @@ from tests.rows import S, folded
 
 def check_of(
     name: str, *rows: Row, stats: RequestStats | None = None, unfinished: int = 0, bad_rows: int = 0
-) -> Check | None:
+) -> CheckResult | None:
     health = folded(RunHealth(), rows)
     checks = health.checks(Terms(profile="x"), stats or RequestStats(), unfinished, [], bad_rows)
     return next((c for c in checks if c.name == name), None)
@@ -203,7 +203,7 @@ def gap_row(at_s: float, seconds: float, why: str, source: str = "watch") -> Row
     return {"row": "gap", "at_ns": round(at_s * S), "replica": "", "source": source, "seconds": seconds, "why": why}
 
 
-def watched(*gaps: Row) -> Check:
+def watched(*gaps: Row) -> CheckResult:
     begin = {"row": "run", "what": "load_begin", "at_ns": 1 * S}
     probes = [{"row": "probe", "at_ns": i * S, "what": "health", "ok": True} for i in range(1, 101)]
     found = check_of("watching", begin, *probes, *gaps, {"row": "run", "what": "load_end", "at_ns": 100 * S})

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.server.probes.parts.reference import ReferencePart
 
 
@@ -48,6 +48,6 @@ def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any, ask
     for row in server.rows:
         oracle.fold({**row, "hash": row["text"]})
     [check] = oracle.conclude()
-    assert isinstance(check, Check)
+    assert isinstance(check, CheckResult)
     assert check.verdict == "pass"
     assert check.actual.startswith(f"{asked} answers, {compared} compared by text, 0 differ")

@@ -1,15 +1,35 @@
-"""Forms of secrets: headers, settings, URLs, keys that show what they are. `FORMS` is data for `Redactor`. The prefixes
-of keys follow the rules of detect-secrets and gitleaks.
+"""Secrets by name and by form: words of secret names, headers, settings, URLs, keys that show what they are. `FORMS` is
+data for `Redactor`. The prefixes of keys follow the rules of detect-secrets and gitleaks.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Sequence
 
 _TOKEN_CHARS = rb"A-Za-z0-9._~+/=%-"
 TOKEN_BYTES = b"".join(re.findall(rb"[" + _TOKEN_CHARS + rb"]", bytes(range(128))))
+
+_PASSWORDS = ("password", "passwd")
+_WORDS = ("secret", "passphrase")
+_WHOLE_WORDS = ("pwd", "jwt", "dsn")
+_LAST_WORDS = ("pass", "pat")
+"""Last words of a secret's name: DB_PASS and GITLAB_PAT, but not PASS_THROUGH."""
+_SECRET_WORDS = {
+    *_PASSWORDS, *_WORDS, *_WHOLE_WORDS, "credential", "credentials", "key", "keys", "apikey", "token", "auth",
+    "authorization", "cookie", "passcode",
+}  # fmt: skip
+"""Words of a secret's name. In a text `key` and `token` need another word beside them: `api_key`."""
+# AUTH_MODE=internal or KEY_FILE=/etc/key.pem are about a secret and hold none; hiding "internal" would blind the log.
+_ABOUT_WORD = {
+    "file", "path", "dir", "type", "mode", "sock", "url", "name", "env", "enabled", "timeout", "limit", "length", "len",
+    "size", "count", "max", "min", "algo", "algorithm", "provider", "method",
+}  # fmt: skip
+_JOINED = ("password", "passwd", "passphrase", "apikey", "secret", "token")  # PGPASSWORD
+_FOLDERS = {"PWD", "OLDPWD"}
+_WORD_ENDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 
 _SETTINGS = [
     first + sep + second
@@ -22,23 +42,25 @@ _SETTINGS = [
         (b"hf", b"token"),
     )
     for sep in (b"_", b"-", b"")
-] + [b"password", b"passwd"]
+] + [word.encode() for word in _PASSWORDS]
 _NAME = rb"(?:" + rb"|".join(_SETTINGS) + rb")"
 _OWNERS = (b"github", b"gitlab", b"slack", b"npm", b"bot", b"refresh", b"session", b"security", b"bearer", b"service",
            b"vault")  # fmt: skip
 _KEYS = (b"secret", b"private", b"access", b"account", b"signing", b"encryption")
 _WIDER = [
-    b"secret", b"passphrase", b"pwd", b"credential", b"jwt", b"dsn", b"id_token",
-    *(sep + word + end for sep in (b"_", b"-") for word in (b"pat", b"pass") for end in (b"=", b":", b"'", b'"')),
+    *(word.encode() for word in (*_WORDS, *_WHOLE_WORDS, "credential", "id_token")),
+    *(sep + word.encode() + end for sep in (b"_", b"-") for word in _LAST_WORDS for end in (b"=", b":", b"'", b'"')),
     *(owner + sep + b"token" for owner in _OWNERS for sep in (b"_", b"-", b"")),
     *(key + sep + b"key" for key in _KEYS for sep in (b"_", b"-", b"")),
 ]  # fmt: skip
 """Words of which one is in every name that `_WIDER_NAME` ends."""
 _WIDER_NAME = (
-    rb"(?:secret|passphrase|(?<![a-z])pwd|credentials?|(?<![a-z])jwt|(?<![a-z])dsn|(?<![a-z])id_token|"
-    rb"(?:%b)[_-]?token|(?:%b)[_-]?(?:access[_-]?)?key|[_-]pat|[_-]pass)"
+    rb"(?:%b|credentials?|(?<![a-z])(?:%b|id_token)|(?:%b)[_-]?token|(?:%b)[_-]?(?:access[_-]?)?key|[_-](?:%b))"
     rb"(?:[_-]?(?:id|value|base64|b64|string|data))?"
-) % (b"|".join(_OWNERS), b"|".join(_KEYS))
+) % (
+    "|".join(_WORDS).encode(), "|".join(_WHOLE_WORDS).encode(), b"|".join(_OWNERS), b"|".join(_KEYS),
+    "|".join(_LAST_WORDS).encode(),
+)  # fmt: skip
 """End of a name that is a secret's: aws_secret_access_key, db_passphrase, GITLAB_PAT."""
 _PARAMETER = (
     rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
@@ -117,10 +139,24 @@ _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
 """Each secret header, such as Authorization, as HTTP, as JSON, as Python prints it: words of `FORMS`, name, what comes
 before its value, value.
 """
-SECRET_HEADER = re.compile(
+_SECRET_HEADER = re.compile(
     rb"(?i)(?:%b|.*%b|.*%b)\Z" % (b"|".join(name for _, name, _, _ in _SECRET_HEADERS), _NAME, _WIDER_NAME)
 )
-"""Names of headers that carry credentials; `redact.is_secret_header` asks."""
+
+
+def secret_name(name: str) -> bool:
+    """Tell whether a name denotes a secret: OPENAI_API_KEY, x-api-key."""
+    words = [word.lower() for word in _WORD_ENDS.split(name) if word]
+    if not words or words[-1] in _ABOUT_WORD or name in _FOLDERS:
+        return False
+    return not _SECRET_WORDS.isdisjoint(words) or words[-1] in _LAST_WORDS or words[-1].endswith(_JOINED)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_secret_header(name: str) -> bool:
+    """Tell whether a header carries credentials, such as Authorization or x-api-key."""
+    return _SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
+
 
 FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     *(
