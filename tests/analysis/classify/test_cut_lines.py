@@ -10,10 +10,15 @@ from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.rejoin import rejoin
 from loadchaos.analysis.judge import Judge
 from loadchaos.cli.main import main
+from loadchaos.core.ledger.reader import LogTail
 from loadchaos.core.model import Terms
+from loadchaos.core.redact import Redactor
 from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.whole_lines import HELD_NS, LineJoiner, WholeLine
+from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from tests.crash_logs import CRASHES, log_text
+from tests.rows import EmittedRows
+from tests.waiting import until_async
 
 STAMP = "2026-04-02T11:15:40.123456789Z"
 PART = 50
@@ -192,3 +197,46 @@ def test_line_that_journald_split_at_48_kb_is_one_line(prefix: str) -> None:
     cut = [prefix + text[:49_152], prefix + text[49_152:], f"{prefix}INFO: next"]
     assert [line.text for line in rejoin(cut)] == [prefix + text, f"{prefix}INFO: next"]
     assert in_a_run(cut, polled=True) == []
+
+
+def journal_halves(first: str, second: str) -> list[str]:
+    head = {"MESSAGE": first, "_PID": "1", "_LINE_BREAK": "line-max"}
+    return [json.dumps(head), json.dumps({"MESSAGE": second, "_PID": "1"})]
+
+
+def docker_halves(first: str, second: str) -> list[str]:
+    texts = (first, f"{second}\n")
+    return [json.dumps({"log": t, "stream": "stderr", "time": STAMP}, separators=(",", ":")) for t in texts]
+
+
+@pytest.mark.parametrize(
+    ("most", "halves"),
+    [
+        pytest.param(16_384, lambda a, b: [f"{STAMP} stderr P {a}", f"{STAMP} stderr F {b}"], id="CRI"),
+        pytest.param(16_384, docker_halves, id="Docker, 16 kB"),
+        pytest.param(4_096, journal_halves, id="journald's JSON"),
+    ],
+)
+async def test_failure_over_a_cut_has_its_name_in_a_followed_log(
+    tmp_path: Path, most: int, halves: Callable[[str, str], list[str]]
+) -> None:
+    """Both halves arrive apart, as in a run. Read each by itself, `MemoryError` would be one of the host."""
+    log, kept = tmp_path / "engine.log", tmp_path / "logs" / "server.log"
+    log.touch()
+    begin, cause = (
+        "(EngineCore pid=9) ERROR 04-02 11:15:40 [core.py:708] step ",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    )
+    text = f"{begin}{'x' * (most - len(begin) - 12)} {cause}"
+    follower = LogFollower(FollowedLog(str(log), "server", "server"), kept.parent, EmittedRows().append, Redactor())
+    follower.start()
+    for n, half in enumerate(halves(text[:most], text[most:]), 1):
+        with log.open("a") as file:
+            file.write(f"{half}\n")
+        await until_async(lambda n=n: kept.exists() and kept.read_text().count("\n") == n)  # type: ignore[misc]
+    await follower.stop()
+    judge = Judge(Terms("test"))
+    for line in LogTail(kept, kept.with_suffix(".index.jsonl")).rows(final=True):
+        judge.fold({"file": "server.log", **line})
+    assert [f.id for f in judge.verdict().failures] == ["cuda_oom_runtime"]
+    assert [f[0] for f in in_a_run([text[:most], text[most:]], polled=False)] == ["host_oom_python"]
