@@ -219,7 +219,7 @@ async def test_injector_skips_an_act_that_is_still_in_force(server: AdminServer,
     assert sorted(r["what"] for r in rows if r["n"] == -1) == ["begin", "end", "undo"]
 
 
-async def test_injector_on_selects_the_replicas(server: AdminServer, rows: Any) -> None:
+async def test_injector_on_selects_the_replicas(server: AdminServer, rows: Rows) -> None:
     server.answers["/reset_mm_cache"] = OK
     replicas = [AttackedReplica(name, server.url) for name in "abc"]
     for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
@@ -227,7 +227,7 @@ async def test_injector_on_selects_the_replicas(server: AdminServer, rows: Any) 
         spec: dict[str, Any] = {"admin": "reset_mm_cache", "on": on, "params": {}, "every_s": None, "jitter": 0.0}
         async with attacking(server, rows, spec, replicas=replicas) as attacks:
             await attacks.start()
-            await rows.until(lambda names=expected: len(rows.of(what="end")) == len(names))
+            await rows.until(lambda names=expected: len(rows.of(what="end")) == len(names))  # type: ignore[misc]  # its default is of the loop
         assert {r["replica"] for r in rows} == expected
 
 

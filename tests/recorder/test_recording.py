@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from loadchaos.recorder.frames import FrameKind
 from loadchaos.recorder.from_recording import recording_of, trace_of_recording
 from loadchaos.recorder.ring import segments_of
 from loadchaos.recorder.writer import RecordingWriter
-from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, read_request
+from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, ConnectionServer, Handler, read_request
 from tests.recorder.conftest import (
     DONE,
     WAIT_S,
@@ -290,11 +290,14 @@ class Command:
         self.process.stderr.close()
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Any]:
-    made: list[Any] = []
+StartCommand = Callable[..., tuple[Command, ConnectionServer]]
 
-    def start(handler: Any, *more: str) -> tuple[Command, ConnectionServer]:
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[StartCommand]:
+    made: list[Command | ConnectionServer] = []
+
+    def start(handler: Handler, *more: str) -> tuple[Command, ConnectionServer]:
         server = ConnectionServer(handler)
         started = Command(server.port, tmp_path / "out", *more)
         made.extend([server, started])
@@ -305,7 +308,7 @@ def command(tmp_path: Path) -> Iterator[Any]:
         one.close()
 
 
-def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Path) -> None:
+def test_command_keeps_the_ring_when_the_server_dies(command: StartCommand, tmp_path: Path) -> None:
     def serve(c: socket.socket) -> None:
         request = read_request(c)
         if b"die" in request:
@@ -326,7 +329,7 @@ def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Pat
 
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_ending_command_lets_open_answers_end(number: signal.Signals, command: Any, tmp_path: Path) -> None:
+def test_ending_command_lets_open_answers_end(number: signal.Signals, command: StartCommand, tmp_path: Path) -> None:
     go_on = threading.Event()
 
     def serve(c: socket.socket) -> None:
@@ -346,7 +349,7 @@ def test_ending_command_lets_open_answers_end(number: signal.Signals, command: A
     assert b'"outcome":"ok"' in files_of(tmp_path / "out")
 
 
-def test_second_signal_ends_at_once(command: Any) -> None:
+def test_second_signal_ends_at_once(command: StartCommand) -> None:
     record, _ = command(begins(lambda c: c.recv(1)))
     with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
         client.sendall(post(chat("one", stream=True)))
@@ -357,7 +360,7 @@ def test_second_signal_ends_at_once(command: Any) -> None:
         assert record.process.wait(WAIT_S) == 0
 
 
-def test_killed_command_loses_nothing(command: Any, tmp_path: Path) -> None:
+def test_killed_command_loses_nothing(command: StartCommand, tmp_path: Path) -> None:
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     for n in range(20):
         record.send(chat(f"{n}"))
@@ -367,7 +370,7 @@ def test_killed_command_loses_nothing(command: Any, tmp_path: Path) -> None:
     assert len(trace_of_recording(tmp_path / "out" / "ring", tmp_path / "scratch").sends) == 20
 
 
-def test_kill_of_command_and_writer_loses_at_most_a_second(command: Any, tmp_path: Path) -> None:
+def test_kill_of_command_and_writer_loses_at_most_a_second(command: StartCommand, tmp_path: Path) -> None:
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     for n in range(20):
         record.send(chat(f"{n}"))
@@ -381,7 +384,7 @@ def test_kill_of_command_and_writer_loses_at_most_a_second(command: Any, tmp_pat
     assert len(trace_of_recording(ring, tmp_path / "scratch").sends) == 20
 
 
-def test_server_that_goes_away_is_named_and_kept(command: Any) -> None:
+def test_server_that_goes_away_is_named_and_kept(command: StartCommand) -> None:
     record, server = command(lambda c: (read_request(c), c.sendall(plain())))
     record.send(chat("one"))
     server.close()
@@ -391,7 +394,7 @@ def test_server_that_goes_away_is_named_and_kept(command: Any) -> None:
     assert "refuses connections" in record.line("kept")
 
 
-def test_signal_keeps_the_ring(command: Any, tmp_path: Path) -> None:
+def test_signal_keeps_the_ring(command: StartCommand, tmp_path: Path) -> None:
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     record.send(chat("one"))
     record.process.send_signal(signal.SIGUSR1)

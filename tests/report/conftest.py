@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def make_run() -> Any:
+def make_run() -> Callable[..., RunFolder]:
     """`write_run`, for runs of other lengths."""
     return write_run
 

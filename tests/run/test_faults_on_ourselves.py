@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -148,7 +147,7 @@ def test_wall_clock_jump_changes_nothing(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_network_cut_is_no_death_of_the_server(start: Start, sim: StartSim, path: Any) -> None:
+def test_network_cut_is_no_death_of_the_server(start: Start, sim: StartSim, path: Callable[[int], Way]) -> None:
     it = sim()
     cut = path(it.port)
     load = [{"rate": "10/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
@@ -171,7 +170,7 @@ def test_network_cut_is_no_death_of_the_server(start: Start, sim: StartSim, path
 
 @pytest.mark.slow
 def test_worker_cut_off_by_the_network_returns_with_every_row(
-    start: Start, worker: StartWorker, path: Any, unused_port: int
+    start: Start, worker: StartWorker, path: Callable[[int], Way], unused_port: int
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load)

@@ -210,7 +210,9 @@ def test_follower_ends_when_the_writer_is_gone(growing: Growing, start: Start) -
     growing._writers.clear()
 
 
-def test_follower_continues_without_metrics_if_the_port_is_in_use(run_folder: RunFolder, capsys: Any) -> None:
+def test_follower_continues_without_metrics_if_the_port_is_in_use(
+    run_folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     import socket
 
     with socket.socket() as taken:

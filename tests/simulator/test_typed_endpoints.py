@@ -29,7 +29,7 @@ ADDED_SINCE = {
 
 
 @pytest.fixture(scope="module")
-def server(start: Start) -> Any:
+def server(start: Start) -> Server:
     return start(model="tiny", num_speculative_tokens=0, async_scheduling=False)
 
 

@@ -13,7 +13,7 @@ from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
-def server(start: Start) -> Any:
+def server(start: Start) -> Server:
     return start(
         model="tiny",
         max_model_len=4096,

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
     assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
 
 
-def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Path) -> None:
+def test_fold_of_many_workers_equals_one(make_run: Callable[..., RunFolder], tmp_path: Path) -> None:
     one = figures_of(make_run(tmp_path / "one"))
     three = figures_of(make_run(tmp_path / "three", workers=3))
     assert one.figures.requests.begun == three.figures.requests.begun

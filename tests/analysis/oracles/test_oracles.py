@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +12,13 @@ from loadchaos.analysis.oracles.keyed import KeyedOracle
 from loadchaos.analysis.oracles.prefix_ladder import PrefixLadderOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
+from loadchaos.analysis.verdict.model import CheckResult
 from tests.analysis.oracles.conftest import MakeQuestions, Questions
 
 RIGHT = "a b c d e f g h"
 
 
-def keyed(server: Questions, *, exact: bool = True) -> Any:
+def keyed(server: Questions, *, exact: bool = True) -> Questions:
     server.calibrate()
     server.oracle.fold(
         {"row": "learned", "at_ns": 1, "kind": "copy", "used": True, "exact": exact, "asked": 6, "right": 6, "why": ""}
@@ -27,7 +27,7 @@ def keyed(server: Questions, *, exact: bool = True) -> Any:
 
 
 @pytest.fixture
-def server(questions: MakeQuestions) -> Any:
+def server(questions: MakeQuestions) -> Questions:
     """A server whose answers of the kind `copy` are known to be exact."""
     return keyed(questions(KeyedOracle))
 
@@ -48,7 +48,7 @@ def again(server: Questions, text: str, times: int = 2, **more: Any) -> None:
         server.ask(text, part="probes", expected=RIGHT, role="again", group=7, **more)
 
 
-def test_keyed_reports_an_answer_that_is_right_when_asked_again(server: Any) -> None:
+def test_keyed_reports_an_answer_that_is_right_when_asked_again(server: Questions) -> None:
     server.ask("a b c e f g h", part="probes", expected=RIGHT, group=7)
     assert server.found() == []
     again(server, RIGHT)
@@ -67,7 +67,7 @@ def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: M
 
 
 @pytest.mark.parametrize("case", ["near tie", "wrong again", "answers differ", "cut off", "error"])
-def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(server: Any, case: str) -> None:
+def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(server: Questions, case: str) -> None:
     gaps = [4.0, 4.0, 4.0, 0.05, *[4.0] * 4]
     first = {"error": "x", "status": 500} if case == "error" else {"finish": "abort"} if case == "cut off" else {}
     server.ask("a b c x", part="probes", expected=RIGHT, group=7, gaps=gaps[:4] if case == "near tie" else 4.0, **first)
@@ -79,7 +79,7 @@ def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(server: Any,
     assert server.found() == []
 
 
-def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(server: Any) -> None:
+def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(server: Questions) -> None:
     server.ask("a b x", part="probes", expected=RIGHT, group=7)
     again(server, "a b x")
     assert server.found() == []
@@ -87,14 +87,14 @@ def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(serve
     assert [f.id for f in server.found()] == ["wrong_answer"]
 
 
-def test_keyed_names_the_words_of_another_question(server: Any) -> None:
+def test_keyed_names_the_words_of_another_question(server: Questions) -> None:
     server.ask("q r s t", part="probes", expected="q r s t", prompt="copy q r s t")
     server.ask("q r s t", part="probes", expected=RIGHT, prompt=f"copy {RIGHT}", group=7)
     (failure,) = server.found()
     assert (failure.id, failure.wrong[0].summary) == ("answer_of_another_request", "it has the words of question 10")
 
 
-def test_keyed_without_logprobs_needs_three_wrong_answers(server: Any) -> None:
+def test_keyed_without_logprobs_needs_three_wrong_answers(server: Questions) -> None:
     for n in (1, 2, 3):
         server.ask("a x", part="probes", expected=RIGHT, group=7, gaps=None)
         again(server, RIGHT, gaps=None)
@@ -112,16 +112,18 @@ def kept(server: Questions, *, anew: str = RIGHT, times: int = 2, gaps: Any = 4.
         again(server, "a b x" if n < times - 1 else last, 1, when="after", gaps=gaps)
 
 
-def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(server: Any) -> None:
+def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(server: Questions) -> None:
     kept(server)
     (failure,) = server.found()
     assert failure.id == "wrong_answer"
     assert "wrong 3 times on the idle server, right 2 times in between" in failure.wrong[0].summary
-    assert server.oracle.finish()[0].verdict == "pass", "no answer is left that the model may have got wrong"
+    (check,) = server.oracle.finish()
+    assert isinstance(check, CheckResult)
+    assert check.verdict == "pass", "no answer is left that the model may have got wrong"
 
 
 @pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself", "no logprobs"])
-def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(server: Any, case: str) -> None:
+def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(server: Questions, case: str) -> None:
     cases: dict[str, dict[str, Any]] = {
         "wrong without the cache": {"anew": "a b x"}, "once": {"times": 1}, "near tie": {"gaps": 0.05},
         "changes by itself": {"last": "a b y"}, "no logprobs": {"gaps": None},
@@ -146,7 +148,9 @@ def test_keyed_reports_new_questions_that_the_server_answered_right_before(
 
 
 @pytest.mark.parametrize(("wrong", "found"), [(30, 1), (16, 0)])
-def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(server: Any, wrong: int, found: int) -> None:
+def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(
+    server: Questions, wrong: int, found: int
+) -> None:
     for n in range(40):
         server.ask("a b x" if n < wrong else RIGHT, part="probes", expected=RIGHT, group=100 + n)
     for n in range(12):
@@ -190,14 +194,14 @@ def test_keyed_without_enough_new_answers_is_unknown(questions: MakeQuestions, f
     assert f"{asked - failed} of 12 new questions were answered after the load" in check.actual
 
 
-def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(server: Any) -> None:
+def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(server: Questions) -> None:
     for n in range(3):
         server.ask("a b x", part="probes", expected=RIGHT, group=n)
     assert server.check().verdict == "unknown"
     assert "copy: unknown if 3 wrong are the model's own mistakes" in server.check().actual
 
 
-def test_keyed_check_has_the_accuracy_of_each_kind(server: Any) -> None:
+def test_keyed_check_has_the_accuracy_of_each_kind(server: Questions) -> None:
     assert server.check().verdict == "unknown"
     for n in range(20):
         server.ask(RIGHT, part="probes", expected=RIGHT, group=n)
@@ -511,7 +515,7 @@ def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Make
     assert questions(oracle).oracle.finish() == []
 
 
-def test_keyed_goes_on_where_idle_answers_disagree(server: Any) -> None:
+def test_keyed_goes_on_where_idle_answers_disagree(server: Questions) -> None:
     server.oracle.fold(UNSTEADY)
     server.ask("a b x", part="probes", expected=RIGHT, group=7)
     again(server, RIGHT)
@@ -522,7 +526,7 @@ def test_keyed_goes_on_where_idle_answers_disagree(server: Any) -> None:
     ("after", "found"), [("right", True), ("wrong", False), (None, False)], ids=["confirmed", "withdrawn", "not asked"]
 )
 def test_remembered_idle_answer_has_to_be_confirmed_after_the_load(
-    questions: Callable[..., Any], after: str | None, found: bool
+    questions: MakeQuestions, after: str | None, found: bool
 ) -> None:
     texts = {"right": "t0 t1 t2", "wrong": "t0 x t2"}
     asked = questions(AloneVsLoadOracle)

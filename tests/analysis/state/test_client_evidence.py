@@ -29,7 +29,7 @@ def fail(world: World, seconds: float, *, pending: bool = False, **row: Any) -> 
 
 
 @pytest.fixture
-def gateway(world: World) -> Any:
+def gateway(world: World) -> World:
     """A server of which nothing is seen but a gateway that answers /health with 200."""
     world.metrics = False
     return world.idle(1)

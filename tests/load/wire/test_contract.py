@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -6,7 +7,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts
+from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import structured
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.request_builder import build
@@ -115,7 +116,7 @@ def test_call_cut_at_max_tokens_breaks_no_contract(used: int | None, wrong: list
     assert [part["id"] for part in wrong_parts(answer)] == wrong
 
 
-def test_limit_of_tokens_is_the_last_in_the_body(facts: Facts, step: Any) -> None:
+def test_limit_of_tokens_is_the_last_in_the_body(facts: Facts, step: Callable[..., Step]) -> None:
     request = build(step({"structured": structured.Options.model_validate({"choices": ["a"]})}), facts)
     assert asked_tokens(request.body) == orjson.loads(request.body)["max_tokens"]
     assert asked_tokens(orjson.dumps({"messages": '{"max_tokens":7}', "max_completion_tokens": 9})) == 9
@@ -138,7 +139,7 @@ def test_rule_that_cannot_be_checked_is_refused_before_the_load(options: dict[st
 
 
 @pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice"])
-def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Facts, step: Any) -> None:
+def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Facts, step: Callable[..., Step]) -> None:
     request = build(step({"structured": structured.Options.model_validate({"json_schema": kind})}), facts)
     sent = orjson.loads(request.body)["response_format"]["json_schema"]["schema"]
     assert request.contract is not None
@@ -157,7 +158,7 @@ def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Fa
     ],
 )
 def test_choices_are_asked_for_as_each_server_takes_them(
-    dialect: str, version: str | None, fields: dict[str, Any], facts: Facts, step: Any
+    dialect: str, version: str | None, fields: dict[str, Any], facts: Facts, step: Callable[..., Step]
 ) -> None:
     options = structured.Options.model_validate({"choices": ["a b", "c"]})
     request = build(step({"structured": options}), replace(facts, dialect=dialect, version=version))

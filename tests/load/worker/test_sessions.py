@@ -99,7 +99,9 @@ def last_of(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["role"])
 
 
-def test_session_sends_answers_back_loops_over_tools_and_branches(child: Child, scripted: Any) -> None:
+def test_session_sends_answers_back_loops_over_tools_and_branches(
+    child: Child, scripted: Callable[..., Scripted]
+) -> None:
     """One run; its bodies are built again from plan and ledger, as replay and incidents do."""
 
     def answer(name: str, body: dict[str, Any]) -> object:
@@ -140,7 +142,9 @@ def test_session_sends_answers_back_loops_over_tools_and_branches(child: Child, 
         assert json.loads(request_builder.build(step, facts).body) == server.bodies[name]
 
 
-def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(child: Child, scripted: Any) -> None:
+def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(
+    child: Child, scripted: Callable[..., Scripted]
+) -> None:
     """The server counts 50 prompt tokens always: of a longer history it has dropped some."""
 
     def answer(name: str, body: dict[str, Any]) -> object:

@@ -1,5 +1,6 @@
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.html import compare, compare_page
 from tests.invoking import output_of
 from tests.rows import MS, answered
@@ -163,7 +165,7 @@ def test_compare_begins_with_changed_versions_and_flags() -> None:
 
 
 def test_compare_command_prints_text_and_json_and_writes_a_page(
-    make_run: Any, tmp_path: Path, verdict: dict[str, Any]
+    make_run: Callable[..., RunFolder], tmp_path: Path, verdict: dict[str, Any]
 ) -> None:
     paths = []
     for name in ("a", "b"):
@@ -180,13 +182,13 @@ def test_compare_command_prints_text_and_json_and_writes_a_page(
     assert all("encoder_cache_miss" not in d["what"] or d["a"] == d["b"] for d in machine["rates"])
 
 
-def test_compare_of_a_run_without_verdict_says_what_to_do(run_folder: Any) -> None:
+def test_compare_of_a_run_without_verdict_says_what_to_do(run_folder: RunFolder) -> None:
     with pytest.raises(OptionError, match="loadchaos judge"):
         compare.side(run_folder.path)
 
 
 def test_runs_command_lists_runs_with_and_without_verdict(
-    make_run: Any, tmp_path: Path, verdict: dict[str, Any]
+    make_run: Callable[..., RunFolder], tmp_path: Path, verdict: dict[str, Any]
 ) -> None:
     make_run(tmp_path / "killed")
     make_run(tmp_path / "done").verdict.write_bytes(orjson.dumps(verdict))

@@ -1,6 +1,7 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_metrics_page_is_current() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_arrivals_tokens_and_images_equal_the_ledger(
-    make_run: Any, tmp_path: Path, workers: int, restarted: bool
+    make_run: Callable[..., RunFolder], tmp_path: Path, workers: int, restarted: bool
 ) -> None:
     folder = make_run(tmp_path / "run", workers=workers)
     page = totals(families(fold_of(folder, restarted=restarted), "r"))

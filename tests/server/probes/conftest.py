@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from loadchaos.core.ledger.rows import QuestionRow
-from loadchaos.server.probes.ask import Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
 
 Answer = Callable[[Question, Purpose, str], str]
 
 
-class FunctionAsker:
-    """Stands for `Asker`: keeps the questions, answers by `answer(question, purpose, model)`.
+class FunctionAsker(RecordedAsker):
+    """Keeps the questions, answers by `answer(question, purpose, model)`.
 
     An answer that begins with `error:` is an error.
     """
@@ -49,5 +49,5 @@ class FunctionAsker:
 
 
 @pytest.fixture
-def asker() -> Callable[[Answer], Any]:
+def asker() -> type[FunctionAsker]:
     return FunctionAsker

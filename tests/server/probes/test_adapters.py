@@ -8,9 +8,10 @@ from loadchaos.server.discovery.calibrate import _adapters
 from loadchaos.server.discovery.client import DiscoveryResponse
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.prober import Prober
+from tests.server.probes.conftest import FunctionAsker
 
 
-def learned(asker: Any, adapters: Sequence[str], answer: Any) -> tuple[AdaptersPart, Any]:
+def learned(asker: type[FunctionAsker], adapters: Sequence[str], answer: Any) -> tuple[AdaptersPart, Any]:
     server = asker(answer)
     part = AdaptersPart(server, random.Random(3), every_s=1, adapters=adapters)
     asyncio.run(part.learn())
@@ -19,7 +20,7 @@ def learned(asker: Any, adapters: Sequence[str], answer: Any) -> tuple[AdaptersP
     return part, server
 
 
-def test_adapters_and_base_model_are_asked_all_prompts_at_once(asker: Any) -> None:
+def test_adapters_and_base_model_are_asked_all_prompts_at_once(asker: type[FunctionAsker]) -> None:
     part, server = learned(asker, ["alpha", "beta"], lambda q, p, m: f"{m} says {q.prompt}")
     load = [(row["model"], row["kind"]) for row in server.rows if row["when"] == "load"]
     prompts = {kind for _, kind in load}
@@ -28,7 +29,7 @@ def test_adapters_and_base_model_are_asked_all_prompts_at_once(asker: Any) -> No
     assert part.notes == []
 
 
-def test_adapters_that_cannot_be_compared_are_named_before_the_load(asker: Any) -> None:
+def test_adapters_that_cannot_be_compared_are_named_before_the_load(asker: type[FunctionAsker]) -> None:
     cases: dict[str, tuple[Sequence[str], Any]] = {
         "LoRA adapters are not compared: the server lists no LoRA adapters": ((), lambda q, p, m: "x"),
         "LoRA adapters are not compared: beta: the idle server gave an error: no such": (
@@ -50,7 +51,7 @@ def test_adapters_are_the_models_whose_parent_is_the_base_model() -> None:
     assert _adapters(DiscoveryResponse(404, {}, "no"), "base") == ()
 
 
-def test_part_that_is_off_is_not_asked_beside_the_load(asker: Any) -> None:
+def test_part_that_is_off_is_not_asked_beside_the_load(asker: type[FunctionAsker]) -> None:
     server = asker(lambda q, p, m: "x")
     part = AdaptersPart(server, random.Random(3), every_s=0.01, adapters=())
 

@@ -4,9 +4,10 @@ from typing import Any
 
 from loadchaos.server.probes.parts.images import PICTURES, ImagesPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
+from tests.server.probes.conftest import FunctionAsker
 
 
-def learned(asker: Any, answer: Any) -> tuple[ImagesPart, Any]:
+def learned(asker: type[FunctionAsker], answer: Any) -> tuple[ImagesPart, Any]:
     server = asker(answer)
     part = ImagesPart(server, random.Random(3), every_s=1)
     asyncio.run(part.learn())
@@ -15,7 +16,7 @@ def learned(asker: Any, answer: Any) -> tuple[ImagesPart, Any]:
     return part, server
 
 
-def test_images_are_asked_new_by_one_pixel_and_under_new_names(asker: Any) -> None:
+def test_images_are_asked_new_by_one_pixel_and_under_new_names(asker: type[FunctionAsker]) -> None:
     part, server = learned(asker, lambda q, p, m: f"about {p.kind}")
     assert part.notes == []
     load = [(row, q) for row, q in zip(server.rows, server.questions, strict=True) if row["when"] == "load"]
@@ -27,7 +28,7 @@ def test_images_are_asked_new_by_one_pixel_and_under_new_names(asker: Any) -> No
     assert first.images != second.images
 
 
-def test_images_of_a_server_that_answers_by_name_keep_one_name_for_one_image(asker: Any) -> None:
+def test_images_of_a_server_that_answers_by_name_keep_one_name_for_one_image(asker: type[FunctionAsker]) -> None:
     known: dict[str, str] = {}
     part, server = learned(asker, lambda q, p, m: known.setdefault(q.uuid or q.images[0], p.kind))
     assert part.notes == []
@@ -43,7 +44,7 @@ def test_images_of_a_server_that_answers_by_name_keep_one_name_for_one_image(ask
     assert [len(images) for images in named.values()] == [1, 1]
 
 
-def test_images_that_the_idle_server_does_not_tell_apart_are_not_asked(asker: Any) -> None:
+def test_images_that_the_idle_server_does_not_tell_apart_are_not_asked(asker: type[FunctionAsker]) -> None:
     turns = iter(range(1000))
     answers = {
         "alike": lambda q, p, m: "an image", "unsteady": lambda q, p, m: str(next(turns)),
@@ -55,7 +56,7 @@ def test_images_that_the_idle_server_does_not_tell_apart_are_not_asked(asker: An
         assert ("no images here" if case == "refused" else "answers different images alike") in part.notes[0]
 
 
-def test_keyed_part_asks_again_with_a_new_image(asker: Any) -> None:
+def test_keyed_part_asks_again_with_a_new_image(asker: type[FunctionAsker]) -> None:
     server = asker(lambda q, p, m: "x" if p.when == "load" and not p.role else q.expected)
     part = KeyedPart(server, random.Random(1), every_s=1, kinds=["image_digits", "copy"])
     asyncio.run(part.learn())
@@ -71,7 +72,7 @@ def test_keyed_part_asks_again_with_a_new_image(asker: Any) -> None:
     assert len({q.prompt for q in text}) == 1
 
 
-def test_keyed_part_tells_kinds_with_one_reason_in_one_note(asker: Any) -> None:
+def test_keyed_part_tells_kinds_with_one_reason_in_one_note(asker: type[FunctionAsker]) -> None:
     server = asker(lambda q, p, m: "error:no images" if q.images else q.expected)
     part = KeyedPart(server, random.Random(1), every_s=1, kinds=["copy", "image_digits", "image_colour"])
     asyncio.run(part.learn())

@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from loadchaos.core.ledger.rows import QuestionRow
 from loadchaos.core.model import TextFacts
+from loadchaos.server.probes.ask import Purpose
 from loadchaos.server.probes.parts.prefix_ladder import PrefixLadderPart
+from loadchaos.server.probes.question import Question
+from tests.server.probes.conftest import FunctionAsker
 
 TEXT = TextFacts(9, ((" one", 1), (" two", 2)), " a", "tokenize")
 TEMPLATE = 9
@@ -17,21 +21,30 @@ def tokens(prompt: str) -> int:
     return TEMPLATE + opening.count(" a") + opening.count(" one") + 2 * opening.count(" two") + len(question) + 1
 
 
-@pytest.fixture
-def counting(asker: Any) -> Any:
-    server = asker(lambda q, p, m: q.expected)
-    asked, server.left = server.ask, []
+class CountingAsker(FunctionAsker):
+    """Counts the tokens of prompts, unless it is told not to, and leaves answers."""
 
-    async def ask(question: Any, purpose: Any, **more: Any) -> Any:
-        row = await asked(question, purpose, **more)
-        row |= {"prompt_tokens": tokens(question.prompt)} if server.counts else {}
+    counts = True
+
+    def __init__(self) -> None:
+        super().__init__(lambda q, p, m: q.expected)
+        self.left: list[tuple[Question, int]] = []
+
+    async def ask(
+        self, question: Question, purpose: Purpose, *, stream: bool = False, model: str | None = None
+    ) -> QuestionRow:
+        row = await super().ask(question, purpose, stream=stream, model=model)
+        if self.counts:
+            row["prompt_tokens"] = tokens(question.prompt)
         return row
 
-    async def leave(question: Any, *, after_tokens: int) -> None:
-        server.left.append((question, after_tokens))
+    async def leave(self, question: Question, *, after_tokens: int) -> None:
+        self.left.append((question, after_tokens))
 
-    server.ask, server.leave, server.counts = ask, leave, True
-    return server
+
+@pytest.fixture
+def counting() -> CountingAsker:
+    return CountingAsker()
 
 
 def ladder(server: Any, text: TextFacts | None = TEXT, lengths: tuple[int, ...] = (15, 16, 66)) -> PrefixLadderPart:
@@ -40,7 +53,7 @@ def ladder(server: Any, text: TextFacts | None = TEXT, lengths: tuple[int, ...] 
     return part
 
 
-def test_ladder_asks_exact_lengths_cold_and_twice_from_the_cache(counting: Any) -> None:
+def test_ladder_asks_exact_lengths_cold_and_twice_from_the_cache(counting: CountingAsker) -> None:
     part = ladder(counting)
     assert part.notes == []
     for _ in range(3):
@@ -56,7 +69,7 @@ def test_ladder_asks_exact_lengths_cold_and_twice_from_the_cache(counting: Any) 
         assert left.prompt.partition("\n")[0] == q.prompt.partition("\n")[0]
 
 
-def test_ladder_is_off_where_lengths_are_not_known(counting: Any, asker: Any) -> None:
+def test_ladder_is_off_where_lengths_are_not_known(counting: CountingAsker, asker: type[FunctionAsker]) -> None:
     counting.counts = False
     cases = {
         "token counts of this server are not known": ladder(counting, None),

@@ -8,9 +8,10 @@ import pytest
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.server.probes.parts.reference import ReferencePart
+from tests.server.probes.conftest import FunctionAsker
 
 
-def learned(asker: Any, answer: Any) -> tuple[ReferencePart, list[Any]]:
+def learned(asker: type[FunctionAsker], answer: Any) -> tuple[ReferencePart, list[Any]]:
     server = asker(answer)
     part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: 0, compared=["replicas", "cold_warm"])
     asyncio.run(part.learn())
@@ -18,7 +19,7 @@ def learned(asker: Any, answer: Any) -> tuple[ReferencePart, list[Any]]:
 
 
 @pytest.mark.parametrize("case", ["random", "equal", "cached", "errors", "one prompt"])
-def test_reference_says_before_the_load_that_idle_answers_disagree(asker: Any, case: str) -> None:
+def test_reference_says_before_the_load_that_idle_answers_disagree(asker: type[FunctionAsker], case: str) -> None:
     turns, seen = itertools.count(), set()
 
     def answer(q: Any, p: Any, m: str) -> str:
@@ -38,7 +39,9 @@ def test_reference_says_before_the_load_that_idle_answers_disagree(asker: Any, c
 
 
 @pytest.mark.parametrize(("asked", "compared"), [(10, 4), (6, 2), (3, 1)])
-def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any, asked: int, compared: int) -> None:
+def test_reference_asks_few_prompts_of_a_server_without_logprobs(
+    asker: type[FunctionAsker], asked: int, compared: int
+) -> None:
     """A short load has ten answers or six: of nine prompts none is compared, and in turns of three prompts none of six."""
     server = asker(lambda question, *_: question.prompt)
     part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: asked * 10)
