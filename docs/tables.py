@@ -20,7 +20,7 @@ from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core import limits
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
-from loadchaos.core.latency_names import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
+from loadchaos.core.latency_percentiles import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
 from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS

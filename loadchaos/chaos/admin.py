@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import Dialect
@@ -117,10 +117,10 @@ class AdminAttack(Attack):
     ) -> ActResult:
         url = replica.admin_url.rstrip("/") + path
         try:
-            response = await bounded_http.request(
+            response = await http_client.request(
                 self._context.client, method, url, limit_s=limit_s, params=params or None, json=body
             )
-        except bounded_http.FAILURES as e:
+        except http_client.FAILURES as e:
             why = f"no answer within {limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             text = self._context.redactor.text(f"{type(e).__name__}: {why}".rstrip(": "))
             # A refused connection did nothing; after a missing answer the server may or may not have acted.

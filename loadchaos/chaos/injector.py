@@ -15,7 +15,7 @@ from loadchaos.chaos.conditions import Condition, ServerFigures, parse_condition
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.timetable import Timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.attack_names import ATTACK_KINDS, AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
@@ -81,7 +81,7 @@ class AttackInjector:
         self, specs: Sequence[Mapping[str, object]], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
     ) -> None:
         # Each call on a connection of its own: a reset is not to be retried.
-        self._client = bounded_http.client(target.headers, target.verify, used_once=True)
+        self._client = http_client.client(target.headers, target.verify, used_once=True)
         self._replicas, self._emit, self._seed = list(target.replicas), emit, seed
         self._refusal = target.refusal
         self._context = AttackContext(target.dialect, self._client, redactor, target.version)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.toxics import TOXICS, ProxyAnswer, Toxic, parse_toxic
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import TargetError
 from loadchaos.core.lifetime import PYTHON_MODULE
 from loadchaos.core.urls import host_and_port, host_port
@@ -67,12 +67,12 @@ class LocalProxy:
         proxied = urlunsplit((parts.scheme, host_port(*self.address), path, "", ""))
         direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
         durations: dict[str, list[float]] = {direct: [], proxied: []}
-        async with bounded_http.client({"Host": parts.netloc.rpartition("@")[2]}, tls) as client:
-            with contextlib.suppress(*bounded_http.FAILURES):
+        async with http_client.client({"Host": parts.netloc.rpartition("@")[2]}, tls) as client:
+            with contextlib.suppress(*http_client.FAILURES):
                 for url in [direct, proxied] * (_MEASURED + 1):
                     begin = time.monotonic()
                     sni = {"sni_hostname": parts.hostname}
-                    await bounded_http.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
+                    await http_client.request(client, "GET", url, limit_s=_ORDER_S, extensions=sni)
                     durations[url].append(time.monotonic() - begin)
         past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
         return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from loadchaos.core import latency_names
+from loadchaos.core import latency_percentiles
 from loadchaos.core.endpoint_groups import PREFIX
 from loadchaos.core.errors import did_you_mean
 from loadchaos.core.limits import OUTAGE_S
@@ -89,7 +89,7 @@ class Expectation:
             return NAMES[self.name][1] + of
         if self.name.startswith("outcomes."):
             return f"requests with the outcome {self.name.removeprefix('outcomes.')}{of}"
-        latency = latency_names.parse(self.name)
+        latency = latency_percentiles.parse(self.name)
         return f"{latency.meaning if latency is not None else self.name}{of}"
 
 
@@ -101,7 +101,7 @@ def prefixes(traffics: Iterable[tuple[str, str]]) -> list[str]:
 
 def known_names() -> list[str]:
     """Every name that an expectation can have, without a traffic prefix."""
-    return [*NAMES, *map(str, latency_names.all_names()), *(f"outcomes.{outcome}" for outcome in OUTCOMES)]
+    return [*NAMES, *map(str, latency_percentiles.all_names()), *(f"outcomes.{outcome}" for outcome in OUTCOMES)]
 
 
 def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
@@ -143,7 +143,7 @@ def _kind(name: str) -> Kind | None:
         return NAMES[name][0]
     if name.startswith("outcomes."):
         return "count" if name.removeprefix("outcomes.") in OUTCOMES else None
-    return "duration" if latency_names.parse(name) is not None else None
+    return "duration" if latency_percentiles.parse(name) is not None else None
 
 
 def _unknown(full: str, traffics: Collection[str]) -> str:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 
-from loadchaos.core.latency_names import STATISTICS
+from loadchaos.core.latency_percentiles import STATISTICS
 from loadchaos.core.stats import quantile_ranks
 
 _PER_OCTAVE = 64

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from loadchaos.core.histogram import LogHistogram, bucket
-from loadchaos.core.latency_names import REPORTED_STATISTICS
+from loadchaos.core.latency_percentiles import REPORTED_STATISTICS
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import IF_SET, Keywords
 from loadchaos.core.units import seconds_of

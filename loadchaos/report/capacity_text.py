@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadchaos.analysis.capacity.result import COLUMNS, CapacityResult, CapacityStep, Unit
+from loadchaos.analysis.capacity.result import CapacityResult, Unit
+from loadchaos.analysis.capacity.step_columns import COLUMNS, CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.performance import limits_text, per_second

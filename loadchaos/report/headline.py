@@ -9,7 +9,7 @@ from pathlib import Path
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.latency import LatencyFigures
-from loadchaos.core.latency_names import FEWEST_SAMPLES, enough_to_show
+from loadchaos.core.latency_percentiles import FEWEST_SAMPLES, enough_to_show
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.row_check import fits_its_kind

@@ -9,7 +9,7 @@ from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.figures.snapshot import Percentiles
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency import LatencyFigures, Statistics
-from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
+from loadchaos.core.latency_percentiles import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.phrases import outcome_count_text
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 import httpx
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
@@ -38,7 +38,7 @@ class HttpAsker:
     @classmethod
     def with_own_client(cls, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> HttpAsker:
         """Make one with a client of its own, whose connections are used once: `http.aclose` ends it."""
-        return cls(bounded_http.client(headers, tls, used_once=True))
+        return cls(http_client.client(headers, tls, used_once=True))
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         self.asked += 1
@@ -76,7 +76,7 @@ async def discovery_client(
     model: str | None = None,
 ) -> AsyncIterator[DiscoveryClient]:
     """A client of discovery, and the connections that it uses. `headers`: those of the user, such as the API key."""
-    async with bounded_http.client(headers, tls) as http:
+    async with http_client.client(headers, tls) as http:
         yield DiscoveryClient(HttpAsker(http), base_url, admin_url or base_url, model=model)
 
 

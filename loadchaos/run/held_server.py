@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
@@ -78,12 +78,12 @@ class HeldServer:
     async def reset_caches(self, dialect: str) -> list[str]:
         """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
         kept = []
-        async with bounded_http.client() as http:
+        async with http_client.client() as http:
             for operation in (o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")):
                 status = 0
-                with contextlib.suppress(*bounded_http.FAILURES):
+                with contextlib.suppress(*http_client.FAILURES):
                     url = f"{self.url}{operation.path}"
-                    status = (await bounded_http.request(http, operation.method, url, limit_s=_RESET_S)).status
+                    status = (await http_client.request(http, operation.method, url, limit_s=_RESET_S)).status
                 if not 200 <= status < 300:
                     kept.append(operation.name)
         return kept

@@ -13,7 +13,7 @@ from loadchaos.chaos.base import AttackContext, AttackedReplica
 from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from tests.core.test_bounded_http import drips_body, drips_head
+from tests.core.test_http_client import drips_body, drips_head
 from tests.raw_sockets import ConnectionServer, Handler
 
 VLLM = DIALECTS["vllm"]

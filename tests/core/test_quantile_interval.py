@@ -3,7 +3,7 @@ import math
 import pytest
 
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency_names import FEWEST_SAMPLES, STATISTICS
+from loadchaos.core.latency_percentiles import FEWEST_SAMPLES, STATISTICS
 from loadchaos.core.stats import quantile_ranks
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
@@ -73,7 +73,7 @@ def server() -> Iterator[Misbehaving]:
 
 def ask(url: str, dialect: Dialect, *, stream: bool, **options: Any) -> Answer:
     async def send() -> Answer:
-        async with bounded_http.client() as http:
+        async with http_client.client() as http:
             asker = HttpAsker(http, dialect)
             body = b'{"max_tokens":32}'
             return await asker.ask(f"{url}/v1/chat/completions", body, limit_s=60.0, stream=stream, **options)
@@ -150,7 +150,7 @@ def asked_by_all(url: str) -> dict[str, tuple[Any, Any, Any]]:
     rows: list[Any] = []
 
     async def send() -> dict[str, tuple[Any, Any, Any]]:
-        async with bounded_http.client() as http:
+        async with http_client.client() as http:
             http_asker = HttpAsker(http)
             canary = Canary(http_asker, url, "raw", rows.append, Redactor(), every_s=1.0)
             await canary._send("exact", "idle")
@@ -230,7 +230,7 @@ def test_question_that_leaves_after_some_tokens_is_aborted(server: Misbehaving) 
 async def test_question_that_is_not_waited_for_still_writes_its_row(server: Misbehaving) -> None:
     rows: list[Any] = []
     url = server.url_of("never")
-    async with bounded_http.client() as http:
+    async with http_client.client() as http:
         canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
         probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
         question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))

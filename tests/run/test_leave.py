@@ -17,7 +17,7 @@ import pytest
 
 from loadchaos.chaos.base import AttackContext, AttackedReplica
 from loadchaos.chaos.injector import make_attack
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.exit_codes import FAIL, TARGET_ERROR, USER_ERROR
 from loadchaos.core.redact import Redactor
 from loadchaos.profile import request_trace
@@ -203,7 +203,7 @@ async def test_attack_follows_no_redirect_and_no_proxy_of_the_environment(
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, counted.url)
     with serving(Elsewhere) as url:
-        async with bounded_http.client() as client:
+        async with http_client.client() as client:
             attack = make_attack({"admin": "reset_prefix_cache"}, {}, AttackContext(VLLM, client, Redactor()))[1]
             result = await attack.begin(AttackedReplica("server", url))
         async with discovery_client(url) as discovery:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadchaos.analysis.capacity.result import ClientFigures
+from loadchaos.analysis.capacity.step_columns import ClientFigures
 from loadchaos.analysis.figures.requests import PhaseStats
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.core.units import seconds_of

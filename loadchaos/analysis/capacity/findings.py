@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from loadchaos.analysis.capacity.result import CapacityStep, Knee, Limit, Saturation
+from loadchaos.analysis.capacity.result import Knee, Limit, Saturation
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.core.units import significant
 
 _SLOWED = 2.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Self
 
-from loadchaos.analysis.capacity.result import CapacityStep
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 
 _GROWS = 0.02
 _WAITING = ("ttft", "e2e")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from loadchaos.analysis.capacity.result import StepStatus
+from loadchaos.analysis.capacity.step_columns import StepStatus
 from loadchaos.core.stats import wilson
 
 LOOK_Z = 2.0

@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any, Self, cast
 
 from loadchaos.analysis.capacity.queue_model import variance_to_mean
-from loadchaos.analysis.capacity.result import LATENCIES, CapacityStep
+from loadchaos.analysis.capacity.step_columns import LATENCIES, CapacityStep
 from loadchaos.core.latency import LatencyHistograms, LatencySample, sample_of
-from loadchaos.core.latency_names import enough_to_show
+from loadchaos.core.latency_percentiles import enough_to_show
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import NS_PER_S, seconds_of, significant
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.client_side import ClientLoad
-from loadchaos.analysis.capacity.result import CapacityStep, StepStatus
 from loadchaos.analysis.capacity.server_side import ServerLoad
+from loadchaos.analysis.capacity.step_columns import CapacityStep, StepStatus
 from loadchaos.analysis.capacity.step_figures import StepRequest, with_figures
 from loadchaos.core.goodput import expected_of, figures_of, had_to_succeed
 from loadchaos.core.ledger.row_fold import RowFold

@@ -13,7 +13,7 @@ from loadchaos.analysis.figures.efficiency import UNTOLD
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
 from loadchaos.analysis.verdict.model import CheckResult
-from loadchaos.core import latency_names
+from loadchaos.core import latency_percentiles
 from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
@@ -126,7 +126,7 @@ def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
         return _drift(name.removeprefix("drift."), figures)
     if expected.kind == "count":
         return _count(name, figures)
-    latency = latency_names.parse(name)
+    latency = latency_percentiles.parse(name)
     assert latency is not None, name
     if latency.latency == SESSION_TIME:
         return _session_time(traffic, latency, figures)
@@ -208,7 +208,7 @@ def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     return _Figure(float(n), str(n))
 
 
-def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
+def _latency(traffic: str, name: latency_percentiles.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     void = latency.void().get(name.latency) if latency is not None else None
@@ -224,7 +224,7 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     return figure if ns is None else figure._replace(in_time=(ns / 1e9, _duration_text(ns)))
 
 
-def _session_time(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
+def _session_time(traffic: str, name: latency_percentiles.LatencyName, figures: ExpectationInputs) -> _Figure:
     times = figures.sessions.get(traffic)
     if times is None or times.histogram.n == 0:
         return _Figure(None, "no session was finished")
@@ -236,7 +236,7 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
 
 
 def _of_times(
-    name: latency_names.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
+    name: latency_percentiles.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
 ) -> _Figure:
     ns = histogram.statistic(name.statistic)
     assert ns is not None

@@ -8,7 +8,8 @@ import csv
 import io
 from pathlib import Path
 
-from loadchaos.analysis.capacity.result import COLUMNS, SCHEMA, CapacityResult
+from loadchaos.analysis.capacity.result import SCHEMA, CapacityResult
+from loadchaos.analysis.capacity.step_columns import COLUMNS
 from loadchaos.campaigns.campaign import saved
 from loadchaos.core.errors import OptionError
 from loadchaos.core.typed_json import from_json

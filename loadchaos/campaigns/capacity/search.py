@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.capacity.queue_model import QueueModel
-from loadchaos.analysis.capacity.result import CapacityAnswer, CapacityStep, ShortDecision, Unit
+from loadchaos.analysis.capacity.result import CapacityAnswer, Unit
+from loadchaos.analysis.capacity.step_columns import CapacityStep, ShortDecision
 from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0

@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadchaos.analysis.capacity import findings
-from loadchaos.analysis.capacity.result import (
-    CapacityResult,
-    CurrentStep,
-    SearchedPhase,
-    SearchFailure,
-    SearchOptions,
-)
+from loadchaos.analysis.capacity.result import CapacityResult, CurrentStep, SearchedPhase, SearchFailure, SearchOptions
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
 from loadchaos.campaigns.campaign import Campaign, counting_failures, server_of, verdict_of

@@ -17,7 +17,8 @@ from typing import TextIO
 
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, CurrentStep, Saturation
+from loadchaos.analysis.capacity.result import CapacityResult, CurrentStep, Saturation
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
+from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
 from loadchaos.report.formatting import clean, duration, percent, tick_duration, utc_text

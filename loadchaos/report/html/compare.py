@@ -22,7 +22,7 @@ from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.latency_names import FEWEST_SAMPLES, REPORTED_LATENCIES, REPORTED_QUANTILES, label
+from loadchaos.core.latency_percentiles import FEWEST_SAMPLES, REPORTED_LATENCIES, REPORTED_QUANTILES, label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
+from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, quantile_label
 from loadchaos.core.units import NS_PER_S
 from loadchaos.report.formatting import clean, duration, plural, tick_duration
 

@@ -13,7 +13,7 @@ from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.answer_labels import LABELS
-from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
+from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import ConfigurationRow
 from loadchaos.core.model import Terms

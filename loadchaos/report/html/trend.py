@@ -19,7 +19,7 @@ from typing import Any, Literal
 import orjson
 
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.core import latency_names
+from loadchaos.core import latency_percentiles
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
@@ -228,9 +228,9 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
             if f"{kind}_s" in kinds.void:
                 continue
             for statistic in _STATISTICS:
-                few = latency_names.LatencyName(kind, statistic).too_few(values.n, kinds.e2e_s.n)
+                few = latency_percentiles.LatencyName(kind, statistic).too_few(values.n, kinds.e2e_s.n)
                 if not few and (value := values.of(statistic)) is not None:
-                    found[f"{clean(traffic, 60)} {latency_names.label(kind, statistic)}"] = float(value)
+                    found[f"{clean(traffic, 60)} {latency_percentiles.label(kind, statistic)}"] = float(value)
     return found
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import LATENCIES, CapacityResult, CapacityStep, CurrentStep
+from loadchaos.analysis.capacity.result import CapacityResult, CurrentStep
+from loadchaos.analysis.capacity.step_columns import LATENCIES, CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import RESOURCE_TEXT, longest_steps
 from loadchaos.report.metrics.metric_table import CAPACITY_LOADS

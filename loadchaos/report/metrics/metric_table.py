@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from loadchaos.analysis.capacity.result import LATENCIES as CAPACITY_LATENCIES
+from loadchaos.analysis.capacity.step_columns import LATENCIES as CAPACITY_LATENCIES
 from loadchaos.core.answer_labels import LABELS, MOST_VALUES, OTHER
 
 # Limits of a page: Prometheus keeps each series for the whole run, and each label value is a series.

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from loadchaos.analysis.verdict.model import FailureResult, StateChange, Verdict
-from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
+from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.report import headline, performance, phrases
 from loadchaos.report.formatting import clean, columns, cut, duration, number, plural, short_path, since_load
 

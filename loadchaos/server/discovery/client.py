@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import OptionError, TargetError, UnreachableError
 from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
@@ -105,9 +105,9 @@ async def refuse_plain_http(client: DiscoveryClient, answer: DiscoveryResponse) 
     if not any(sign in answer.text for sign in _NO_TLS):
         return
     url = f"http{client.base_url.removeprefix('https')}"
-    with contextlib.suppress(*bounded_http.FAILURES):
-        async with bounded_http.client() as http:
-            await bounded_http.request(http, "GET", f"{url}/v1/models", limit_s=3.0)
+    with contextlib.suppress(*http_client.FAILURES):
+        async with http_client.client() as http:
+            await http_client.request(http, "GET", f"{url}/v1/models", limit_s=3.0)
         raise UnreachableError(f"{client.base_url}: this port speaks plain http; give {url}")
 
 
@@ -122,7 +122,7 @@ def refuse_web_page(url: str, answer: HttpAnswer) -> None:
 
 @dataclass
 class DiscoveryClient:
-    """Sends single requests, with the headers of `discovery_client` (run/asker.py) and of core/bounded_http.py; a failed
+    """Sends single requests, with the headers of `discovery_client` (run/asker.py) and of core/http_client.py; a failed
     connection is a response with status 0. `admin_url`: root of /health and
     /metrics. `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with
     status 0 or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done.
@@ -202,11 +202,11 @@ class DiscoveryClient:
     async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
         limit_s = min(limit_s, self._time_left_s())
         try:
-            response = await bounded_http.request(self.asker.http, method, url, limit_s=limit_s, json=body)
-        except bounded_http.IncompleteError as e:
+            response = await http_client.request(self.asker.http, method, url, limit_s=limit_s, json=body)
+        except http_client.IncompleteError as e:
             self._count_incomplete(limit_s)
             reason = f"{e} within {describe_duration(limit_s)}"
-        except bounded_http.TooLargeError as e:
+        except http_client.TooLargeError as e:
             reason = str(e)
         except TimeoutError:
             reason = f"no answer within {describe_duration(limit_s)}"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import AuthorizationError, TargetError, UnreachableError
 from loadchaos.core.http_answer import first_words, web_page
 from loadchaos.core.ledger.rows import Emit, PreflightRow
@@ -87,8 +87,8 @@ async def wait_until_healthy(
 async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
-        with contextlib.suppress(*bounded_http.FAILURES):
-            answer = await bounded_http.request(client.asker.http, "GET", url + HEALTH_PATH, limit_s=_OTHER_PORT_S)
+        with contextlib.suppress(*http_client.FAILURES):
+            answer = await http_client.request(client.asker.http, "GET", url + HEALTH_PATH, limit_s=_OTHER_PORT_S)
             if answer.status == 200 and web_page(answer.status, answer.text) is None:
                 return url
     return None

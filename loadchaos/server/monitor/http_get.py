@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
-from loadchaos.core.bounded_http import with_own_headers
+from loadchaos.core.http_client import with_own_headers
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.urls import DEFAULT_PORTS, host_and_port, http_parts
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.model import Facts
@@ -45,8 +45,8 @@ class ServerIdentity:
 
     async def _get(self, url: str) -> HttpAnswer:
         try:
-            return await bounded_http.request(self._asker.http, "GET", url, limit_s=_LIMIT_S) if url else HttpAnswer(0)
-        except bounded_http.FAILURES:
+            return await http_client.request(self._asker.http, "GET", url, limit_s=_LIMIT_S) if url else HttpAnswer(0)
+        except http_client.FAILURES:
             return HttpAnswer(0)
 
     def start(self, paused: Callable[[], bool]) -> None:

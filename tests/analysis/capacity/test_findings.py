@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.findings import knee, limiting_resource, saturation
-from loadchaos.analysis.capacity.result import CapacityStep, Knee, Saturation
+from loadchaos.analysis.capacity.result import Knee, Saturation
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.core.typed_json import from_json
 
 QUIET = {

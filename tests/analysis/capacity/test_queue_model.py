@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.queue_model import QueueModel, variance_to_mean
-from loadchaos.analysis.capacity.result import CapacityStep
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.core.typed_json import from_json
 
 

@@ -1,5 +1,5 @@
 from loadchaos.analysis.capacity import result
-from loadchaos.analysis.capacity.result import COLUMNS, LATENCIES
+from loadchaos.analysis.capacity.step_columns import COLUMNS, LATENCIES
 from loadchaos.campaigns.capacity.files import table
 from loadchaos.core import resources
 from loadchaos.report.capacity_text import STEP_HEADS, step_cells

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.capacity import CASES, search
-from loadchaos.analysis.capacity.result import CapacityStep
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings
 from loadchaos.core.typed_json import from_json, to_json
 

@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from loadchaos.analysis.capacity.result import CapacityStep
+from loadchaos.analysis.capacity.step_columns import CapacityStep
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.capacity_text import headline, status_text
 from loadchaos.report.html import capacity_page

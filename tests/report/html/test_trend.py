@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.latency_names import FEWEST_SAMPLES
+from loadchaos.core.latency_percentiles import FEWEST_SAMPLES
 from loadchaos.report.html.trend import rate, read
 from loadchaos.report.html.trend_page import html, text
 from tests.invoking import output_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.ledger.row_check import fits_completely
 from loadchaos.core.redact import Redactor
 from loadchaos.run.asker import HttpAsker
@@ -32,7 +32,7 @@ def server(body: Any, *, streams: bool = True) -> Iterator[str]:
 
 def asked(body: Any, *, stream: bool, streams: bool = True) -> Any:
     async def ask(url: str) -> Any:
-        async with bounded_http.client() as http:
+        async with http_client.client() as http:
             asker = RecordedAsker(HttpAsker(http), url, "m", lambda row: None, Redactor())
             return await asker.ask(Question("Hello", "Hello", 8), Purpose("reference", "copy", "idle"), stream=stream)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadchaos.core import bounded_http
+from loadchaos.core import http_client
 from loadchaos.core.errors import TargetError
 from tests.discovering import discovering
 from tests.raw_sockets import ConnectionServer, Handler
@@ -61,27 +61,27 @@ def packed(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (drips_body, bounded_http.IncompleteError),
+        (drips_body, http_client.IncompleteError),
         (drips_head, TimeoutError),
-        (huge, bounded_http.TooLargeError),
-        (gzip_bomb, bounded_http.TooLargeError),
+        (huge, http_client.TooLargeError),
+        (gzip_bomb, http_client.TooLargeError),
     ],
 )
 async def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
-    limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
+    limit_s = 30.0 if error is http_client.TooLargeError else 2.0
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     with ConnectionServer(answer) as server:
-        async with bounded_http.client() as http:
+        async with http_client.client() as http:
             with pytest.raises(error):
-                await bounded_http.request(http, "GET", server.url, limit_s=limit_s)
+                await http_client.request(http, "GET", server.url, limit_s=limit_s)
         assert time.monotonic() - begin < limit_s + 15.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
 async def test_bounded_request_unpacks_an_answer() -> None:
     with ConnectionServer(packed) as server:
-        async with bounded_http.client() as http:
-            answer = await bounded_http.request(http, "GET", server.url, limit_s=5.0)
+        async with http_client.client() as http:
+            answer = await http_client.request(http, "GET", server.url, limit_s=5.0)
     assert (answer.status, answer.text) == (200, '{"a": 1}')
 
 
@@ -114,13 +114,13 @@ async def test_discovery_has_a_total_limit() -> None:
 
 
 def test_every_client_of_requests_that_are_not_load_is_made_in_one_place() -> None:
-    package = Path(bounded_http.__file__).parent.parent
+    package = Path(http_client.__file__).parent.parent
     made = re.compile(r"^(?!.*[\"']).*httpx\.(?:Async)?Client\(", re.MULTILINE)
     found = {str(p.relative_to(package)) for p in package.rglob("*.py") if made.search(p.read_text())}
-    assert found == {"core/bounded_http.py"}
+    assert found == {"core/http_client.py"}
 
 
 async def test_client_sends_our_headers_with_those_of_the_user() -> None:
-    async with bounded_http.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
+    async with http_client.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
         sent = http.headers
     assert (sent["x-team"], sent.get_list("accept-encoding")) == ("a", ["identity"])
