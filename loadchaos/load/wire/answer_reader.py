@@ -51,6 +51,8 @@ _ANSWER_KEYS = ("content", "refusal")
 _READ_KEYS = frozenset({*_TOKEN_KEYS, "role", "tool_calls", "function_call", "reasoning_details", "name", "id", "type"})
 _FEWEST_UNREAD, _MOST_UNREAD = 3, 8  # chunks whose text differs; fields
 _PART_KEYS = ("text", "thinking", "summary", "content")
+PART_CHARS = 400
+"""Characters of a wrong part that its row keeps."""
 MAX_BODY_BYTES = 64 << 20
 """Limit of an answer that is one JSON value."""
 _SKIPPED_CHOICE = -1

@@ -19,12 +19,12 @@ from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.model import READS_AT_ONCE
 from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire.answer_content import content_of
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.decision import (
     KEPT_ERROR_BYTES,
     ExchangeEnd,
     ResponseHead,
+    content_of,
     decide,
     other_model,
     signs,

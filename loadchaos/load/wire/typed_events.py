@@ -12,10 +12,8 @@ from typing import Any
 import orjson
 
 from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, TEXT_AFTER_FINISH, OutcomeEvent
-from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, excerpt
+from loadchaos.load.wire.answer_reader import PART_CHARS, AnswerReader, WrongShapeError, excerpt
 from loadchaos.load.wire.sse import Event, JsonObject
-
-_EXCERPT = 400
 
 
 class TypedEvents(AnswerReader):
@@ -79,7 +77,7 @@ class TypedEvents(AnswerReader):
             raise WrongShapeError("the text of an event is not a string")
         if whole != given and not self.contradictions and not self.front_skipped:
             text = "the complete text of the stream differs from its pieces"
-            expected, got = whole[-_EXCERPT:], given[-_EXCERPT:]
+            expected, got = whole[-PART_CHARS:], given[-PART_CHARS:]
             self.contradictions.append({"id": "stream_contradicts", "text": text, "expected": expected, "got": got})
 
     def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:

@@ -4,10 +4,9 @@ import orjson
 import pytest
 
 from loadchaos.load.payloads.structured import schema_contract
-from loadchaos.load.wire.answer_content import blank_kind, content_of, copies, text_digest
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.decision import one_word
+from loadchaos.load.wire.decision import blank_kind, content_of, copies, one_word, text_digest
 from loadchaos.load.wire.sockets import Origin
 from tests.load.wire.requests import wire_request
 
