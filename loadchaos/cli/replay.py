@@ -198,7 +198,7 @@ def _server(source: Path, trace: RequestTrace, options: Given) -> ServerChoice:
         found = servers.of_source(trace, takes_target="target" in options)
         if not servers.is_embedded(found):
             folder = source if source.is_dir() else source.parent
-            allow_foreign(folder, [f"starts {servers.redacted_command(found)}"], options, "type it with --launch")
+            allow_foreign(folder, [f"starts {servers.whole_command(found)}"], options, "type it with --launch")
     waits_s = options.get("wait_ready")
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
 
