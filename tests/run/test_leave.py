@@ -406,6 +406,52 @@ def test_folder_of_somebody_else_is_no_way_to_other_files(command: str, link: st
     assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("kept", "mine")]
 
 
+@pytest.mark.parametrize("name", ["bodies", "bodies/0123456789abcdef.json", "profile.yaml"])
+def test_trace_of_somebody_else_is_no_way_to_other_files(name: str, home: Path, counted: Counted) -> None:
+    folder, outside = foreign_run(home, counted), home / "outside"
+    outside.mkdir()
+    (outside / "0123456789abcdef.json").write_text("{}")
+    if (file := folder / name).is_dir():
+        shutil.rmtree(file)
+    file.unlink(missing_ok=True)
+    file.symlink_to(outside if name == "bodies" else outside / "0123456789abcdef.json")
+    words = ("--target", counted.url, "--authorize", counted.address)
+    assert "leads out of" in output_of("replay", folder / "trace.jsonl", *words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+def test_incident_of_somebody_else_is_read_alone(home: Path) -> None:
+    """Where its run is not beside it, the folder above may be the user's home."""
+    (home / "mine").symlink_to("/etc/hostname")
+    (incident := home / "downloads" / "001").mkdir(parents=True)
+    (incident / "incident.json").write_text("{}")
+    assert "no body of a request is stored here" in output_of("replay", incident, "--target", ENGINE, code=USER_ERROR)
+
+
+@pytest.mark.parametrize("path", ["/x HTTP/1.1\r\nHost: prod", "http://prod/sleep", "@prod/sleep", "sleep", "/a b"])
+def test_trace_of_somebody_else_has_plain_paths(path: str, home: Path, counted: Counted) -> None:
+    folder = foreign_run(home, counted)
+    send = {"event": "send", "id": "r0", "body": stored_chat(folder), "path": path}
+    header = (folder / "trace.jsonl").read_text().splitlines()[0]
+    (folder / "trace.jsonl").write_text(f"{header}\n{json.dumps(send)}\n")
+    words = ("--target", counted.url, "--authorize", counted.address)
+    assert "path" in output_of("replay", folder / "trace.jsonl", *words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("command", ["runs", "trend"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_list_of_runs_reads_no_pipe_and_no_file_outside(command: str, kind: str, home: Path) -> None:
+    outside = write_run(home / "outside", seconds=4, death_s=3).path
+    output_of("judge", outside, code=FAIL)
+    (folder := home / "runs" / "foreign").mkdir(parents=True)
+    (folder / "events.jsonl").write_text("")
+    os.mkfifo(folder / "verdict.json") if kind == "pipe" else (folder / "verdict.json").symlink_to(
+        outside / "verdict.json"
+    )
+    assert "engine" not in output_of(command, home / "runs")
+
+
 @pytest.mark.parametrize("name", ["plan", "facts"])
 def test_trace_of_somebody_else_names_no_file_of_another_folder(name: str, home: Path) -> None:
     (home / "outside.json").write_text("{}")
