@@ -54,13 +54,13 @@ def is_missing(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> b
 
 class Leave:
     """Leave to harm the servers of one run: it belongs to an address and to the processes that listened when it was
-    checked. A server that loadchaos started needs it, too: a launch command may be a tunnel. `reasons` and `authorized`
-    are those of `check`.
+    checked, and to the program of each, as `exec` keeps pid and time of start. A server that loadchaos started needs it,
+    too: a launch command may be a tunnel. `reasons` and `authorized` are those of `check`.
     """
 
     def __init__(self, reasons: Sequence[str], authorized: Sequence[str], *, launched: bool = False) -> None:
         self._reasons, self._authorized, self._launched = reasons, authorized, launched
-        self._checked: dict[str, frozenset[tuple[int | None, float]]] = {}
+        self._checked: dict[str, frozenset[Listener]] = {}
 
     def check(self, url: str) -> None:
         """Raise AuthorizationError where `check` does, and remember who listens."""
@@ -81,11 +81,9 @@ class Leave:
         return None
 
 
-def _listening(url: str) -> frozenset[tuple[int | None, float]]:
+def _listening(url: str) -> frozenset[Listener]:
     host, port = host_and_port(url)
-    if not _is_loopback(host):
-        return frozenset()
-    return frozenset((owner.pid, owner.began_s) for owner in listeners(host, port))
+    return frozenset(listeners(host, port)) if _is_loopback(host) else frozenset()
 
 
 def _given(text: str) -> str:

@@ -251,7 +251,9 @@ class AttackInjector:
         attack, (replica, n), begin_ns = planned.attack, planned.holding[name], time.monotonic_ns()
         try:
             async with asyncio.timeout(limit_s):
-                result = await attack.undo(replica)
+                # A request may meet another server by now; other acts know their process.
+                why = self._refusal(replica.admin_url) if planned.kind == "admin" else None
+                result = ActResult(ok=False, text=why) if why else await attack.undo(replica)
         except TimeoutError:
             result = ActResult(ok=None, text=f"no answer within {limit_s:g} s")
         if result.ok:

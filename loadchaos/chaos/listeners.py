@@ -78,7 +78,7 @@ class Listener:
         """Return the addresses of other machines that it, or a process that belongs to it, is connected to. Clients do not
         count: they are at the port that it listens on. The processes' connections are read at each call.
         """
-        here = {str(_address(a.address.partition("%")[0])) for nic in psutil.net_if_addrs().values() for a in nic}
+        here = {str(_address(a.address)) for nic in psutil.net_if_addrs().values() for a in nic}
         family = {process.pid for process in _family(self)}
         return [
             host_port(c.raddr.ip, c.raddr.port)
@@ -144,11 +144,12 @@ def _sharing(connection: Any) -> set[int | None]:
 def is_engine(argv: Sequence[str]) -> bool:
     kind, what, rest = _start(argv)
     engines = command_words()
-    if kind == "module":
-        known = what == _EMBEDDED or what.partition(".")[0] in engines
-        return known and not any(_FORWARDING_PART.fullmatch(part) for part in what.split("."))
-    subcommands = [arg for arg in rest[:2] if not arg.startswith("-")]
-    return PurePath(what).name in engines and not any(_FORWARDING_PART.fullmatch(part) for part in subcommands)
+    parts = [arg for arg in rest[:2] if not arg.startswith("-")]
+    if kind == "module":  # which may have subcommands, too: `python -m lmdeploy serve proxy`
+        known, parts = what == _EMBEDDED or what.partition(".")[0] in engines, [*what.split("."), *parts]
+    else:
+        known = PurePath(what).name in engines
+    return known and not any(_FORWARDING_PART.fullmatch(part) for part in parts)
 
 
 def _start(argv: Sequence[str]) -> tuple[str, str, Sequence[str]]:
@@ -185,7 +186,7 @@ def _covers(listens_on: str, host: str | None) -> bool:
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
@@ -243,7 +244,7 @@ def _family(listener: Listener) -> list[psutil.Process]:
 
 
 def _is_here(ip: str, here: set[str]) -> bool:
-    address = _address(ip.partition("%")[0])
+    address = _address(ip)
     return address is not None and (address.is_loopback or str(address) in here)
 
 

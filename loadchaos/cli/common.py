@@ -329,12 +329,12 @@ def allow_foreign(folder: Path, asks: Sequence[str], given: Given, instead: str)
     `instead`: what else the user may do.
     """
     from loadchaos.core import own_folder
-    from loadchaos.report.formatting import clean
+    from loadchaos.report.formatting import exact
 
     own_folder.refuse_links(folder)
     if not asks or own_folder.is_own(folder):
         return
-    say("\n  ".join([f"{folder} was not made here by this user. It asks for:", *(clean(text) for text in asks)]))
+    say("\n  ".join([f"{folder} was not made here by this user. It asks for:", *map(exact, asks)]))
     if given["yes"] or (sys.stdin.isatty() and click.confirm("Do this?", err=True)):
         return
     raise OptionError(

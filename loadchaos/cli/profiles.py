@@ -26,16 +26,22 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     return load(resources.profile(name), registry.full_registry(), overrides)
 
 
-def acts_of(profile: Profile) -> list[str]:
-    """List what a profile does beside its requests: a command that it starts, logs and pages that it reads, dangers."""
-    from loadchaos.campaigns.replay.servers import ServerChoice, redacted_command
+def acts_of(profile: Profile, *, foreign: bool = False) -> list[str]:
+    """List what a profile does beside its requests: a command that it starts, logs and pages that it reads, dangers.
+    `foreign`: nothing in it is a secret of the user.
+    """
+    from loadchaos.campaigns.replay.servers import ServerChoice, redacted_command, whole_command
+    from loadchaos.report.formatting import exact
     from loadchaos.server.process.launcher import CommandLine
 
     launch, watch = profile.target.launch, profile.watch
     server = ServerChoice(CommandLine(launch.command, launch.env, launch.url)) if launch is not None else None
-    starts = [f"starts {redacted_command(server)}"] if server is not None else []
+    starts = [f"starts {(whole_command if foreign else redacted_command)(server)}"] if server is not None else []
     logs = [f"reads the log {replica.log}" for replica in profile.target.replicas if replica.log]
-    return [*starts, *logs, *(f"reads {url}" for url in (*watch.dcgm, *watch.node)), *profile.dangers()]
+    return [
+        exact(text)
+        for text in (*starts, *logs, *(f"reads {url}" for url in (*watch.dcgm, *watch.node)), *profile.dangers())
+    ]
 
 
 _profile_argument = together(click.argument("profile", shell_complete=profile_names), set_option, allow_path_option)
@@ -72,10 +78,8 @@ def check(profile: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
     Without a mistake, list what it does beside its requests: the command that it starts, attacks, logs.
     """
-    from loadchaos.report.formatting import clean
-
     loaded = profile_of(profile, overrides)
-    acts = [clean(text) for text in acts_of(loaded)]
+    acts = acts_of(loaded)
     print_result(
         as_json,
         lambda: {"good": True, "name": loaded.name, "profile": loaded.to_json()},

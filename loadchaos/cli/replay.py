@@ -198,16 +198,23 @@ def _server(source: Path, trace: RequestTrace, options: Given) -> ServerChoice:
         found = servers.of_source(trace, takes_target="target" in options)
         if not servers.is_embedded(found):
             folder = source if source.is_dir() else source.parent
-            allow_foreign(folder, [f"starts {servers.redacted_command(found)}"], options, "type it with --launch")
+            allow_foreign(folder, [f"starts {servers.whole_command(found)}"], options, "type it with --launch")
     waits_s = options.get("wait_ready")
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
 
 
 def _refuse_links(source: Path) -> None:
+    """Refuse links in what is read with a source: the run of an incident, the bodies and the profile beside a file."""
     from loadchaos.core import own_folder
+    from loadchaos.core.ledger.folder import RunFolder
 
-    run = source.parent.parent if (source / "incident.json").is_file() else source
-    own_folder.refuse_links(run if run.is_dir() else run.parent / "bodies")
+    run, folder = source.parent.parent, source.parent
+    if source.is_dir():
+        of_incident = (source / "incident.json").is_file() and RunFolder(run).events.exists()
+        own_folder.refuse_links(run if of_incident else source)
+    elif not own_folder.is_own(folder):
+        own_folder.inside(folder, "profile.yaml")
+        own_folder.refuse_links(own_folder.inside(folder, "bodies"))
 
 
 def replay_campaign(out: Path, what: str, source: Path, *, resume: bool) -> Campaign:

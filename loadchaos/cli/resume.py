@@ -82,7 +82,7 @@ def called_again(ctx: click.Context, folder: Path) -> Given:
     typed = _typed(ctx)
     profile = typed.get("profile") or str(run.profile)
     own_folder.refuse_links(folder)
-    acts = [] if "profile" in typed or own_folder.is_own(folder) else acts_of(profile_of(profile, ()))
+    acts = [] if "profile" in typed or own_folder.is_own(folder) else acts_of(profile_of(profile, ()), foreign=True)
     options = restored(ctx, _recorded_options(ctx.command, run), _CHANGE_THE_PLAN, "run", folder, acts)
     if "profile" not in typed and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")

@@ -59,7 +59,6 @@ from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
-from loadchaos.report.formatting import clean
 
 if TYPE_CHECKING:
     from loadchaos.analysis.verdict.model import Verdict
@@ -198,14 +197,14 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["dry_run"]:
         from loadchaos.profile.explain import explain
 
-        click.echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"]))
+        echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"]))
         return
     if (
         profile is not None
         and (acts := acts_of(loaded))
         and resources.profile(profile) not in resources.profiles().values()
     ):
-        say("\n  ".join([f"{profile} is no shipped profile:", *(clean(text) for text in acts)]))
+        say("\n  ".join([f"{profile} is no shipped profile:", *acts]))
     sys.exit(_run(loaded, profile, options, resumed))
 
 

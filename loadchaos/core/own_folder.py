@@ -1,6 +1,7 @@
 """Tell run folders of this user and machine from those that somebody else made. Theirs name commands, servers and
 files, none of which is used unless the user agrees. The proof is a seal in the folder. Its key is outside of the
-folder, and it holds for the folder's inode alone: a copy or an unpacked archive has no valid one.
+folder, and it holds for the folder's inode and the time at which the seal was written: a copy has another inode, and an
+archive that is unpacked may get the inode of the deleted original, but nobody can set the time of a file's last change.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from loadchaos.core.errors import OptionError
 SEAL = ".seal"
 _KEY_BYTES = 32
 _MOST_PARENTS = 6
+_WRITTEN_NS = 2_000_000_000  # from the seal's creation to its last byte
 
 
 def seal(folder: Path) -> None:
     """Seal a folder that was just made. Where that fails (no home folder), it counts as somebody else's."""
     with contextlib.suppress(OSError):
-        (folder / SEAL).write_text(_seal(folder, _key()))
+        (file := folder / SEAL).touch()
+        at_ns = file.stat().st_ctime_ns
+        file.write_text(f"{at_ns} {_seal(folder, at_ns, _key())}")
 
 
 def is_own(path: Path) -> bool:
@@ -32,8 +36,10 @@ def is_own(path: Path) -> bool:
         file = folder / SEAL
         with contextlib.suppress(OSError, ValueError):
             status = file.lstat()
+            at_ns, _, mac = file.read_text("ascii").partition(" ")
             own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            return own and hmac.compare_digest(file.read_text("ascii"), _seal(folder, _key()))
+            own = own and 0 <= status.st_ctime_ns - int(at_ns) < _WRITTEN_NS
+            return own and hmac.compare_digest(mac, _seal(folder, int(at_ns), _key()))
     return False
 
 
@@ -59,8 +65,8 @@ def inside(folder: Path, name: str | Path) -> Path:
     return path
 
 
-def _seal(folder: Path, key: bytes) -> str:
-    return hmac.new(key, str(folder.stat().st_ino).encode(), hashlib.sha256).hexdigest()
+def _seal(folder: Path, at_ns: int, key: bytes) -> str:
+    return hmac.new(key, f"{folder.stat().st_ino} {at_ns}".encode(), hashlib.sha256).hexdigest()
 
 
 def _key() -> bytes:

@@ -87,7 +87,7 @@ class TraceSend(ProfilePart):
     at_s: float = Field(default=0.0, ge=0)
     after: tuple[Cause, ...] = ()
     traffic: str = Field(default="replay", pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")
-    path: str = CHAT_PATH
+    path: str = Field(default=CHAT_PATH, pattern=r"^/[!-~]*$")  # another character would begin a header of its own
     body: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$")
     plan: PlannedBody | None = None
     stream: bool = True

@@ -26,6 +26,11 @@ def clean(text: object, limit: int = 2000) -> str:
     return cut(plain, limit)
 
 
+def exact(text: str) -> str:
+    """Show the whole of a text that a user has to agree to: what a terminal would obey or hide is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def clean_line(text: str, limit: int = 2000) -> str:
     """Clean a line of a log or a file and keep its indentation."""
     return text[: len(text) - len(text.lstrip(" "))] + clean(text, limit)

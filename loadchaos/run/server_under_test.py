@@ -259,7 +259,8 @@ class ServerUnderTest:
                 # An external server that came back is a new process: monitor that one.
                 self._monitor.set_process(change["replica"], self.pid_of(change["replica"]))
             if change["to"] == "healthy" and change["from"] in DOWN and self.leave is not None:
-                self.no_leave = self.leave.refusal(self.replicas[change["replica"]])
+                for url in (self.replicas[change["replica"]], self.url):  # the load goes to the second
+                    self.no_leave = self.no_leave or self.leave.refusal(url)
             self._record.event(change)
 
     @property

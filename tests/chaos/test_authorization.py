@@ -27,10 +27,13 @@ if "LISTEN_ON" in os.environ:
         file = open(library, "rb")
         loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     host = os.environ.pop("LISTEN_ON")
-    s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    s.bind((host, int(os.environ.pop("LISTEN_PORT", 0)))); s.listen()
+    if before := os.environ.pop("LISTEN_FD", ""):
+        s = socket.socket(fileno=int(before))
+    else:
+        s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.bind((host, int(os.environ.pop("LISTEN_PORT", 0)))); s.listen()
     if "CONNECT_TO" in os.environ:
         host, port = os.environ.pop("CONNECT_TO").split(":")
         other = socket.create_connection((host, int(port)))
@@ -39,23 +42,39 @@ if "LISTEN_ON" in os.environ:
     clients = []
     while True:
         clients.append(s.accept()[0])
-        clients[-1].send(b"accepted")
+        if becomes := os.environ.pop("BECOMES", ""):
+            s.set_inheritable(True)
+            os.environ |= {"LISTEN_ON": host, "LISTEN_FD": str(s.fileno())}
+            os.execv(os.environ["PROGRAM"], becomes.split())
+        if "FORWARD_TO" not in os.environ:
+            clients[-1].send(b"accepted")
+            continue
+        import threading
+        host, port = os.environ["FORWARD_TO"].split(":")
+        pair = clients[-1], socket.create_connection((host, int(port)))
+        def carry(a, b):
+            while data := a.recv(65536):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        for ends in (pair, pair[::-1]):
+            threading.Thread(target=carry, args=ends, daemon=True).start()
 """
 
 
 @contextlib.contextmanager
 def listening(
-    folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "", loads: str = "libtorch_cpu.so", port: int = 0,
-    program: Path | str = sys.executable,
+    folder: Path, *argv: str, on: str = "127.0.0.1", loads: str = "libtorch_cpu.so", port: int = 0,
+    program: Path | str = sys.executable, **more: str,
 ) -> Iterator[int]:  # fmt: skip
     """Run a process with this command line that listens; yields its port.
 
-    It has the library `loads` mapped.
+    It has the library `loads` mapped. `more`: CONNECT_TO an address, FORWARD_TO one, or a command line that it BECOMES
+    by `exec` with its first client.
     Python imports sitecustomize before it looks at its arguments, so they can be those of any program.
     """
     (folder / "sitecustomize.py").write_text(LISTENS, "utf-8")
     variables = {"PYTHONPATH": str(folder), "PYTHONHOME": sys.base_prefix, "LISTEN_ON": on, "LISTEN_PORT": str(port)}
-    variables |= {"CONNECT_TO": connect_to} if connect_to else {}
+    variables |= {"PROGRAM": str(program), **more}
     if loads:
         (folder / loads).write_bytes(b"library")
         variables["LOADS"] = str(folder / loads)
@@ -155,6 +174,16 @@ def test_leave_belongs_to_the_process_that_was_checked(tmp_path: Path) -> None:
     assert refusal is not None and "no known server" in refusal
     with listening(tmp_path, *engine, port=port):
         assert leave.refusal(url) is None, "a restarted engine is checked again"
+
+
+def test_leave_does_not_belong_to_another_program_of_the_same_process(tmp_path: Path) -> None:
+    """`exec` keeps the pid and the time of the start."""
+    leave = authorization.Leave(HARM, [])
+    with listening(tmp_path, "vllm", "serve", "m", BECOMES="python3 forward.py") as port:
+        leave.check(url := f"http://127.0.0.1:{port}")
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as second:
+            assert second.recv(8) == b"accepted", "by what it became"
+        assert "'python3 forward.py', which is no known server" in str(leave.refusal(url))
 
 
 def test_leave_notes_who_listened_before_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +313,7 @@ NO_ENGINES = {
     "lmdeploy's proxy": "python /venv/bin/lmdeploy serve proxy --server-port 8000",
     "vllm's router": "python -m vllm_router.app --static-backends http://prod",
     "sglang's balancer": "python -m sglang.srt.disaggregation.mini_lb --prefill http://prod",
+    "lmdeploy's proxy by its package": "python -m lmdeploy serve proxy --server-port 8000",
     "folder": "/opt/vllm/tunnel",
     "lmdeploy's proxy as a module": "python -m lmdeploy.serve.proxy.proxy --port 8000",
     "vllm's proxy in its package": "python -m vllm.entrypoints.proxy_server",
@@ -317,7 +347,7 @@ def test_check_refuses_an_engine_that_is_connected_to_another_machine(
     engine = ("vllm", "serve", "m")
     with socket.create_server(("127.0.0.7", 0)) as other:
         remote = f"127.0.0.7:{other.getsockname()[1]}"
-        with listening(tmp_path, *engine, connect_to=remote) as port:
+        with listening(tmp_path, *engine, CONNECT_TO=remote) as port:
             authorization.check(f"http://127.0.0.1:{port}", HARM, [])  # a connection within this machine
             monkeypatch.setattr(listeners, "_is_here", lambda ip, here: ip != "127.0.0.7")
             with pytest.raises(AuthorizationError, match=rf"is connected to {remote}, so it may forward"):
@@ -366,7 +396,7 @@ def test_check_refuses_a_loopback_port_without_a_visible_owner(
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    owners = [Listener(1, ("vllm", "serve", "m")), Listener(2, ("ssh", "-L", "8000:prod:8000"))][::order]
+    owners = [Listener(1 << 30, ("vllm", "serve", "m")), Listener(2, ("ssh", "-L", "8000:prod:8000"))][::order]
     monkeypatch.setattr(listeners, "_has_library", lambda pid: True)
     monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match="which forwards to another address"):

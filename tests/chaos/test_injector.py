@@ -177,6 +177,28 @@ async def test_injector_on_random_reaches_every_replica(server: AdminServer, row
     assert all(len({r["replica"] for r in rows.of(n=n)}) == 1 for n in {r["n"] for r in rows})
 
 
+async def test_injector_skips_a_replica_without_leave(server: AdminServer, rows: Rows) -> None:
+    """It asks before each act: a listener may be exchanged at any time."""
+    server.answers["/reset_mm_cache"] = OK
+    refusals = iter([None, "It forwards."])
+    refusal = {"refusal": lambda _url: next(refusals, None)}
+    async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.05}, **refusal) as attacks:
+        await attacks.start()
+        await rows.until(lambda: len(rows.of(what="end")) == 2)
+    assert [row["what"] for row in rows[:4]] == ["begin", "end", "skipped", "begin"]
+    assert rows[2]["text"] == "It forwards."
+    assert len(server.asked) == len(rows.of(what="begin"))
+
+
+async def test_injector_does_not_undo_on_another_server(server: AdminServer, rows: Rows) -> None:
+    server.answers |= {"/pause": OK, "/resume": OK}
+    refusals = iter([None])  # a tunnel takes the place of the server during the hold
+    refusal = {"refusal": lambda _url: next(refusals, "It forwards.")}
+    await acted(server, rows, {"admin": "pause", "hold": 0.01}, **refusal)
+    assert [asked[1] for asked in server.asked] == ["/pause"]
+    assert {(undo["ok"], undo["text"]) for undo in rows.of(what="undo")} == {(False, "It forwards.")}
+
+
 async def test_injector_undoes_a_call_without_an_answer(server: AdminServer, rows: Rows) -> None:
     server.answers |= {"/pause": OK, "/resume": OK}
     server.slow_s["/pause"] = 0.5

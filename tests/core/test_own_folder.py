@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,21 @@ def test_moved_folder_stays_own_but_a_copy_is_not(own: Path, tmp_path: Path) -> 
     copy = Path(shutil.copytree(own, tmp_path / "copy"))
     assert not own_folder.is_own(copy)
     assert own_folder.is_own(own.rename(tmp_path / "moved"))
+
+
+def test_unpacked_folder_that_got_the_inode_of_the_deleted_one_is_not_own(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 gives an inode again at once; here the folder itself stays, with the seal that an archive holds."""
+    monkeypatch.setattr(own_folder, "_WRITTEN_NS", 500_000_000)
+    assert own_folder.is_own(own)
+    seal = own / own_folder.SEAL
+    text, times = seal.read_text(), seal.stat()
+    seal.unlink()
+    time.sleep(0.6)
+    seal.write_text(text)
+    os.utime(seal, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert not own_folder.is_own(own)
 
 
 def test_folder_of_another_machine_is_not_own(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

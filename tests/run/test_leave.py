@@ -6,12 +6,16 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import httpx
 import psutil
 import pytest
 
@@ -23,9 +27,12 @@ from loadchaos.core.redact import Redactor
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import TraceSend
 from loadchaos.run.asker import discovery_client
+from loadchaos.run.ports import ReservedPort
 from loadchaos.run.server_under_test import DOWN, ServerUnderTest, TargetSpec
-from loadchaos.server.dialects.vllm import VLLM
+from loadchaos.server.dialects import DIALECTS
 from tests.campaigns.traces import stored_chat, trace_of
+from tests.chaos.test_authorization import ENGINE as ENGINE_ARGV
+from tests.chaos.test_authorization import ENGINES, FORWARDERS, NO_ENGINES, listening
 from tests.embedded_server import EmbeddedServer
 from tests.http_server import Asked, Handler, answering, serving
 from tests.invoking import output_of
@@ -162,6 +169,41 @@ def test_nothing_reaches_a_server_without_leave(way: str, home: Path, counted: C
     assert counted.reached == []
 
 
+TUNNELS = FORWARDERS | NO_ENGINES | ENGINES
+
+
+@pytest.mark.parametrize("name", TUNNELS)
+def test_nothing_reaches_a_server_behind_a_tunnel(name: str, home: Path, counted: Counted) -> None:
+    """The tunnels that are named as an engine have loaded no library that runs models."""
+    loads = "" if name in ENGINES else "libtorch_cpu.so"
+    with listening(home, *TUNNELS[name].split(), loads=loads, FORWARD_TO=counted.address) as port:
+        text = output_of("run", "attacks.yaml", "--target", f"http://127.0.0.1:{port}", code=USER_ERROR)
+        assert f"add --authorize 127.0.0.1:{port}" in text
+        assert counted.reached == []
+        httpx.post(f"http://127.0.0.1:{port}/x", trust_env=False)
+        assert counted.reached == ["/x"], "it is a tunnel"
+
+
+@pytest.mark.parametrize(
+    ("asked", "engine", "on"),
+    [("localhost", "127.0.0.1", "::1"), ("localhost", "::1", "127.0.0.1"), ("localhost", "::", "127.0.0.1"),
+     ("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("127.0.0.1", "0.0.0.0", "127.0.0.1"), ("[::1]", "::", "::1"),
+     ("[::1%25lo]", "::", "::1"), ("127.0.0.2", "0.0.0.0", "127.0.0.2")],
+)  # fmt: skip
+def test_nothing_reaches_a_server_behind_a_tunnel_beside_an_engine(
+    asked: str, engine: str, on: str, home: Path, counted: Counted
+) -> None:
+    """On the same port: the kernel gives a connection to either, or to the one with the closer address."""
+    (other := home / "other").mkdir()
+    with (
+        listening(home, *ENGINE_ARGV, on=engine) as port,
+        listening(other, "python3", "forward.py", on=on, port=port, FORWARD_TO=counted.address),
+    ):
+        text = output_of("run", "attacks.yaml", "--target", f"http://{asked}:{port}", code=USER_ERROR)
+    assert "which is no known server" in text
+    assert counted.reached == []
+
+
 @pytest.mark.parametrize(
     ("variables", "way"),
     [({"OPENAI_BASE_URL": "URL"}, "run attacks.yaml"), ({"LOADCHAOS_RUN_TARGET": "URL"}, "run attacks.yaml"),
@@ -202,14 +244,16 @@ async def test_attack_follows_no_redirect_and_no_proxy_of_the_environment(
 
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, counted.url)
+    operations = [(dialect, name) for dialect in DIALECTS.values() for name in dialect.admin]
     with serving(Elsewhere) as url:
         async with http_client.client() as client:
-            attack = make_attack({"admin": "reset_prefix_cache"}, {}, AttackContext(VLLM, client, Redactor()))[1]
-            result = await attack.begin(AttackedReplica("server", url))
+            for dialect, name in operations:
+                attack = make_attack({"admin": name}, {}, AttackContext(dialect, client, Redactor()))[1]
+                result = await attack.begin(AttackedReplica("server", url))
+                assert (result.ok, result.status) == (False, status)
         async with discovery_client(url) as discovery:
             await discovery.ask("GET", "/health")
-    assert (result.ok, result.status) == (False, status)
-    assert asked == ["/reset_prefix_cache", "/health"]
+    assert [path.partition("?")[0] for path in asked] == [d.admin[name].path for d, name in operations] + ["/health"]
     assert counted.reached == []
 
 
@@ -255,6 +299,41 @@ def test_launch_command_of_somebody_elses_folder_is_shown_and_not_run(
     assert "type it with --launch, or give --yes" in text
     assert not (home / "harm").exists()
     assert counted.reached == []
+
+
+@pytest.mark.parametrize("command", ["replay", "run --resume"])
+def test_command_of_somebody_else_is_shown_whole(command: str, home: Path, counted: Counted) -> None:
+    """No escape sequence, turned text or length hides a part, and nothing of it is redacted: it may be code."""
+    folder = foreign_run(home, counted)
+    script = "echo \x1b]0;\ntouch harm #\x07 \u202eab\u200b" + "x" * 3000 + "; API_KEY=$(touch harm)"
+    profile = json.loads((folder / "profile.yaml").read_text())
+    profile["target"]["launch"] |= {"command": ["sh", "-c", script], "env": {"API_KEY": "$(touch harm)"}}
+    (folder / "profile.yaml").write_text(json.dumps(profile))
+    source = folder if "run" in command else folder / "trace.jsonl"
+    shown = shlex.join(["API_KEY=$(touch harm)", "sh", "-c", script])
+    for character, escaped in {
+        "\x1b": r"\x1b",
+        "\n": r"\n",
+        "\x07": r"\x07",
+        "\u202e": r"\u202e",
+        "\u200b": r"\u200b",
+    }.items():
+        shown = shown.replace(character, escaped)
+    assert f"starts {shown}\n" in output_of(*command.split(), source, code=USER_ERROR)
+    assert not (home / "harm").exists()
+
+
+def test_profile_of_somebody_else_is_shown_whole_before_its_load(home: Path) -> None:
+    profile = {
+        **SMALL,
+        "about": "a\x1b[2Jb",
+        "target": {"launch": {"command": ["false", "\x1b]0;harm\x07"], "url": ENGINE}},
+    }
+    (home / "launch.yaml").write_text(json.dumps(profile))
+    for command in ("check", "run --wait-ready 2s", "run --dry-run"):
+        text = output_of(*command.split(), "launch.yaml", code=TARGET_ERROR if "ready" in command else 0)
+        assert "\x1b" not in text
+        assert r"starts false '\x1b]0;harm\x07'" in text or "dry" in command
 
 
 def test_launch_command_of_somebody_elses_folder_runs_with_yes(home: Path, unused_port: int, counted: Counted) -> None:
@@ -327,6 +406,52 @@ def test_folder_of_somebody_else_is_no_way_to_other_files(command: str, link: st
     assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("kept", "mine")]
 
 
+@pytest.mark.parametrize("name", ["bodies", "bodies/0123456789abcdef.json", "profile.yaml"])
+def test_trace_of_somebody_else_is_no_way_to_other_files(name: str, home: Path, counted: Counted) -> None:
+    folder, outside = foreign_run(home, counted), home / "outside"
+    outside.mkdir()
+    (outside / "0123456789abcdef.json").write_text("{}")
+    if (file := folder / name).is_dir():
+        shutil.rmtree(file)
+    file.unlink(missing_ok=True)
+    file.symlink_to(outside if name == "bodies" else outside / "0123456789abcdef.json")
+    words = ("--target", counted.url, "--authorize", counted.address)
+    assert "leads out of" in output_of("replay", folder / "trace.jsonl", *words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+def test_incident_of_somebody_else_is_read_alone(home: Path) -> None:
+    """Where its run is not beside it, the folder above may be the user's home."""
+    (home / "mine").symlink_to("/etc/hostname")
+    (incident := home / "downloads" / "001").mkdir(parents=True)
+    (incident / "incident.json").write_text("{}")
+    assert "no body of a request is stored here" in output_of("replay", incident, "--target", ENGINE, code=USER_ERROR)
+
+
+@pytest.mark.parametrize("path", ["/x HTTP/1.1\r\nHost: prod", "http://prod/sleep", "@prod/sleep", "sleep", "/a b"])
+def test_trace_of_somebody_else_has_plain_paths(path: str, home: Path, counted: Counted) -> None:
+    folder = foreign_run(home, counted)
+    send = {"event": "send", "id": "r0", "body": stored_chat(folder), "path": path}
+    header = (folder / "trace.jsonl").read_text().splitlines()[0]
+    (folder / "trace.jsonl").write_text(f"{header}\n{json.dumps(send)}\n")
+    words = ("--target", counted.url, "--authorize", counted.address)
+    assert "path" in output_of("replay", folder / "trace.jsonl", *words, code=USER_ERROR)
+    assert counted.reached == []
+
+
+@pytest.mark.parametrize("command", ["runs", "trend"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_list_of_runs_reads_no_pipe_and_no_file_outside(command: str, kind: str, home: Path) -> None:
+    outside = write_run(home / "outside", seconds=4, death_s=3).path
+    output_of("judge", outside, code=FAIL)
+    (folder := home / "runs" / "foreign").mkdir(parents=True)
+    (folder / "events.jsonl").write_text("")
+    os.mkfifo(folder / "verdict.json") if kind == "pipe" else (folder / "verdict.json").symlink_to(
+        outside / "verdict.json"
+    )
+    assert "engine" not in output_of(command, home / "runs")
+
+
 @pytest.mark.parametrize("name", ["plan", "facts"])
 def test_trace_of_somebody_else_names_no_file_of_another_folder(name: str, home: Path) -> None:
     (home / "outside.json").write_text("{}")
@@ -348,6 +473,43 @@ def test_given_pid_is_that_process_and_no_later_one(monkeypatch: pytest.MonkeyPa
     assert server.pid_of("server") == os.getpid()
     monkeypatch.setattr(psutil.Process, "is_running", lambda self: False)  # another process has the pid by now
     assert server.pid_of("server") is None
+
+
+def test_attacks_stop_where_a_tunnel_joins_the_server(
+    start: Start, sim: StartSim, victim: EmbeddedServer, tmp_path: Path
+) -> None:
+    """By SO_REUSEPORT: the kernel gives it every other connection, and no sign of the server changes."""
+    reserved = ReservedPort()
+    sim("--dialect", "vllm", "--era", "0.18", "--port", str(reserved.port), "--reserved-port")
+    load = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
+    run = start("--target", f"http://127.0.0.1:{reserved.port}", load=load, attacks=RESETS).loaded()
+    run.wait(lambda: run.rows(row="attack", what="end", ok=True), "an attack")
+    with listening(tmp_path, "python3", "forward.py", port=reserved.port, FORWARD_TO=victim.address):
+        skipped = run.wait(lambda: run.rows(row="attack", what="skipped"), "a refusal")
+        assert f"add --authorize 127.0.0.1:{reserved.port}" in skipped[0]["text"]
+        before = resets(victim)
+        run.wait(lambda: len(run.rows(row="attack", what="skipped")) > 10, "more refusals")
+        assert resets(victim) == before == 0
+    run.signal(signal.SIGINT)
+    run.ends()
+    reserved.release()
+
+
+@pytest.mark.parametrize("tunnel_url", [ENGINE, "http://127.0.0.1:8"], ids=["admin URL", "load"])
+def test_load_loses_its_leave_where_any_server_that_came_back_is_a_tunnel(tunnel_url: str) -> None:
+    """Of two servers that come back at once one is checked last; the load goes to another one than the attacks."""
+    server = ServerUnderTest.__new__(ServerUnderTest)
+    server.target, server._replicas, server.url = (
+        TargetSpec("external", ENGINE, ENGINE, (), {}),
+        (),
+        "http://127.0.0.1:8",
+    )
+    server._monitor, server._record, server.no_leave = None, cast("Any", SimpleNamespace(event=lambda row: None)), None
+    refusals = iter(["It forwards.", None])
+    server.leave = cast("Any", SimpleNamespace(refusal=lambda url: next(refusals) if url == tunnel_url else None))
+    back = cast("Any", {"replica": "server", "from": "dead", "to": "healthy"})
+    server._record_changes([back, back])
+    assert server.no_leave == "It forwards."
 
 
 @pytest.mark.slow

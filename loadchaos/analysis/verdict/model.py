@@ -455,8 +455,11 @@ class Verdict:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Verdict | None:
-        """Read the verdict of a run; None where it has none, or no readable one."""
-        found = read_json(folder.verdict)
+        """Read the verdict of a run; None where it has none, or no readable one. Somebody else's run in a list may have a
+        pipe in its place, which never ends, or a link to a file outside.
+        """
+        is_file = folder.verdict.is_file() and not folder.verdict.is_symlink()
+        found = read_json(folder.verdict) if is_file else None
         return cls.from_json(found) if found else None
 
     def to_json(self) -> dict[str, Any]:

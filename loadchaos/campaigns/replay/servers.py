@@ -119,6 +119,12 @@ def redacted_command(server: ServerChoice) -> str:
     return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
 
 
+def whole_command(server: ServerChoice) -> str:
+    """Launch command of somebody else's server, with what would be a secret of ours: a shell may run each part of it."""
+    assert server.launch is not None
+    return shlex.join([*(f"{name}={value}" for name, value in server.launch.env.items()), *server.launch.argv])
+
+
 class ServerPool:
     """Held servers of several tries. One at a time, started again when it died."""
 

@@ -37,12 +37,10 @@ _MOONCAKE_UNIT_S = 0.001
 
 def read_source(path: Path, scratch: Path) -> RequestTrace:
     """Read a trace; its own bodies are stored under `scratch`. Raises OptionError where there is nothing to replay."""
-    if path.is_dir():
-        return _of_folder(path, scratch)
-    if not path.is_file():
+    if not path.is_dir() and not path.is_file():
         raise OptionError(f"{path}: no such run folder, incident folder or trace; `loadchaos runs` lists the runs here")
     try:
-        return _of_file(path, scratch)
+        return _of_folder(path, scratch) if path.is_dir() else _of_file(path, scratch)
     except ValueError as e:
         raise OptionError(f"{e}; give a run folder, an incident folder or a trace") from e
 
