@@ -46,7 +46,7 @@ def time_option(names: str, help: str, *, positive: bool = False, **more: Any) -
         if value is None:
             return None
         try:
-            found = duration_s(f"{value}s" if value.isdigit() else value)
+            found = duration_s(f"{value}s" if value.isdecimal() else value)
             if positive and not found:
                 raise ValueError(f"more than 0 was expected (got {value!r})")
         except ValueError as e:
@@ -230,7 +230,7 @@ async def probed_server(
 def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:
     if value == "auto":
         return "auto"
-    if value.isdigit() and int(value) > 0:
+    if value.isdecimal() and int(value) > 0:
         return int(value)
     raise OptionError(f"--processes: a number of at least 1, or auto, was expected (got {value})")
 

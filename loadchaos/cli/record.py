@@ -91,7 +91,7 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         raise OptionError(f"--listen {text}: HOST:PORT such as 0.0.0.0:8000 was expected")
     return host.strip("[]") or "0.0.0.0", int(port)
 

@@ -57,7 +57,7 @@ Exit codes:
 def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     if value == "auto":
         return None
-    if not value.isdigit() or not 1 <= int(value) <= 1000:
+    if not value.isdecimal() or not 1 <= int(value) <= 1000:
         raise OptionError(f"--times: a number from 1 to 1000 or auto was expected (got {value})")
     return int(value)
 

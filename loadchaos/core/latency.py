@@ -120,14 +120,17 @@ def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
     return whole_ns / (tokens - 1) if whole_ns and tokens >= _FEWEST_TOKENS else None
 
 
-def own_delay_ns(end: Row) -> int:
-    """Time by which our own client sent a request late, without connecting. 0 where it is short. Connecting takes long
-    where the server is slow to accept.
-    """
+def send_delay_ns(end: Row) -> int | None:
+    """Time from due to sent without connecting, which takes long where the server is slow to accept. None: not sent."""
     due_ns, sent_ns = end.get("due_ns"), end.get("sent_ns")
-    if due_ns is None or sent_ns is None or sent_ns - due_ns < LATE_NS:
-        return 0
-    delay_ns = sent_ns - due_ns - int((end.get("detail") or {}).get("connect_ns") or 0)
+    if due_ns is None or sent_ns is None:
+        return None
+    return max(0, int(sent_ns) - int(due_ns) - int((end.get("detail") or {}).get("connect_ns") or 0))
+
+
+def own_delay_ns(end: Row) -> int:
+    """Time by which our own client sent a request late; 0 where it is short."""
+    delay_ns = send_delay_ns(end) or 0
     return delay_ns if delay_ns >= LATE_NS else 0
 
 

@@ -96,6 +96,11 @@ def test_error_rate_needs_enough_requests_and_rearms() -> None:
     assert [r for _ in range(6 * FEWEST) if (r := watch.feed(ended("http_error", 500)))] != []
 
 
+def test_share_of_errors_below_the_limit_keeps_nothing() -> None:
+    watch = FreezeWatch(0.5)
+    assert [r for n in range(4 * FEWEST) if (r := watch.feed(ended("http_error" if n % 2 else "ok", 500)))] == []
+
+
 def test_aborts_and_refusals_of_bad_requests_are_no_errors() -> None:
     watch = FreezeWatch(0.1)
     for _ in range(FEWEST):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.capacity.step_columns import ClientFigures
 from loadchaos.analysis.figures.requests import PhaseStats
+from loadchaos.core.latency import send_delay_ns
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.core.units import seconds_of
 
@@ -23,9 +24,9 @@ class ClientLoad:
         self._cpu.append(float(row.get("cpu_share") or 0.0))
 
     def on_end(self, row: EndRow) -> None:
-        sent_ns = row.get("sent_ns")
-        if sent_ns is not None:
-            self._sent.lag.add(max(0, sent_ns - row["due_ns"]))
+        delay_ns = send_delay_ns(row)
+        if delay_ns is not None:
+            self._sent.lag.add(delay_ns)
             self._sent.on_end(row)
 
     def limit_reason(self) -> str | None:

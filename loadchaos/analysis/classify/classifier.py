@@ -48,7 +48,8 @@ from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
-_LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stands at the start of a line
+_LONGEST_LINE = 8_000
+"""A dumped batch is megabytes, and some patterns take quadratic time. What names a failure stands at the start of a line."""
 _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
@@ -69,9 +70,11 @@ _ANSWER = re.compile(
 )
 """Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
 _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
-_GENERATED = re.compile(r"\bPOST\b.*/(?:\S*(?:completion|generate|messages|responses|embed|rerank|score|chat|infer))")
+_GENERATED = re.compile(
+    r"\bPOST\b.{0,300}?/\S{0,200}?(?:completion|generate|messages|responses|embed|rerank|score|chat|infer)"
+)
 _REFUSED = re.compile(
-    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]+){1,3})[^\s"]*(?: HTTP/[\d.]+)?"'
+    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]++){1,3}+)[^\s"]*+(?: HTTP/[\d.]+)?"'
     r" (?P<status>50[0245])\b"
     r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"(?P<gin_path>/[^"?]+)'
 )
@@ -229,10 +232,10 @@ class Classifier:
         if before.endswith("}"):
             before = expand(before)[-1]
         found: list[Match] = []
-        position = _Position(source, state, line_no, at_ns, before, line)
+        position = _Position(source, state, line_no, at_ns, before[:_LONGEST_LINE], line)
         if HEADER in line and self._quotes_a_traceback(line):
             return hangs
-        for text in expand(line):
+        for text in expand(line) if len(line) <= _LONGEST_LINE else [text[:_LONGEST_LINE] for text in expand(line)]:
             if HEADER in text and text is not line and self._quotes_a_traceback(text):
                 continue  # in a JSON record
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
@@ -295,7 +298,7 @@ class Classifier:
         return found
 
     def _quotes_a_traceback(self, line: str) -> bool:
-        return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0])
+        return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0][:_LONGEST_LINE])
 
     def _follow_phase(self, match: Match, state: _Source) -> None:
         if match.role == "start":
@@ -384,7 +387,7 @@ class Classifier:
         process = line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
-        line = line._replace(text=line.text[:_LONGEST_LINE], writer=process)
+        line = line._replace(writer=process)
         if line.level:
             state.record_line = position.line_no
         writer = self._writer(state, process)

@@ -7,7 +7,7 @@ import re
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ProcessRow
 
-_KILLED = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
+_KILLED = re.compile(r"Killed process (\d{1,9})|oom-kill:.*\bpid=(\d{1,9})")
 _MOST_PIDS = 100_000
 
 

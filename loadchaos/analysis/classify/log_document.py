@@ -110,7 +110,7 @@ def _time_ns(value: object) -> int | None:
     """Read a time: ISO 8601, or seconds, ms, us or ns since 1970."""
     text = str(value).strip()
     digits = text.split(".")[0]
-    if digits.isdigit() and len(digits) >= _FEWEST_DIGITS:
+    if digits.isdecimal() and _FEWEST_DIGITS <= len(digits) <= max(_NS_OF_DIGITS):
         return int(digits) * _NS_OF_DIGITS.get(len(digits), 1)
     found = ISO_STAMP.search(text)
     if found is None:
@@ -127,7 +127,10 @@ def _columns(first: str) -> tuple[int, int] | None:
     """Columns of time and message of a table in CSV; None for other text."""
     if "," not in first or len(first) > 1000:
         return None
-    names = [name.strip().strip('"').lower() for name in next(csv.reader([first]), [])]
+    try:
+        names = [name.strip().strip('"').lower() for name in next(csv.reader([first]), [])]
+    except csv.Error:  # a carriage return in the middle
+        return None
     message = next((names.index(name) for name in (*TEXT_KEYS, "body", "content") if name in names), None)
     time = next((names.index(name.lower()) for name in TIME_KEYS if name.lower() in names), None)
     if message is None or time is None or not all(re.fullmatch(r"[\w@. /:-]{1,60}", name) for name in names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -182,9 +183,10 @@ def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> No
 
 def _number(text: str) -> float | str:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:  # a word is a fact too
         return text
+    return number if math.isfinite(number) else text
 
 
 def _shown(value: float | str) -> str:

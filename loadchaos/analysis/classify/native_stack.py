@@ -16,8 +16,8 @@ from loadchaos.analysis.classify.python_stack import Frame
 _HEX = r"0x[0-9a-fA-F]+"
 _NATIVE = re.compile(
     rf"frame #\d+: (?P<torch>.+?)(?: \+ {_HEX})? \({_HEX} in (?P<torch_lib>[^)]+)\)\s*$"
-    rf"|#\d+ +(?:{_HEX} (?:in )?)?(?P<gdb>.+?)(?: from (?P<gdb_lib>\S+)| at (?P<gdb_file>\S+?):(?P<gdb_line>\d+)"
-    rf"| (?P<asan_file>/\S+?):(?P<asan_line>\d+)(?::\d+)?| \((?P<asan_lib>/[^)+]+)\+{_HEX}\).*)?\s*$"
+    rf"|#\d+ +(?:{_HEX} (?:in )?)?(?P<gdb>.+?)(?: from (?P<gdb_lib>\S+)| at (?P<gdb_file>\S+?):(?P<gdb_line>\d{{1,9}})"
+    rf"| (?P<asan_file>/\S+?):(?P<asan_line>\d{{1,9}})(?::\d+)?| \((?P<asan_lib>/[^)+]+)\+{_HEX}\).*)?\s*$"
     rf"|(?:\[ *\d+\] )?(?P<glibc_lib>/\S+?)\((?P<glibc>[^)]*?)(?:\+{_HEX})?\) ?\[{_HEX}\]\s*$"
     rf"|(?:PC: )?@ +{_HEX}(?: +(?:\d+|\(unknown\)))? +(?P<glog>\S.*?)\s*$"
     rf"|\d+ +{_HEX} (?P<ucx>.+?\)?) +(?P<ucx_lib>\S+):\d+\s*$"
@@ -26,12 +26,12 @@ _NATIVE = re.compile(
 _GO_CALL = re.compile(
     r"(?:created by )?(?P<symbol>(?:[\w.-]+/)*[\w-]+\.(?:\(\*?\w+\)\.)?[\w.\[\]]+)(?:\(.*\)| in goroutine \d+)$"
 )
-_GO_PLACE = re.compile(r"(?P<path>/\S+\.(?:go|s)):(?P<line>\d+)(?: \+0x[0-9a-f]+)?$")
+_GO_PLACE = re.compile(r"(?P<path>/\S+\.(?:go|s)):(?P<line>\d{1,9})(?: \+0x[0-9a-f]+)?$")
 _GO_HEAD = re.compile(
     r"goroutine \d+ .*\[[\w ,().-]+\]:$|\[signal SIG\w+: |PC=0x[0-9a-f]+ m=|signal arrived during cgo"
 )
 _GDB_FRAME = re.compile(rf"^#\d+ +{_HEX} |\) (?:at|from) \S+$")  # and not a list that happens to be numbered so
-_PYTHON = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+),? in (?P<function>.+?)\s*$')
+_PYTHON = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d{1,9}),? in (?P<function>.+?)\s*$')
 _THREAD = re.compile(r"(?P<current>Current thread|Stack|Thread) ?(?:0x[0-9a-fA-F]+)?.*\(most recent call first\):")
 _OTHER_LOG = re.compile(
     r"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] \S+:\d+: "

@@ -37,13 +37,14 @@ _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s+"), " "),
 )
 _ROUNDS = 8
+_LONGEST = 4_000  # some patterns take quadratic time
 
 
 def normalise(text: str) -> str:
-    """Replace noise by names, to a fixed point. It never cuts the text: a title that is cut before it is compared is
-    another title.
+    """Replace noise by names, to a fixed point. It cuts no text of usual length: a title that is cut before it is
+    compared is another title.
     """
-    text = _without_cut_json(text)
+    text = _without_cut_json(text[:_LONGEST])
     for _ in range(_ROUNDS):
         before = text
         for pattern, name in _NOISE:

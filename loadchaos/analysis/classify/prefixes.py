@@ -39,13 +39,13 @@ _WRITER = re.compile(
 )
 _STAMP = re.compile(
     r"(?P<vlevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<vdate>\d\d-\d\d) (?P<vtime>\d\d:\d\d:\d\d)(?:\.\d+)?"
-    r" \[?(?P<vfile>[^\s\[\]:]+)[^\s\[\]]*\] ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
+    r" \[?(?P<vfile>[^\s\[\]:]++)[^\s\[\]]*+\] ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
     r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - "
     r"(?:(?P<lfile>\S+):\d+ - )?"
     r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?:[.,]\d+)?"  # SGLang, routers in Python
     r"(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "
     r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,4}(?:(?<=INFO:    ) )?"  # uvicorn, in ten columns
-    r"|(?P<gtime>\d+\.\d\d\.\d{3})\.\d{3} (?P<glevel>[DIWE]) "  # llama.cpp: minutes.seconds.ms.us since the start
+    r"|(?P<gtime>\d{1,9}\.\d\d\.\d{3})\.\d{3} (?P<glevel>[DIWE]) "  # llama.cpp: minutes.seconds.ms.us since the start
     r"|\d{4}-(?P<rdate>\d\d-\d\d) (?P<rtime>\d\d:\d\d:\d\d)(?:\.\d+)? +"  # Rust's tracing
     r"(?P<rlevel>TRACE|DEBUG|INFO|WARN|ERROR) "
     r"|time=\S+ level=(?P<olevel>[A-Z]+) (?:source=(?P<ofile>[^\s:]+):\d+ )?"  # Ollama and other programs in Go
@@ -80,7 +80,7 @@ _JSON_LEVELS = (
     "lvl",
 )  # of programs: log stores call all of stderr an error, in keys of their own
 _JSON_LIMIT = 1 << 20
-_FLAT_BREAK = re.compile(r"\\r?\\n|\s*(?=\bFile \"[^\"]+\", line \d+)")
+_FLAT_BREAK = re.compile(r"\\r?\\n|(?<!\s)\s*+(?=\bFile \"[^\"]+\", line \d+)")
 _FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
 _FLAT_EXCEPTION = re.compile(rf"\s(?={EXCEPTION_NAME}(?::\s|$))")
 

@@ -16,7 +16,7 @@ EXCEPTION_NAME = (
     r"(?:[A-Z]\w*(?:Error|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)|(?:[A-Z]\w*)?Exception(?:Group)?)"
 )
 """Name of a Python exception with its module, as a traceback ends with it, for use in a regular expression."""
-FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
+FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+?))?\s*$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _CARETS = re.compile(r"\s*[\^~]+[\^~ ]*$")

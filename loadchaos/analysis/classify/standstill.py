@@ -19,13 +19,13 @@ HINT = "thr"
 STANDSTILL = "engine_stands_still"
 """Its signature, in figures.toml."""
 _STATISTICS = re.compile(
-    r"(?:(?P<engine>Engine \d+): )?Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
-    r"Avg generation throughput: (?P<made>[\d.]+) tokens/s, "
-    r"Running: (?P<running>\d+) reqs?, .*?(?:Waiting|Pending): (?P<waiting>\d+)"
-    r"|Decode batch[.,].*#running-req: (?P<s_running>\d+)"
-    r".*gen throughput \(token/s\): (?P<s_made>[\d.]+).*#queue-req: (?P<s_waiting>\d+)"
-    r"|Avg thr \(in/out\): (?P<l_prompt>[\d.]+) / (?P<l_made>[\d.]+) tokens/s.*"
-    r"Engine \(running/waiting\): (?P<l_running>\d+) / (?P<l_waiting>\d+)"
+    r"(?:(?P<engine>Engine \d+): )?Avg prompt throughput: (?P<prompt>\d+(?:\.\d+)?) tokens/s, "
+    r"Avg generation throughput: (?P<made>\d+(?:\.\d+)?) tokens/s, "
+    r"Running: (?P<running>\d{1,9}) reqs?, .*?(?:Waiting|Pending): (?P<waiting>\d{1,9})"
+    r"|Decode batch[.,].*#running-req: (?P<s_running>\d{1,9})"
+    r".*gen throughput \(token/s\): (?P<s_made>\d+(?:\.\d+)?).*#queue-req: (?P<s_waiting>\d{1,9})"
+    r"|Avg thr \(in/out\): (?P<l_prompt>\d+(?:\.\d+)?) / (?P<l_made>\d+(?:\.\d+)?) tokens/s.*"
+    r"Engine \(running/waiting\): (?P<l_running>\d{1,9}) / (?P<l_waiting>\d{1,9})"
 )
 
 

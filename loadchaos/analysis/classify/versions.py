@@ -9,7 +9,7 @@ from dataclasses import replace
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.-]?(post|rc|a|b|dev)(\d*))?", re.IGNORECASE)
+_VERSION = re.compile(r"v?(\d{1,9}(?:\.\d{1,9})*)(?:[.-]?(post|rc|a|b|dev)(\d{0,9}))?", re.IGNORECASE)
 _CLAUSE = re.compile(r"(<=|>=|<|>|==)\s*(v?\d[\w.]*)")
 # A development or candidate version comes before the version it leads to, a post version after it (PEP 440).
 _STAGE = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}

@@ -372,7 +372,7 @@ class AnswerReader:
         return error is not None
 
     def fail(self, why: str) -> None:
-        self.outcome_events.append(OutcomeEvent("protocol_error", why))
+        self.spoil(OutcomeEvent("protocol_error", why))
 
     def end_stream(self) -> None:
         """Note the mark that ends the stream."""

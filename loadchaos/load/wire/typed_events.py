@@ -40,7 +40,9 @@ class TypedEvents(AnswerReader):
         try:
             data = orjson.loads(event.data)
         except orjson.JSONDecodeError:
-            self._not_json(event)
+            self._not_json(
+                event if event.name == "error" else event._replace(name="")
+            )  # names are part of the protocol
             return
         kind = data.get("type") if isinstance(data, dict) else None
         if not isinstance(kind, str) or kind == "error" or event.name == "error":

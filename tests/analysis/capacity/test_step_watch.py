@@ -19,6 +19,7 @@ def rows(
     seconds: float = 90.0,
     late_s: float = 0.0,
     values: Row | None = None,
+    detail: Row | None = None,
 ) -> Iterator[Row]:
     """Rows of requests at a constant rate, in the order of time; TTFT by due time."""
     found = []
@@ -30,6 +31,7 @@ def rows(
             "row": "end", "id": str(n), "outcome": "ok", "due_ns": int(due_s * S), "at_ns": int((first_s + 0.2) * S),
             "sent_ns": int((due_s + late_s) * S), "first_token_ns": int(first_s * S), "expect": ["ok"],
             "last_byte_ns": int((first_s + 0.2) * S), "itl_hist": {}, "prompt_tokens": 8, "completion_tokens": 4,
+            "detail": detail,
         }  # fmt: skip
         found.append((first_s + 0.2, 1, end))
     for n in range(int(seconds * 4)):
@@ -103,6 +105,11 @@ def test_step_of_a_late_client_does_not_blame_the_server() -> None:
     found = to_json(watched(GOAL, rows(lambda _: 1.2, late_s=1.1)).result())
     assert found["status"] == "client"
     assert found["why"].startswith("our own client sends late: the median delay is 1")
+
+
+def test_step_of_a_server_slow_to_accept_is_not_excused_as_a_late_client() -> None:
+    slow = rows(lambda _: 1.2, late_s=1.1, detail={"connect_ns": 1_100_000_000})
+    assert watched(GOAL, slow).status == "not_met"
 
 
 def test_step_that_is_met_in_spite_of_a_late_client_is_met() -> None:

@@ -1,12 +1,14 @@
 import json
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from loadchaos.analysis.classify.classifier import Classifier, classify_text, group, load
+from loadchaos.analysis.classify.log_document import log_lines
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import strip_prefixes
 from loadchaos.analysis.classify.python_stack import Frame, guilty_frame
@@ -344,3 +346,33 @@ def test_classifier_takes_the_field_of_a_setting_from_the_line_before(prefix: st
     lines[-2] = "no name of a field"
     (found,) = classify_text("\n".join(prefix + line for line in lines))
     assert found.id == "config_invalid"
+
+
+@pytest.mark.parametrize("run", ["x_", "a-", " ", "/", "(", "0"])
+def test_classifier_takes_little_time_for_a_long_line(run: str) -> None:
+    """Of the patterns some take quadratic time: a minute for these lines, if they see them whole."""
+    long = (run * 120_000)[:120_000]
+    begun = time.process_time()
+    classify_text(
+        f'[2026-03-02 08:11:45 TP0] Scheduler watchdog timeout {long}\nINFO: 127.0.0.1:1 - "POST /v1{long} HTTP/1.1" 500\n'
+        f"INFO 11-20 15:53:40 {long}\nINFO 11-20 15:53:40 [x.py:1] POST {long}\n"
+        f"RuntimeError: [TM][ERROR] CUDA runtime error: {long}"
+    )
+    assert time.process_time() - begun < 8
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1.2.3", "1e999", "\u00b2", "inf"])
+def test_numbers_of_any_length_in_a_log_are_no_error(number: str) -> None:
+    classify_text(
+        f'Traceback (most recent call last):\n  File "x.py", line {number}, in f\nRuntimeError: x\n'
+        f"#1 0x7f in f (a=1) at /x/y.cc:{number}\n{number}.00.000.000 I x\nvLLM API server version {number}\n"
+        f"Engine 000: Avg prompt throughput: {number} tokens/s, Avg generation throughput: 0.0 tokens/s, "
+        f"Running: {number} reqs, Waiting: {number} reqs\nOut of memory: Killed process {number} (python)\n"
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {number} GiB"
+    )
+    for document in (
+        f'[["{number}", "RuntimeError: x"]]',
+        f'[{{"time": "{number}", "message": "x"}}]',
+        f'"time\r,{number},message"',
+    ):
+        assert list(log_lines([document], longest_line=1 << 20))

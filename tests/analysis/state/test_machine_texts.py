@@ -7,11 +7,12 @@ from tests.analysis.state.test_machine import path, row_to, watch
 from tests.rows import MS, S
 
 
-def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
+def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0, apart_s: float = 0.0) -> Any:
     """A launched server whose log, engine core, listener and process end."""
     world.processes(engine="R").add("heard", replica="server", what="listening", text="").serve(3)
     for what, text in words:
         world.add("heard", replica="server", what=what, text=text)
+        world.now += round(apart_s * S)
     world.now += round(gap_s * S)
     world.lose_process(state="Z", name="EngineCore")
     world.pids = {10: ("api_server", "S")}
@@ -34,9 +35,11 @@ def test_state_waits_for_a_late_shutdown_marker(world: World) -> None:
     assert path(watch(world)) == ["healthy", "dying", "terminated"]
 
 
-def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: World) -> None:
-    told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"))
-    assert path(watch(world)) == ["healthy", "dead"]
+@pytest.mark.parametrize("apart_s", [0.0, 2.0], ids=["at once", "slowly"])
+def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: World, apart_s: float) -> None:
+    told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"), apart_s=apart_s)
+    world.exit(0)
+    assert path(watch(world))[-1] == "dead"
 
 
 def test_state_is_dead_within_half_a_second_without_a_marker(world: World) -> None:

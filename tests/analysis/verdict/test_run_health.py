@@ -145,6 +145,15 @@ def test_preflight_that_failed_is_unknown() -> None:
     assert check_of("preflight streaming", {**row, "ok": True}) is None
 
 
+@pytest.mark.parametrize(("shortened", "verdict"), [(True, "pass"), (False, "unknown")])
+def test_requests_that_the_end_of_the_load_left_unsent_are_not_delivered(shortened: bool, verdict: str) -> None:
+    stats = RequestStats()
+    stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "stopped", "count": 20})
+    stats.outcomes["t"]["ok"] += 100
+    load_end: Row = {"row": "run", "what": "load_end", "at_ns": 2, "shortened": shortened}
+    assert verdict_of("load_delivered", load_end, stats=stats) == verdict
+
+
 def test_load_that_its_rule_ended_is_not_delivered() -> None:
     stats = RequestStats()
     stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "stopped", "count": 0})

@@ -172,6 +172,7 @@ OF_STREAMS: Modes = {
     "error_after_done": ("stream_error", stream(*GOOD, frame(error("too late")))),
     "engine_dead_after_done": ("stream_error", stream(*GOOD, frame(error(ENGINE_DEAD)))),
     "event_error_after_done": ("stream_error", stream(*GOOD, b"event: error\ndata: it broke\n\n")),
+    "broken_json_after_done": ("protocol_error", stream(*GOOD, b"data: {\"cut\n\n")),
     "text_after_done": ("wrong_output", stream(*GOOD, frame(delta(content="more")))),
     "tokens_of_another_after_done": ("wrong_output", stream(*GOOD, OF_ANOTHER, DONE)),
     "role_after_done": ("ok", stream(*GOOD, ROLE)),

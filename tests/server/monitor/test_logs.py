@@ -269,11 +269,12 @@ def test_read_spec_says_what_was_expected(spec: str) -> None:
         read_spec(spec)
 
 
-def test_silent_command_ends_when_its_reader_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["follow(lambda data: None, lambda *gap: None, threading.Event())", "prove()"])
+def test_silent_command_ends_when_its_reader_is_killed(call: str, tmp_path: Path) -> None:
     code = (
         "import threading\nfrom loadchaos.server.monitor.logs.command import CommandSource\n"
         f"source = CommandSource(lambda _: ['sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 1000; true'])\n"
-        "source.follow(lambda data: None, lambda *gap: None, threading.Event())"
+        f"source.{call}"
     )
     reader = subprocess.Popen([sys.executable, "-c", code])
     file = tmp_path / "pid"

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from loadchaos.core.lifetime import guard
 from loadchaos.core.units import iso_utc
@@ -127,27 +127,22 @@ class CommandSource:
 
     def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> tuple[int, str]:
         """Feed what a command prints until it ends. Returns its exit code, and how it ended in words."""
-        try:
-            process = _start(argv)
-        except OSError as e:
-            return _NOT_STARTED, f"{argv[0]}: {e.strerror}"
         done = threading.Event()
-        # A log that is silent never writes to its broken pipe: where we are killed, another process ends the command.
-        orphaned = guard('kill -KILL "-$1"', str(process.pid))
-        # A read waits for the next line, which may never come: another thread has to end the command.
-        ender = threading.Thread(target=_end_when, args=(process, stop, done), daemon=True)
-        ender.start()
-        assert process.stdout is not None
-        try:
-            while data := os.read(process.stdout.fileno(), _CHUNK_BYTES):
-                self._feed(feed, data)
-            code = process.wait()
-        finally:
-            done.set()
-            ender.join()
-            orphaned.kill()
-            orphaned.communicate()
-            process.stdout.close()
+        with contextlib.ExitStack() as stack:
+            try:
+                process, output = stack.enter_context(_started(argv))
+            except OSError as e:
+                return _NOT_STARTED, f"{argv[0]}: {e.strerror}"
+            # A read waits for the next line, which may never come: another thread has to end the command.
+            ender = threading.Thread(target=_end_when, args=(process, stop, done), daemon=True)
+            ender.start()
+            try:
+                while data := os.read(output, _CHUNK_BYTES):
+                    self._feed(feed, data)
+                code = process.wait()
+            finally:
+                done.set()
+                ender.join()
         held, self._held = self._held, b""
         if held and code == 0:
             feed(held)
@@ -183,28 +178,39 @@ def _try(argv: Sequence[str], limit_s: float, limit_bytes: int = _TRIAL_BYTES) -
     """(exit code, beginning of its output) of a command; it is killed after the limits, and the code is None. Raises
     OSError where it cannot be started.
     """
-    process = _start(argv)
-    assert process.stdout is not None
-    text, deadline_s, output = bytearray(), time.monotonic() + limit_s, select.poll()
-    output.register(process.stdout, select.POLLIN)
-    try:
-        while len(text) < limit_bytes and (left_s := deadline_s - time.monotonic()) > 0:
-            if output.poll(1000 * left_s):
-                data = os.read(process.stdout.fileno(), min(_CHUNK_BYTES, limit_bytes - len(text)))
-                if not data:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        return process.wait(max(0.0, deadline_s - time.monotonic())), bytes(text)
-                    break
-                text += data
-        return process.poll(), bytes(text)
-    finally:
-        _kill(process)
-        process.communicate()
+    text, deadline_s, ready = bytearray(), time.monotonic() + limit_s, select.poll()
+    with _started(argv) as (process, output):
+        ready.register(output, select.POLLIN)
+        try:
+            while len(text) < limit_bytes and (left_s := deadline_s - time.monotonic()) > 0:
+                if ready.poll(1000 * left_s):
+                    data = os.read(output, min(_CHUNK_BYTES, limit_bytes - len(text)))
+                    if not data:
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            return process.wait(max(0.0, deadline_s - time.monotonic())), bytes(text)
+                        break
+                    text += data
+            return process.poll(), bytes(text)
+        finally:
+            _kill(process)
+            process.wait()
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def _started(argv: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start a command; gives it and the descriptor of its output. It ends with us, also where we are killed: a log that
+    is silent never writes to its broken pipe.
+    """
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    return subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+    assert process.stdout is not None
+    orphaned = guard('kill -KILL "-$1"', str(process.pid))
+    try:
+        yield process, process.stdout.fileno()
+    finally:
+        orphaned.kill()
+        orphaned.communicate()
+        process.stdout.close()
 
 
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
