@@ -3,8 +3,8 @@
 `python -m bench.hunt [DEFECT...] [--seeds 5] [--budget 20000]` compares the shipped profile, a hunt, random genes without
 feedback (with the lengths of a hunt, and with fixed ones), and plain load. All run in virtual time (bench/virtual_engine.py)
 with equal flags of the server. Virtual time has neither questions nor discovery: only requests of the load are counted, and
-a wrong answer counts when the engine makes it. It prints the table of docs/hunt.md. With `--tools` real benchmark tools load
-the embedded server over HTTP (bench/hunt_tools.py).
+a wrong answer counts when the engine makes it. It prints the table of docs/measured/hunt.md. With `--tools` real benchmark
+tools load the embedded server over HTTP (bench/hunt_tools.py).
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.state import limits as of_state
@@ -21,13 +22,25 @@ from loadchaos.core import limits
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
 from loadchaos.core.latency_percentiles import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
+from loadchaos.core.model import Facts
+from loadchaos.core.redact import Redactor
 from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
+from loadchaos.load.registry import full_registry
+from loadchaos.profile.correctness import CorrectnessOptions
+from loadchaos.profile.profile import load
 from loadchaos.profile.slo import Slo
 from loadchaos.report.export.tables import EVENTS, METRICS, REQUESTS, Column
 from loadchaos.report.export.vllm_bench import DETAILED, KEYS
+from loadchaos.run import answer_baseline
+from loadchaos.run.run_probes import PartSetup
+from loadchaos.server.answer import Asker
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
+from loadchaos.server.dialects.detect import PATHS
+from loadchaos.server.probes.ask import RecordedAsker
+from loadchaos.server.probes.parts.base import ProbePart
 
 FOLDER = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -220,6 +233,46 @@ def _s(ns: int) -> str:
     return describe_duration(ns / S)
 
 
+def _pages_of_discovery() -> str:
+    """Paths that identify a server, each with the servers that it tells apart or whose version it tells."""
+    rows = []
+    for path in PATHS:
+        signs = [d.title for d in DIALECTS.values() if path in {s.path for s in d.signs}]
+        versions = [
+            d.title
+            for d in DIALECTS.values()
+            if d != UNKNOWN and d.version_page is not None and d.version_page[0] == path
+        ]
+        rows.append((f"`{path}`", ", ".join(dict.fromkeys(signs)) or "any server", ", ".join(versions) or "none"))
+    return _table(("GET", "sign of", "version of"), rows)
+
+
+def _idle_parts(options: CorrectnessOptions, *, images: bool = True) -> list[ProbePart]:
+    facts = Facts(base_url="", admin_url="", dialect="vllm", model="")
+    asker = RecordedAsker(cast("Asker", None), "", "", lambda _: None, Redactor())  # nothing is asked
+    return PartSetup(options, asker, random.Random(0), lambda: 0, images, facts).parts()
+
+
+def _questions_of_parts() -> str:
+    every: Mapping[str, Any] = {name: {} for name in CorrectnessOptions.model_fields}
+    parts = _idle_parts(CorrectnessOptions.model_validate(every))
+    names = {"reference": "any part (its name in the ledger: `reference`)"}
+    return _table(("part", "questions"), [(names.get(p.part, f"`{p.part}`"), str(p.idle_questions)) for p in parts])
+
+
+def _questions_of_profiles() -> str:
+    rows = []
+    for path in sorted((FOLDER.parent / "profiles").glob("*.yaml")):
+        profile = load(path, full_registry())
+        images = any("images" in traffic.payload for traffic in profile.traffic)
+        asked = bool(profile.correctness.model_fields_set)
+        judged = sum(p.idle_questions for p in _idle_parts(profile.correctness, images=images)) if asked else 0
+        like_load = answer_baseline.most_questions(profile)
+        if judged or like_load:
+            rows.append((f"`{profile.name}`", str(judged), str(like_load)))
+    return _table(("profile", "questions with judged answers", "requests like those of the load"), rows)
+
+
 def _columns(columns: Sequence[Column[Any]]) -> str:
     return _table(("column", "type", "meaning"), [(f"`{c.name}`", c.type, c.meaning) for c in columns])
 
@@ -238,6 +291,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "endpoints": _endpoints,
     "limits": _limits,
     "limits of states": _limits_of_states,
+    "pages of discovery": _pages_of_discovery,
+    "questions of parts": _questions_of_parts,
+    "questions of profiles": _questions_of_profiles,
     "columns of requests": lambda: _columns(REQUESTS),
     "columns of metrics": lambda: _columns(METRICS),
     "columns of events": lambda: _columns(EVENTS),

@@ -1,10 +1,10 @@
 """Measure CPU per request and token of our users and of other clients.
 
 python -m bench.cost [--repeat N] [--only SCENARIO ...] [--contender NAME ...] [--with NAME=VENV ...] [--cores 0,1]
-python -m bench.cost --render     write page and plot again, from docs/performance.json
+python -m bench.cost --render     write page and plot again, from docs/measured/performance.json
 
-It also measures how exact each client's clock is. It writes docs/performance.json, docs/performance.md and
-docs/performance.svg. aiohttp, vllm, guidellm and aiperf are measured where they are installed: in
+It also measures how exact each client's clock is. It writes docs/measured/performance.json, docs/measured/performance.md and
+docs/measured/performance.svg. aiohttp, vllm, guidellm and aiperf are measured where they are installed: in
 ~/.cache/loadchaos-bench/NAME, or where --with says.
 """
 
@@ -29,7 +29,7 @@ from bench.cost.rows import MARGINAL_CONTENDERS, SCENARIOS, Figures, marginal, t
 
 _PAYLOADS = "payloads"
 _EVERYTHING = (*SCENARIOS, "marginal", _PAYLOADS)
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "measured"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Make docs/performance.md from docs/performance.json."""
+"""Make docs/measured/performance.md from docs/measured/performance.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.cost.contenders import CONTENDERS
-from bench.cost.figures import Figures, Target, targets
+from bench.cost.figures import GIVEN_UP, Figures, Target, targets
 from bench.cost.rows import MARGINAL, MARGINAL_CONTENDERS, MARGINAL_FEW, SCENARIOS
 
 _METHOD = """\
@@ -71,6 +71,7 @@ def _targets(asked: Sequence[Target]) -> str:
         if target.measured and not target.met:
             open_ones.append(f"- {target.asked}: {target.measured}. Reason: {target.between}.")
     words = ["", "Why targets are not met:", "", *open_ones] if open_ones else []
+    words += ["", "Earlier targets that were given up:", "", *(f"- {target}: {why}." for target, why in GIVEN_UP)]
     return "\n".join([*lines, *words, ""])
 
 

@@ -1,6 +1,6 @@
-"""Estimate how much CPU the load of a profile needs, before it is sent. The costs are those of docs/performance.md. A
-server sends at most `1 / ASSUMED_SECONDS_PER_TOKEN` tokens a second on a stream: it is not known before the load how
-fast it is.
+"""Estimate how much CPU the load of a profile needs, before it is sent. The costs are those of
+docs/measured/performance.md. A server sends at most `1 / ASSUMED_SECONDS_PER_TOKEN` tokens a second on a stream: it is
+not known before the load how fast it is.
 """
 
 from __future__ import annotations

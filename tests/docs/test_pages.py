@@ -10,7 +10,13 @@ from loadchaos.cli.main import main
 from tests.invoking import output_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "README.zh-CN.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def name(page: Path) -> str:
@@ -37,7 +43,36 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_table_of_contents_names_every_page() -> None:
     contents = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [p.relative_to(ROOT / "docs") for p in PAGES if p.is_relative_to(ROOT / "docs")]
-    assert [str(p) for p in pages if p.name != "README.md" and f"({p})" not in contents] == []
+    assert [str(p) for p in pages if p != Path("README.md") and f"({p})" not in contents] == []
+
+
+def test_page_of_profiles_has_each_shipped_one() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(profile.stem for profile in (ROOT / "profiles").glob("*.yaml"))
+
+
+TRANSLATED = [page for page in PAGES if page.name.endswith(".zh-CN.md")]
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name)
+def test_translation_has_the_commands_and_the_structure_of_its_page(page: Path) -> None:
+    def parts(text: str) -> tuple[list[str], list[str], int]:
+        heads = re.findall(r"^(#+) ", text, re.MULTILINE)
+        spans = sorted(re.findall(r"`((?:--|loadchaos |make )[^`]*)`", text))
+        return re.findall(r"^    .*$", text, re.MULTILINE) + spans, heads, text.count("\n|")
+
+    original = page.with_name(page.name.replace(".zh-CN", ""))
+    assert parts(page.read_text(encoding="utf-8")) == parts(original.read_text(encoding="utf-8"))
+    assert f"]({original.name})" in page.read_text(encoding="utf-8")
+    assert f"]({page.name})" in original.read_text(encoding="utf-8")
+
+
+def test_translations_are_found() -> None:
+    assert len(TRANSLATED) == 2
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def commands(page: Path) -> list[tuple[str, ...]]:
