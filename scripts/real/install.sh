@@ -22,3 +22,4 @@ done
 python=$(ls -d "$root"/vllm-[0-9]*/bin/python 2>/dev/null | tail -1 || true)
 if [[ -n $python && ! -d $root/models ]]; then "$python" "$here/make_vllm_models.py" "$root/models"; fi
 if [[ -n $python && ! -d $root/models/tiny-whisper ]]; then "$python" "$here/make_whisper_model.py" "$root/models"; fi
+if [[ -n $python && ! -d $root/models/tiny-qwen3-embed-random ]]; then "$python" "$here/make_random_models.py"; fi

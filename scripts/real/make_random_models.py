@@ -4,7 +4,8 @@ Usage: VENV/bin/python scripts/real/make_random_models.py      (a vLLM environme
 
 vLLM's dummy weights are so small that all tokens are nearly as likely, and no answer is wrong beyond numerics. These are
 larger: most tokens of an answer are preferred by 1 to 5. `tiny-qwen3_5-random` has linear and full attention and MTP,
-`tiny-qwen3-vl-random` answers differently about different images, and `tiny-copy-lora-1` to `-3` change the answers of
+`tiny-qwen3-vl-random` answers differently about different images, `tiny-qwen3-embed-random` has vectors that depend on more
+than the last token, and `tiny-copy-lora-1` to `-3` change the answers of
 `tiny-copy`.
 """
 
@@ -17,18 +18,18 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser() / "models"
 _INNER, _OUTER, _VISUAL = 0.12, 0.5, 0.2
 _ADAPTERS, _RANK, _LAYERS, _HIDDEN, _LORA = 3, 8, 3, 256, 0.1
 
 
-def _random_model(name: str, *, visual: bool) -> tuple[Path, torch.nn.Module]:
+def _random_model(name: str, *, visual: bool, kind: type = AutoModelForImageTextToText) -> tuple[Path, torch.nn.Module]:
     """Write NAME-random beside NAME, whose config and tokenizer it shares."""
     source, out = ROOT / name, ROOT / f"{name}-random"
     torch.manual_seed(1)
-    model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(source)).float()
+    model = kind.from_config(AutoConfig.from_pretrained(source)).float()
     with torch.no_grad():
         for key, weights in model.named_parameters():
             if weights.ndim > 1 and (visual or "visual" not in key):
@@ -79,6 +80,7 @@ def main() -> None:
     """Write all models."""
     _add_drafter(*_random_model("tiny-qwen3_5", visual=False))
     _random_model("tiny-qwen3-vl", visual=True)
+    _random_model("tiny-qwen3-embed", visual=False, kind=AutoModelForCausalLM)
     for number in range(1, _ADAPTERS + 1):
         _adapter(number)
 

@@ -138,7 +138,8 @@ class RunOutput:
 
     @property
     def failures(self) -> dict[str, dict[str, Any]]:
-        return {f["id"]: f for f in self.verdict.get("failures", [])}
+        """The failures that the profile does not accept."""
+        return {f["id"]: f for f in self.verdict.get("failures", []) if not f["accepted"]}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -163,8 +164,8 @@ def loadchaos(tmp_path: Path) -> Run:
             path = tmp_path / "profile.yaml"
             path.write_text(json.dumps({"accept": RANDOM_WEIGHTS, **profile}))  # JSON is YAML
             profile = str(path)
-        elif profile == "smoke":
-            args = (*args, "--set", f"accept={json.dumps(RANDOM_WEIGHTS)}")
+        else:
+            args = ("--set", f"accept={json.dumps(RANDOM_WEIGHTS)}", *args)
         done = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", profile, "--no-live", "--exporter-port", "0", *args], cwd=tmp_path,
             capture_output=True, text=True, timeout=1200, check=False,

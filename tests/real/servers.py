@@ -94,8 +94,12 @@ def vllm_0221(**env: str) -> Command:
 
 
 def vllm_032_embed() -> Command:
-    """vLLM 0.32.0 with a model that makes vectors: embeddings, score and rerank."""
-    return vllm("0.32.0", "--runner", "pooling", "--max-num-batched-tokens", "4096", env={}, model="tiny-qwen3-embed")
+    """vLLM 0.32.0 with a model that makes vectors: embeddings, score and rerank. With dummy weights, a vector depends on
+    the last token alone, so that texts with the same one have equal vectors.
+    """
+    made("tiny-qwen3-embed-random/model.safetensors", "make_random_models.py")
+    pooling = ("--runner", "pooling", "--max-num-batched-tokens", "4096")
+    return vllm("0.32.0", *_TRAINED, *pooling, env={}, model="tiny-qwen3-embed-random")
 
 
 def vllm_032_whisper() -> Command:

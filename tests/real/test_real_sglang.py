@@ -53,13 +53,13 @@ def bodies(tmp_path: Path, **fields: Any) -> dict[str, Any]:
     "fields",
     [
         {"temperature": -1},
-        {"messages": "hello"},
+        {"messages": [{"role": "user", "content": 5}]},
         {"messages": []},
         {"max_tokens": 100_000},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no type"}}}},
         {"logit_bias": {"999999": 1}},
     ],
-    ids=["temperature", "type of messages", "no messages", "max_tokens", "schema", "logit_bias"],
+    ids=["temperature", "type of content", "no messages", "max_tokens", "schema", "logit_bias"],
 )
 def test_real_sglang_refusal_is_the_fault_of_the_request(
     shared: Server, loadchaos: Run, tmp_path: Path, fields: dict[str, Any]

@@ -41,9 +41,10 @@ def _body(request: Request, facts: Facts) -> bytes:
 
 
 class TranscriptionAnswer(AnswerReader):
-    """An answer of /v1/audio/transcriptions."""
+    """An answer of /v1/audio/transcriptions. vLLM applies max_completion_tokens to each 30 s of audio."""
 
     __slots__ = ()
+    MOST_IS_OF_ANSWER = False
 
     def _event(self, at_ns: int, event: Event) -> None:
         kind, data = _typed(event)
@@ -65,7 +66,7 @@ class TranscriptionAnswer(AnswerReader):
             self.end_stream()
 
     def _after_finish(self, index: int) -> None:
-        """Expect another finish_reason. vLLM sends one after the text of every 30 s of audio."""
+        """Expect another finish_reason, which ends the text of the next part."""
         self.finish[index] = None
 
     def _read_whole(self, data: object) -> None:

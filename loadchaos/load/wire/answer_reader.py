@@ -97,6 +97,8 @@ class AnswerReader:
     """Name of the mark that ends a stream."""
     HAS_CHOICES = True
     """False for an endpoint whose answers are results (wire/results.py), which it counts itself."""
+    MOST_IS_OF_ANSWER = True
+    """False where each part of an answer may have the most tokens."""
     ALWAYS_DONE = False
     """Streams of this protocol end with DONE on every server."""
 

@@ -343,7 +343,8 @@ class TranscriptionsShape(Shape):
                 return [*typed, done, typed[0]]
             case "several_parts":  # of 30 s of audio each
                 part = [*map(self.token, TEXT), self.ending("", "length")[0]]
-                return [*part, *part, *map(self.token, TEXT), *self.ending("Hello!")]
+                counted = {"completion": 96}  # max_tokens in each part
+                return [*part, *part, *map(self.token, TEXT), *self.ending("Hello!", usage=counted)]
             case "part_without_finish":
                 part = [*map(self.token, TEXT), self.ending("", "length")[0]]
                 return [*part, *map(self.token, TEXT), *self.ending("Hello!")[1:]]
