@@ -1,3 +1,3 @@
 """Version of loadchaos, in a module that any other may import."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
