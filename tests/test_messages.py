@@ -89,8 +89,10 @@ def checks() -> Iterator[str]:
     """The name of every check of the judge that can leave the verdict unknown."""
     for path in sorted((PACKAGE / "analysis").rglob("*.py")):
         for name, call in calls(path):
+            if name != "CheckResult":
+                continue
             decision = call.args[-1]
-            if name == "Check" and ("unknown" in ast.unparse(decision) or isinstance(decision, ast.Name)):
+            if "unknown" in ast.unparse(decision) or isinstance(decision, ast.Name):
                 yield text_of(call.args[0]).strip() or ORACLES[0].check
     yield from (oracle.check for oracle in ORACLES)  # the base of the oracles makes their checks
 

@@ -32,7 +32,7 @@ def check_names() -> Iterator[str]:
     """
     for path in sorted(ANALYSIS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Check":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "CheckResult":
                 name = node.args[0]
                 if isinstance(name, ast.Constant):
                     yield str(name.value)
