@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,11 @@ def sync_path(path: Path) -> None:
 def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
     """Write indented JSON in one step. Raises OSError."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-    write_whole(path, orjson.dumps(data, option=options), sync=sync)
+    try:
+        text = orjson.dumps(data, option=options)
+    except TypeError:  # sums of a damaged ledger may exceed 64 bits
+        text = f"{json.dumps(data, indent=2)}\n".encode()
+    write_whole(path, text, sync=sync)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from itertools import pairwise
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import Row
 from loadchaos.profile.arrivals import phase_requests
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.run_plan import ResumePoint, RunPlan
 from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase
 
+_MOST_WORKERS = 100_000  # more are no plan of ours
 _LATE_S = 5.0
 """Steps due this long before an open phase's newest request count as missed and are not sent late."""
 
@@ -31,7 +33,8 @@ def begin_row(folder: RunFolder) -> Row:
 
 def arguments(folder: RunFolder) -> list[str]:
     """Arguments of the interrupted run without --resume. Secrets in them are redacted."""
-    argv = [str(a) for a in begin_row(folder).get("argv") or ()]
+    recorded = begin_row(folder).get("argv")
+    argv = [str(a) for a in recorded] if isinstance(recorded, list) else []
     given = argv[argv.index("run") + 1 :] if "run" in argv else []
     return [
         a for before, a in pairwise(["", *given]) if "--resume" not in (before, a) and not a.startswith("--resume=")
@@ -102,7 +105,10 @@ def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | Non
 
 def _plan(folder: RunFolder) -> RunPlan:
     try:
-        return RunPlan.read(folder.plan)
+        plan = RunPlan.read(folder.plan)
+        if not 1 <= plan.workers <= _MOST_WORKERS:
+            raise ValueError(f"workers is {plan.workers}")
+        return plan
     except (OSError, ValueError) as e:
         raise OptionError(
             f"--resume {folder.path}: plan.json cannot be read ({e}); run the profile again without --resume"
@@ -126,7 +132,7 @@ def _read(folder: RunFolder) -> _Progress:
     seen = _Progress()
     for path in folder.request_files():
         end = ""
-        for row in Tail(path).rows():
+        for row in Tail(path, fits_its_kind).rows():
             at_ns = 0 if row["row"] == "header" else row.get("at_ns") or 0
             seen.newest_ns = max(seen.newest_ns, at_ns)
             if row["row"] == "begin":

@@ -227,28 +227,35 @@ def test_redactor_looks_for_the_begin_of_every_key() -> None:
 
 
 VALUE = 's3cr3t-Val&ue/with+odd=chars<x>"q" \u00e9'
-IN_JSON = json.dumps(VALUE)[1:-1]
-WRITINGS = {
-    "itself": VALUE,
-    "Python": repr(VALUE)[1:-1],
-    "JSON": IN_JSON,
-    "JSON in JSON": json.dumps(IN_JSON)[1:-1],
-    "JSON of Go": IN_JSON.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003E"),
-    "JSON of PHP": IN_JSON.replace("/", r"\/"),
-    "URL": quote(VALUE, safe=""),
-    "URL with /": quote(VALUE),
-    "URL in small letters": re.sub("%..", lambda code: code[0].lower(), quote(VALUE, safe="")),
-    "URL in a URL": quote(quote(VALUE, safe=""), safe=""),
-    "form": quote_plus(VALUE),
-    "HTML": html.escape(VALUE),
-    "HTML of Go": html.escape(VALUE).replace("&quot;", "&#34;").replace("+", "&#43;"),
-    "HTML in HTML": html.escape(html.escape(VALUE)),
-    "JSON in HTML": html.escape(IN_JSON),
-    "hex": VALUE.encode().hex(),
-    "HEX": VALUE.encode().hex().upper(),
-    "base64": base64.b64encode(VALUE.encode()).decode(),
-    "base64 of a URL": base64.urlsafe_b64encode(VALUE.encode()).decode(),
-}
+
+
+def writings_of(value: str) -> dict[str, str]:
+    """Ways in which programs write a value."""
+    in_json = json.dumps(value)[1:-1]
+    return {
+        "itself": value,
+        "Python": repr(value)[1:-1],
+        "JSON": in_json,
+        "JSON in JSON": json.dumps(in_json)[1:-1],
+        "JSON of Go": in_json.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003E"),
+        "JSON of PHP": in_json.replace("/", r"\/"),
+        "URL": quote(value, safe=""),
+        "URL with /": quote(value),
+        "URL in small letters": re.sub("%..", lambda code: code[0].lower(), quote(value, safe="")),
+        "URL in a URL": quote(quote(value, safe=""), safe=""),
+        "form": quote_plus(value),
+        "HTML": html.escape(value),
+        "HTML of Go": html.escape(value).replace("&quot;", "&#34;").replace("+", "&#43;"),
+        "HTML in HTML": html.escape(html.escape(value)),
+        "JSON in HTML": html.escape(in_json),
+        "hex": value.encode().hex(),
+        "HEX": value.encode().hex().upper(),
+        "base64": base64.b64encode(value.encode()).decode(),
+        "base64 of a URL": base64.urlsafe_b64encode(value.encode()).decode(),
+    }
+
+
+WRITINGS = writings_of(VALUE)
 
 
 @pytest.mark.parametrize("way", WRITINGS)

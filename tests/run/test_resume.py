@@ -82,6 +82,24 @@ def test_resume_open_phase_at_its_due_time(tmp_path: Path) -> None:
     assert (found.phase, found.step, found.behind_s, found.left) == (0, 30, 3.0, 70)
 
 
+def test_resume_skips_rows_of_wrong_types(tmp_path: Path) -> None:
+    left = interrupted(tmp_path, 0, range(30))
+    whole, part = left.requests(0).read_text().splitlines(), profile({"rate": "10/s", "for": "10s"})
+    for n, change in (
+        (1, {"at_ns": "x"}),
+        (2, {"phase": {}}),
+        (2, {"at_ns": None}),
+        (60, {"step": []}),
+        (60, {"row": 0}),
+    ):
+        lines = [*whole[:n], json.dumps({**json.loads(whole[n]), **change}), *whole[n + 1 :]]
+        left.requests(0).write_text("\n".join(lines) + "\n")
+        assert point(left, part, 0).step == 30
+    left.plan.write_text('{"workers": 1e308}')
+    with pytest.raises(OptionError, match=r"plan\.json cannot be read"):
+        point(left, part, 0)
+
+
 def test_resume_closed_phase_has_the_rest_of_its_time(tmp_path: Path) -> None:
     found = point(interrupted(tmp_path, 0, range(7), lasted_s=4.0), profile({"users": 2, "for": "10s"}), 0)
     assert (found.phase, found.step, found.behind_s, found.left) == (0, 7, 4.0, None)

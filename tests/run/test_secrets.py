@@ -1,6 +1,10 @@
+import base64
+import json
+import re
 import sys
 from pathlib import Path
 
+from tests.core.test_redact import writings_of
 from tests.run.conftest import Start
 
 # A server that tells its secrets: on its command line, in its log (once in two pieces), in /server_info, in error bodies.
@@ -12,6 +16,8 @@ say("INFO 11-20 15:53:40 [utils.py:1] non-default args: {'api_key': ['%s'], 'por
 say("INFO env INTERNAL_SIGNING_KEY=%s HF_TOKEN=%s\\n" % (os.environ["INTERNAL_SIGNING_KEY"], os.environ["HF_TOKEN"]))
 say("INFO the setting is %s\\n" % os.environ["A_PLAIN_NAME"])
 say("GET https://b.s3.amazonaws.com/i.png?X-Amz-Expires=60&X-Amz-Signature=SECRETurl7777777\\n")
+forms = json.load(open(sys.argv[4]))
+for way, form in forms.items(): say("INFO the caller wrote %s as %s\\n" % (way, form))
 say("client sent Authorization: Bearer SECRETsp")
 time.sleep(0.3)
 say("lit888888888\\n")
@@ -48,6 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if n > 8 and n % 2:
             say("ERROR 11-20 15:53:40 [x.py:1] request failed, headers: %s\\n" % dict(self.headers))
             said = "upstream refused: %s, headers: %s" % (os.environ["A_PLAIN_NAME"], dict(self.headers))
+            said = "%s was the key; %s" % (list(forms.values())[n // 2 % len(forms)], said)
             return self.answer(500, {"error": {"message": said, "code": 500}})
         words = 5 + len(str(asked["messages"][-1]["content"]).split())
         usage = {"prompt_tokens": words, "completion_tokens": 1, "total_tokens": words + 1}
@@ -61,9 +68,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
+KEY = 's3cr3t-Val&ue/with+odd=chars<x>"q"'
 PLANTED = {
     "SECREToption1111111": "a header option",
-    "SECRETkeyenv2222222": "the API key's variable",
     "SECRETlaunch3333333": "launch.env, under a name of its own",
     "SECRETlaunch4444444": "launch.env, under a well-known name",
     "SECRETplain999999999": "launch.env, under a name that denotes no secret",
@@ -77,7 +84,10 @@ PLANTED = {
 def test_secrets_are_in_no_file_of_the_run(start: Start, unused_port: int, tmp_path: Path) -> None:
     script = tmp_path / "talks.py"
     script.write_text(TALKS)
-    command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666"]
+    written = writings_of(KEY) | {"Basic": base64.b64encode(f"user:{KEY}".encode()).decode()}
+    (tmp_path / "forms.json").write_text(json.dumps(written))
+    forms = str(tmp_path / "forms.json")
+    command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666", forms]
     environment = {
         "INTERNAL_SIGNING_KEY": "SECRETlaunch3333333",
         "A_PLAIN_NAME": "SECRETplain999999999",
@@ -89,23 +99,26 @@ def test_secrets_are_in_no_file_of_the_run(start: Start, unused_port: int, tmp_p
         "X-Tenant-Auth=SECREToption1111111",
         "--api-key-env",
         "THE_KEY",
-        env={"THE_KEY": "SECRETkeyenv2222222"},
+        env={"THE_KEY": KEY},
         target={"launch": launch},
     )
     assert run.ends() == 1, run.output  # the 500s
     assert run.verdict()["outcomes"]["http_error"] > 3
+    exported = run.again("export", "--openmetrics", "--csv", "--parquet", "--vllm-bench")
+    assert exported.returncode == 0, exported.stderr
     leaks = [
         f"{where}: {path.relative_to(run.folder)}"
         for path in sorted(run.folder.rglob("*"))
         if path.is_file()
-        for secret, where in PLANTED.items()
+        for secret, where in (PLANTED | {form: f"the API key, {way}" for way, form in written.items()}).items()
         if secret.encode() in path.read_bytes()
     ]
     assert leaks == []
-    assert [secret for secret in PLANTED if secret in run.output] == []
+    assert [secret for secret in [*PLANTED, *written.values()] if secret in run.output + exported.stdout] == []
     log = (run.folder / "server.log").read_text()
     assert log.count("[redacted]") >= 6
     assert "request failed" in log
+    assert [way for way in written if not re.search(rf"the caller wrote {way} as \S*\[redacted\]", log)] == []
     (configuration,) = run.rows(row="configuration")
     assert (configuration["settings"]["max_num_seqs"], "GPU 0: H200" in configuration["system"]["GPU"]) == (8, True)
     page = next(run.folder.glob("incidents/0*/incident.md")).read_text()

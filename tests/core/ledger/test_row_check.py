@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from loadchaos.cli import runs
 from loadchaos.cli.main import main
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from loadchaos.core.whole_file import write_json
 from tests.invoking import output_of
 from tests.warm_command import run_command
 
@@ -105,3 +106,8 @@ def test_bug_of_ours_ends_with_70_and_a_traceback(finished: Path, monkeypatch: p
     printed = output_of("judge", finished, code=70)
     assert "ZeroDivisionError: of the test" in printed
     assert "a bug in loadchaos (exit code 70)" in printed
+
+
+def test_sums_beyond_64_bits_are_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"tokens": 10**19 + 10**19})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"tokens": 2 * 10**19}
