@@ -23,10 +23,8 @@ def test_site_has_each_page_once_and_what_pages_link_to(tmp_path: Path) -> None:
     assert {"README.md", "README.zh-CN.md", "ARCHITECTURE.md", "docs/cli.md", "docs/measured/hunt.md"} <= set(named)
     lost = [(page, link) for page in named for link in site.links(laid_out / page) if not link.exists()]
     assert lost == []
-
-
-def test_code_in_a_numbered_list_is_indented_for_the_site(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "docs.site", tmp_path / "site"], check=True, cwd=ROOT)
-    page = "docs/repros/vllm-0.32.0-top-k-under-speculation/README.md"
+    page = (
+        "docs/repros/vllm-0.32.0-top-k-under-speculation/README.md"  # code in a numbered list, which needs eight spaces
+    )
     assert "\n       python repro.py" in (ROOT / page).read_text(encoding="utf-8")
-    assert "\n        python repro.py" in (tmp_path / "site" / "pages" / page).read_text(encoding="utf-8")
+    assert "\n        python repro.py" in (laid_out / page).read_text(encoding="utf-8")
