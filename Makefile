@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup check test test-all test-real golden mutants demo schemas docs dashboards conformance bench clean
+.PHONY: setup check test test-all test-real golden mutants demo schemas docs dashboards conformance bench site clean
 
 setup: $(READY)
 
@@ -70,6 +70,17 @@ docs: $(READY)
 	$(BIN)/python -m loadchaos.cli.reference > docs/cli.md
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m docs.compatibility
+
+# Build the documentation as a site in build/site/html. Warnings, such as a link that leads nowhere, are errors.
+SITE := build/site-venv
+site: $(SITE)/.ready
+	$(PYTHON) -m docs.site build/site
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict -f build/site/mkdocs.yml
+
+$(SITE)/.ready: docs/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r docs/requirements.txt
+	@touch $@
 
 # Measure CPU per request and per token and timing accuracy, compared with other clients. Takes half an hour.
 bench: $(READY)

@@ -1,5 +1,6 @@
 import re
 import shlex
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -76,13 +77,13 @@ def test_readme_is_short() -> None:
 
 
 def commands(page: Path) -> list[tuple[str, ...]]:
-    """Every `loadchaos ...` line of the indented blocks of a page, as words."""
-    found = []
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    for line in re.findall(r"^    (?:\S*/)?(loadchaos [a-z].*)$", text, re.MULTILINE):
-        plain = re.sub(r"\s{2,}.*$|\s#.*$|\s&$|\[|\]", "", line).replace("|", " ")
-        found.append(tuple(shlex.split(plain)[1:]))
-    return found
+    """Every `loadchaos ...` line of the indented blocks of a page, and those in its text that have arguments, as words."""
+    text = re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8"))
+    lines = re.findall(r"^    (?:\S*/)?(loadchaos [a-z].*)$", text, re.MULTILINE)
+    if page.name != "cli.md":  # its text is that of the commands themselves
+        lines += [" ".join(line.split()) for line in re.findall(r"`(loadchaos [a-z]+ [^`]+)`", text)]
+    plain = [re.sub(r"\s{2,}.*$|\s#.*$|\s&$|\[|\]", "", line).replace("|", " ") for line in lines]
+    return [tuple(shlex.split(line)[1:]) for line in plain]
 
 
 USED = [(name(page), words) for page in PAGES for words in commands(page)]
@@ -101,13 +102,56 @@ def command_of(words: tuple[str, ...]) -> tuple[click.Command, tuple[str, ...]]:
 @pytest.mark.parametrize(("page", "words"), USED, ids=[f"{p}: {' '.join(w)}" for p, w in USED])
 def test_commands_of_the_pages_exist_with_their_options(page: str, words: tuple[str, ...]) -> None:
     command, rest = command_of(words)
-    known: set[str] = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+    context = click.Context(command)
+    parser = command.make_parser(context)
     if command.name == "soak":  # options of `run` follow
-        run, _ = command_of(("run",))
-        known |= {o for p in run.params for o in p.opts}
-    for word in rest:
-        if word.startswith("-") and len(word) > 1:
-            assert word.partition("=")[0] in {*known, "--help"}, f"{page}: {' '.join(words)}: {word}"
+        known = {p.name for p in command.params}
+        for param in command_of(("run",))[0].params:
+            if param.name not in known:
+                param.add_to_parser(parser, context)
+    given, _, _ = parser.parse_args(list(rest))
+    choices = {p.name: p for p in command.params if isinstance(p.type, click.Choice)}
+    for option in choices.keys() & given.keys():
+        choices[option].type_cast_value(context, given[option])
+
+
+RUN_HERE = ("check", "classify", "explain", "images", "init", "new", "oracles", "profiles", "runs", "signatures")
+WHY_NOT = {
+    **dict.fromkeys(
+        ("run", "soak", "suite", "capacity", "worker"), "sends a load: tests/run, tests/campaigns, tests/load/cluster"
+    ),
+    **dict.fromkeys(("replay", "minimise", "bisect", "hunt"), "needs servers: tests/campaigns"),
+    **dict.fromkeys(
+        ("probe", "launch", "record", "follow", "sim"), "needs a server, or is one: tests/run, tests/recorder"
+    ),
+    **dict.fromkeys(("judge", "report", "compare", "trend", "export"), "needs runs: tests/cli, tests/report"),
+}
+LOAD_OPTIONS = [
+    w for _, w in USED if w[0] == "run" and len(w) > 2 and w[1].startswith("-") and "--random-input-len" in w
+]
+NAMED = [w for page, w in USED if w[0] in RUN_HERE and page != "docs/cli.md" and not any(a.isupper() for a in w)]
+
+
+@pytest.mark.parametrize("words", dict.fromkeys(NAMED), ids=" ".join)
+def test_commands_about_files_run(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for profile in () if words[0] == "new" else ("chat.yaml", "mine.yaml"):
+        shutil.copy(ROOT / "profiles" / "smoke.yaml", profile)
+    Path("server.log").write_text(
+        "INFO 11-22 10:00:00 Starting\nERROR 11-22 10:00:01 RuntimeError: CUDA out of memory\n"
+    )
+    output_of(*words, code=1 if words[0] == "classify" else 0)  # 1: something was found
+
+
+@pytest.mark.parametrize("words", dict.fromkeys(LOAD_OPTIONS), ids=" ".join)
+def test_loads_given_by_options_make_a_profile(words: tuple[str, ...]) -> None:
+    assert "traffic:" in output_of(*words, "--print-profile")
+
+
+def test_every_command_of_the_pages_is_run_by_a_test_or_says_why_not() -> None:
+    assert {words[0] for _, words in USED} - {*RUN_HERE, *WHY_NOT} == set()
+    assert len(NAMED) > 5
+    assert len(LOAD_OPTIONS) > 3
 
 
 def test_commands_are_found() -> None:
