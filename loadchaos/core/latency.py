@@ -206,7 +206,7 @@ class LatencyHistograms:
         self.chunks = self.streams = 0  # of answers whose gaps count
         self.unread: Counter[str] = Counter()  # answers by the field whose text nobody reads
 
-    def feed(self, end: Row) -> LatencySample | None:
+    def on_end(self, end: Row) -> LatencySample | None:
         """Fold an `end` row; returns what was counted, None where nothing was."""
         sample = sample_of(end)
         if sample is not None:

@@ -77,8 +77,8 @@ def test_latency_histograms_merge_exactly() -> None:
     parts = [LatencyHistograms(), LatencyHistograms()]
     whole = LatencyHistograms()
     for n, row in enumerate([end(), end("timeout"), end(last_byte_ns=13 * S)]):
-        parts[n % 2].feed(row)
-        whole.feed(row)
+        parts[n % 2].on_end(row)
+        whole.on_end(row)
     parts[0].merge(parts[1])
     assert parts[0].figures() == whole.figures()
     assert whole.figures().lower_bounds == 1

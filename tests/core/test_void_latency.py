@@ -19,7 +19,7 @@ def answer(gaps_ms: dict[float, int], chunks: int, *, took_ms: float = 1280, tok
 def void(*rows: Row) -> dict[str, str]:
     latency = LatencyHistograms()
     for row in rows:
-        latency.feed(row)
+        latency.on_end(row)
     return dict(latency.figures().void)
 
 
@@ -74,7 +74,7 @@ def test_an_answer_that_takes_no_time_may_arrive_at_once() -> None:
 def test_text_that_nobody_reads_makes_the_first_token_unknown() -> None:
     latency = LatencyHistograms()
     for row in [answer({10: 31}, 32, unread_text="inner_voice")] * 5:
-        latency.feed(row)
+        latency.on_end(row)
     figures = latency.figures()
     assert set(figures.void) == {"ttft_s", "itl_s", "tpot_s"}
     assert "`inner_voice`" in figures.void["ttft_s"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.endpoint_groups import merged_latency
-from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow, EndRow, MissedRow, RunRow
 
@@ -105,10 +105,8 @@ class AnswerFigures(RowFold):
         if row.get("outcome") == "missed":
             return
         latency = self.latency[traffic]
-        if not in_warm_up and (sample := sample_of(row)) is not None:
-            latency.add(sample)
-            latency.add_delay(row, sample)
-            latency.add_chunks(row)
+        if not in_warm_up:
+            latency.on_end(row)
 
     def all_latency(self) -> LatencyHistograms:
         return merged_latency(self.latency.values())
