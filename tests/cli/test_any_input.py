@@ -33,11 +33,6 @@ LOG_WORDS = [
     b"inf", b"CUDA error: ", b"\xc2\xb2", b"1e999", b"BZh9", b"x" * 70_000, b"9" * 70_000, b" " * 70_000, b"/" * 70_000,
     b"a-" * 40_000,
 ]  # fmt: skip
-OTHERS = [
-    b"(APIServer pid=77) INFO 11-20 15:53:40 [loggers.py:1] Engine 000: Running: 1 reqs, Waiting: 0 reqs", b"[rank1]: tick",
-    b"(Worker_TP1 pid=78) WARNING 11-20 15:53:40 [x.py:1] slow", b"INFO 11-20 15:53:40 [x.py:1] tick",
-]  # fmt: skip
-"""Lines of other processes, which may stand in the middle of a traceback."""
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -101,17 +96,3 @@ def test_any_log_is_classified(seed: int, tmp_path: Path) -> None:
     for _ in range(EACH):
         file.write_bytes(spoiled(log_text(rng.choice(logs)).encode(), LOG_WORDS, rng))
         assert ends_in_order("classify", file) in (0, 1, 2)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_lines_of_others_in_a_log_hide_no_failure(seed: int, tmp_path: Path) -> None:
-    rng, file = random.Random(seed), tmp_path / "x.log"
-    wrapped = "rich-log-with-a-wrapped-traceback"  # its lines are those of a terminal, and not of the program
-    logs = [p for p in sorted(CRASHES.rglob("*.log")) if "\nFAILURE: " in p.read_text("utf-8") and p.stem != wrapped]
-    for _ in range(EACH):
-        path = rng.choice(logs)
-        lines = log_text(path).encode().split(b"\n")
-        for _ in range(rng.randint(1, 2)):
-            lines.insert(rng.randrange(len(lines) + 1), rng.choice(OTHERS))
-        file.write_bytes(b"\n".join([*lines, rng.randbytes(rng.randint(0, 60)).replace(b"\0", b"")]))
-        assert ends_in_order("classify", file) in (1, 2), (path, file.read_bytes())

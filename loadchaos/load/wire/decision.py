@@ -315,7 +315,9 @@ def _rule_state(request: Request, answer: AnswerReader) -> Literal["checked", "c
     limit, contract = answer.rules.most_tokens, answer.rules.contract
     exact = request.exact is not None or request.most is not None  # such an answer has no end of its own
     small = limit is not None and contract is not None and limit * _RULE_BYTES_PER_TOKEN < contract.size
-    return "no_room" if exact or small else "cut"
+    # A text where a call is demanded is not the begin of one.
+    text_only = contract is not None and contract.must_call and answer.has_answer and not answer.has_calls
+    return "no_room" if exact or (small and not text_only) else "cut"
 
 
 def text_digest(text: str) -> str:

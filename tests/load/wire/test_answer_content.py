@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -90,6 +91,11 @@ def test_answer_is_held_to_its_rule_where_the_limit_of_tokens_lets_it_end(
 
 def test_answer_of_an_exact_length_has_no_room_for_an_end() -> None:
     assert content(RULE, "length", 64, None, exact=64) == {"rule": "no_room"}
+
+
+@pytest.mark.parametrize(("must_call", "state"), [(True, "cut"), (False, "no_room")])
+def test_text_in_place_of_a_demanded_call_is_not_excused_by_its_limit(must_call: bool, state: str) -> None:
+    assert content(replace(RULE, must_call=must_call), "length", 19, 19) == {"rule": state}
 
 
 def test_contract_without_a_rule_judges_nothing() -> None:
