@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from loadchaos.load.payloads.structured import schema_contract
-from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+from loadchaos.load.wire.contract import ANY_ARGUMENTS, AnswerContract, SchemaRule, compiled
 
 _SIGNS = (b'"json_schema"', b'"structured_outputs"', b'"guided_', b'"tools"')
 """Names of fields without which a body has no rule; a body with images is long to parse."""
@@ -45,7 +45,7 @@ def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract |
     if not any(sign in data for sign in _SIGNS):
         return None
     body = orjson.loads(data)
-    return contract_of_body(body) or (_contract_of_tools(body) if guides_tools else None)
+    return contract_of_body(body) or _contract_of_tools(body, guides_tools=guides_tools)
 
 
 def _form(body: Mapping[str, object]) -> Mapping[str, object]:
@@ -59,7 +59,7 @@ def _form(body: Mapping[str, object]) -> Mapping[str, object]:
     return form if isinstance(form, dict) and form.get("type") == "json_schema" else {}
 
 
-def _contract_of_tools(body: Mapping[str, object]) -> AnswerContract | None:
+def _contract_of_tools(body: Mapping[str, object], *, guides_tools: bool) -> AnswerContract | None:
     choice = body.get("tool_choice")
     named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
     if choice != "required" and named is None:
@@ -67,11 +67,12 @@ def _contract_of_tools(body: Mapping[str, object]) -> AnswerContract | None:
     tools = body.get("tools")
     rules: dict[str, SchemaRule] = {}
     for function in [t.get("function") or {} for t in tools if isinstance(t, dict)] if isinstance(tools, list) else ():
-        if function.get("strict") is not True or not isinstance(function.get("parameters"), dict):
+        if guides_tools and (function.get("strict") is not True or not isinstance(function.get("parameters"), dict)):
             return None
         if named in (None, function.get("name")):
             try:
-                rules[str(function.get("name"))] = SchemaRule(function["parameters"])
+                schema = function["parameters"] if guides_tools else ANY_ARGUMENTS
+                rules[str(function.get("name"))] = SchemaRule(schema)
             except ValueError:
                 return None
     return AnswerContract(tools=rules, must_call=True) if rules else None

@@ -16,7 +16,7 @@ from loadchaos.core.rng import Rng
 from loadchaos.core.unit_fields import IntRange, at_least
 from loadchaos.core.units import Range
 from loadchaos.load.payloads.base import Payload
-from loadchaos.load.wire.contract import AnswerContract, Schema, SchemaRule
+from loadchaos.load.wire.contract import ANY_ARGUMENTS, AnswerContract, Schema, SchemaRule
 from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
@@ -55,13 +55,14 @@ class Options(Payload):
         choice = "none" if request.calls_over else self.choice
         # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
         # the tool is strict.
-        guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
+        demanded = choice in ("required", "named")
+        guided = demanded and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
         tools = [_tool(i, strict=guided, marks=self.marks) for i in range(rng.between(self.count.low, self.count.high))]
         named: Schema = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
         request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
         request.length_known = False
-        if guided:
-            request.contract = _contract(1 if choice == "named" else len(tools), marks=self.marks)
+        if demanded:
+            request.contract = _contract(1 if choice == "named" else len(tools), marks=self.marks, guided=guided)
 
 
 @functools.lru_cache(maxsize=128)
@@ -71,10 +72,13 @@ def definition_bytes(count: int) -> int:
 
 
 @functools.lru_cache(maxsize=128)
-def _contract(count: int, *, marks: bool) -> AnswerContract:
-    """Make the contract of the first `count` tools: one is called."""
+def _contract(count: int, *, marks: bool, guided: bool) -> AnswerContract:
+    """Make the contract of the first `count` tools: one is called. Where the server guides its arguments, they follow the
+    schema.
+    """
     functions = [_tool(i, strict=True, marks=marks)["function"] for i in range(count)]
-    return AnswerContract(tools={f["name"]: SchemaRule(f["parameters"]) for f in functions}, must_call=True)
+    rules = {f["name"]: SchemaRule(f["parameters"] if guided else ANY_ARGUMENTS) for f in functions}
+    return AnswerContract(tools=rules, must_call=True)
 
 
 def _tool(number: int, *, strict: bool, marks: bool) -> Schema:

@@ -19,6 +19,8 @@ Schema = dict[str, Any]
 
 OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields of a body that limit the tokens of its answer."""
+ANY_ARGUMENTS: Schema = {"type": "object"}
+"""Schema of the arguments of a call that the server does not guide."""
 _TOKEN_LIMITS = tuple(f'"{name}":'.encode() for name in OUTPUT_LIMITS)
 _MOST_DIGITS = 12
 _NUMBER = re.compile(rb" ?(\d+)")

@@ -176,23 +176,23 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
 
 
 @pytest.mark.parametrize(
-    ("choice", "dialect", "held"),
+    ("choice", "dialect", "held", "guided"),
     [
-        ("named", "vllm", 1),
-        ("required", "vllm", 3),
-        ("auto", "vllm", 0),
-        ("none", "vllm", 0),
-        ("required", "lmdeploy", 0),
+        ("named", "vllm", 1, True),
+        ("required", "vllm", 3, True),
+        ("auto", "vllm", 0, False),
+        ("none", "vllm", 0, False),
+        ("required", "lmdeploy", 3, False),
     ],
 )
 def test_tools_whose_arguments_are_judged_are_strict(
-    facts: Facts, step: Steps, choice: str, dialect: str, held: int
+    facts: Facts, step: Steps, choice: str, dialect: str, held: int, guided: bool
 ) -> None:
     """vLLM 0.32 leaves the arguments of a required call free unless its tool is strict."""
     options = {"tools": tools.Options.model_validate({"count": 3, "choice": choice})}
     request = build(step(options), replace(facts, dialect=dialect))
     strict = [tool["function"].get("strict", False) for tool in json.loads(request.body)["tools"]]
-    assert strict == [held > 0] * 3
+    assert strict == [guided] * 3
     assert len(request.contract.tools if request.contract else ()) == held
 
 

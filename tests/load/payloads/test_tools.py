@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -43,3 +44,19 @@ def test_each_tool_has_its_mark_only_where_marks_are_asked_for(step: Steps, fact
 def test_marks_without_demanded_calls_are_refused() -> None:
     with pytest.raises(ValueError, match="choice: required or named was expected"):
         tools.Options.model_validate({"choice": "auto", "marks": True})
+
+
+@pytest.mark.parametrize("choice", ["required", "named"])
+def test_server_that_guides_no_call_has_to_make_one_of_a_tool_that_it_was_given(
+    choice: str, step: Steps, facts: Facts
+) -> None:
+    made = draft(step, replace(facts, dialect="openai"), choice, marks=False)
+    assert made.contract is not None
+    named = "get_weather_0"
+    assert made.contract.violation("", [ToolCall(named, '{"anything": 1}')]) is None
+    for text, calls in (
+        ("It is sunny.", []),
+        ("", [ToolCall("get_weather_9", "{}")]),
+        ("", [ToolCall(named, '{"place": "Rome"')]),
+    ):
+        assert made.contract.violation(text, calls) is not None
