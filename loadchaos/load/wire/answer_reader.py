@@ -217,7 +217,8 @@ class AnswerReader:
 
     @property
     def completion_tokens(self) -> int | None:
-        return self._count("completion_tokens")
+        value = self.usage.get("completion_tokens") if self.usage else None  # not by _count: it is asked for often
+        return value if type(value) is int else None
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -274,12 +275,14 @@ class AnswerReader:
             return
         if self.chunks > tokens:
             found["extra_chunks"] = self.chunks - tokens
-        # A token is a byte of text at least, unless it is special. Those of tool calls are not in the text.
+        if not self.has_text or self.has_calls or tokens < _MIN_COUNTED_TOKENS:
+            return  # tokens of tool calls are not in the text
+        # A token is a byte of text at least, unless it is special.
         text = self.text
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         ends = len(self.finish)  # each choice may end with a token without text
         visible = tokens - self.reasoning_tokens()
-        if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size + ends < visible:
+        if visible >= _MIN_COUNTED_TOKENS and size + ends < visible:
             found["thin_text"] = size
 
     def reasoning_tokens(self) -> int:

@@ -161,9 +161,10 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
     if rules.logprobs and answer.logprob_entries is None and answer.has_answer:
         return {"id": "no_logprobs", "text": "log probabilities were asked for, and the answer has none"}
     tokens, most = answer.completion_tokens, rules.most_tokens if answer.MOST_IS_OF_ANSWER else None
-    if most is not None and tokens is not None and tokens - answer.reasoning_tokens() > most * max(1, ends):
-        text = f"{tokens} completion tokens; {most * max(1, ends)} were allowed"
-        return {"id": "more_tokens_than_allowed", "text": text}
+    if most is not None and tokens is not None and tokens > (allowed := most * max(1, ends)):
+        over = tokens - answer.reasoning_tokens() > allowed
+        text = f"{tokens} completion tokens; {allowed} were allowed"
+        return {"id": "more_tokens_than_allowed", "text": text} if over else None
     return None
 
 
@@ -230,6 +231,8 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
 
 def one_word(text: str) -> bool:
     """True if the whole text is one character or word, seven times or more."""
+    if text.count(text.lstrip()[:1]) < FEWEST_WORDS:
+        return False  # nearly every text
     compact = "".join(text.split())
     n = len(compact)
     at = compact.find(compact[: n // 2], 1) if n >= FEWEST_WORDS else 0
