@@ -358,7 +358,7 @@ def test_classifier_takes_little_time_for_a_long_line(run: str) -> None:
         f"INFO 11-20 15:53:40 {long}\nINFO 11-20 15:53:40 [x.py:1] POST {long}\n"
         f"RuntimeError: [TM][ERROR] CUDA runtime error: {long}"
     )
-    assert time.process_time() - begun < 8
+    assert time.process_time() - begun < 4
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "1.2.3", "1e999", "\u00b2", "inf"])
