@@ -135,7 +135,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "server.monitor.exposition": ("MOST_SERIES",),
         "server.monitor.processes": ("POLL_S",),
         "server.monitor.orchestrators": ("EVERY_S",),
-        "server.monitor.device_exporters": ("EVERY_S",),
+        "server.monitor.device_exporters": ("DEVICE_SCRAPE_EVERY_S",),
     },
     "states": {
         "core.limits": ("OUTAGE_S", "SILENT_STREAMS"),
@@ -152,7 +152,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "verdict": {
-        "core.limits": ("STALL_S",),
+        "core.limits": ("TOLD_STALL_S",),
         "analysis.detectors.end_of_load": ("SILENT_NS",),
         "analysis.detectors.saturation": ("THROTTLED_S",),
         "analysis.detectors.memory_leak": ("SPAN_S",),
@@ -198,21 +198,21 @@ def _value(module: str, name: str) -> str:
 
 def _limits_of_states() -> str:
     """Limits of silence, each with what else is seen."""
-    hung = f"max({_s(of_state.HANG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
-    stall, fast = _s(of_state.STALL_NS), _s(of_state.FAST_STALL_NS)
+    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
+    stall, fast = _s(of_state.HUNG_STREAMS_NS), _s(of_state.HUNG_FAST_STREAMS_NS)
     streamed, long_streamed = describe_duration(of_state.STREAMED_S), describe_duration(of_state.FAST_S)
     gaps = f"{of_state.GAPS} x the longest gap since it has streamed for {streamed}, or {of_state.FIRST_GAPS:g} x"
-    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HANG_WITHOUT_SIGN_NS)}"
+    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_WITHOUT_SIGN_NS)}"
     rows = [
         (_s(of_state.DEGRADED_NS), "requests are in flight", "`degraded`"),
-        (_s(of_state.STOPPED_NS), "a serving process is stopped", "`hung`"),
-        (_s(of_state.IDLE_ENGINE_NS), "the engine has work, and nothing behind the API server uses CPU", "`hung`"),
+        (_s(of_state.HUNG_STOPPED_NS), "a serving process is stopped", "`hung`"),
+        (_s(of_state.HUNG_IDLE_ENGINE_NS), "the engine has work, and nothing behind the API server uses CPU", "`hung`"),
         (
-            _s(of_state.IDLE_API_NS),
+            _s(of_state.HUNG_IDLE_API_NS),
             "it is not known whether the engine has work, and the API server is idle as well (it may wait for an image)",
             "`hung`",
         ),
-        (_s(of_state.SAYS_HUNG_NS), "`/health` says that the engine does not answer", "`hung`"),
+        (_s(of_state.HUNG_SAYS_SO_NS), "`/health` says that the engine does not answer", "`hung`"),
         (
             f"{stall}, {gaps} the longest before",
             f"{limits.SILENT_STREAMS} or more streams are silent; neither engine nor metrics are seen, nor a good `/health`",

@@ -215,7 +215,7 @@ async def probed_server(
 ) -> ProbeResult:
     """Find out what the server of `server_options` is, and which profiles fit it."""
     from loadchaos.run import probe
-    from loadchaos.run.asker import discovery_client
+    from loadchaos.run.discovery_client import discovery_client
     from loadchaos.run.options import headers_of_options
     from loadchaos.server.discovery.client import CalibrationRequest, parse_target
 

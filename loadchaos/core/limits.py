@@ -19,8 +19,8 @@ SIGKILL_GRACE_INTERRUPTED_S = 2.0
 SIGKILL_GRACE_ALONE_S = 10.0
 """The same for `loadchaos launch`, whose server may have requests of others in flight."""
 LEFTOVERS_GRACE_S = 2.0
-"""From the exit of such a server to the SIGTERM of processes that it left behind, and from that to their SIGKILL: an
-orphaned worker of vLLM still writes, and its last lines may name the cause."""
+"""From the exit of such a server to the SIGKILL of processes that it left behind: an orphaned worker of vLLM still writes,
+and its last lines may name the cause."""
 
 # --- watching -------------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ OUTAGE_S = 3.0
 """Time for which every request has to fail for an outage."""
 SILENT_STREAMS = 3
 """Streams that are silent together before their silence proves that the server hangs."""
-STALL_S = 5.0
+TOLD_STALL_S = 5.0
 """Time without a token for all requests in flight that the verdict tells, beyond what waiting prompts explain."""
 
 # --- sizes ----------------------------------------------------------------------------------------------------------------

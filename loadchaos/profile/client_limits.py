@@ -7,7 +7,8 @@ from loadchaos.profile.base import ProfilePart
 
 
 class ClientLimits(ProfilePart):
-    """Limits of a client in seconds: first byte, gap between bytes, total. `retry_idle`: a request is sent again if its
+    """Limits of a client in seconds: first byte and gap between bytes (then the outcome is `stalled`), total (`timeout`).
+    `retry_idle`: a request is sent again if its
     connection was idle for longer and closed before a byte of the answer. `backoff`: pause of a user after an error,
     doubled after each further one, up to `backoff_max`; 0s: none.
     """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -22,7 +21,6 @@ from loadchaos.load.wire.contract import AnswerContract, asked_tokens
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
-from loadchaos.server.discovery.client import DiscoveryClient
 
 _CLOSED = ("disconnected", "closed connection")
 _NO_CONTRACT = AnswerContract()
@@ -64,20 +62,6 @@ class HttpAsker:
             return reading.answer("stalled" if stalled else "timeout", why)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
             return reading.answer(_end_of(e), f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
-
-
-@asynccontextmanager
-async def discovery_client(
-    base_url: str,
-    admin_url: str | None = None,
-    *,
-    headers: Mapping[str, str] | None = None,
-    tls: ssl.SSLContext | bool = True,
-    model: str | None = None,
-) -> AsyncIterator[DiscoveryClient]:
-    """A client of discovery, and the connections that it uses. `headers`: those of the user, such as the API key."""
-    async with http_client.client(headers, tls) as http:
-        yield DiscoveryClient(HttpAsker(http), base_url, admin_url or base_url, model=model)
 
 
 def _end_of(error: Exception) -> End:

@@ -17,7 +17,7 @@ from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import requirements
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer

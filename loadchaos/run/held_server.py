@@ -14,7 +14,7 @@ from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import SIGKILL_GRACE_S
 from loadchaos.core.redact import Redactor
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
@@ -79,7 +79,7 @@ class HeldServer:
         """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
         kept = []
         async with http_client.client() as http:
-            for operation in (o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")):
+            for operation in (o for o in DIALECTS[dialect].admin.values() if o.empties_a_cache):
                 status = 0
                 with contextlib.suppress(*http_client.FAILURES):
                     url = f"{self.url}{operation.path}"

@@ -15,7 +15,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.limits import LAST_LINES_S, SIGKILL_GRACE_ALONE_S
 from loadchaos.core.tls import TlsSettings
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained

@@ -25,7 +25,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import answer_baseline, compatibility, requirements
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, prove_logs, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener

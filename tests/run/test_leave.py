@@ -26,7 +26,7 @@ from loadchaos.core.exit_codes import FAIL, TARGET_ERROR, USER_ERROR
 from loadchaos.core.redact import Redactor
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import TraceSend
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.ports import ReservedPort
 from loadchaos.run.server_under_test import DOWN, ServerUnderTest, TargetSpec
 from loadchaos.server.dialects import DIALECTS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.classify.match import Match
 
-LEAST_S = 25.0
+HUNG_IN_LOG_S = 25.0
 """Between the third and the fourth line of vLLM, which logs every ten seconds."""
 _FEWEST_LINES = 3
 HINT = "thr"
@@ -45,7 +45,7 @@ class Standstill:
     @property
     def is_hang(self) -> bool:
         """True once it is longer than any step of a healthy engine."""
-        return self.lines >= _FEWEST_LINES and self.seconds >= LEAST_S
+        return self.lines >= _FEWEST_LINES and self.seconds >= HUNG_IN_LOG_S
 
 
 class StandstillWatch:

@@ -13,7 +13,7 @@ from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import NS_PER_S, counted
 
-_STALL_S = 30.0
+_QUEUE_STUCK_S = 30.0
 _LOST_S = 15.0
 _FEWEST = 3
 _MOST_PROMPTS = 2_000
@@ -116,10 +116,10 @@ class SilentFaultDetector(Detector):
 
     def _judge_gauges(self, key: tuple[str, str], gauges: _Gauges, at_ns: int) -> None:
         where = f"{key[0]} engine {key[1]}"
-        if gauges.stuck_ns is not None and (at_ns - gauges.stuck_ns) / NS_PER_S >= _STALL_S:
+        if gauges.stuck_ns is not None and (at_ns - gauges.stuck_ns) / NS_PER_S >= _QUEUE_STUCK_S:
             n, kv = gauges.values["requests_waiting"], gauges.values.get("kv_usage_ratio")
             used = f" ({kv:.0%} of the KV cache in use)" if kv is not None else ""
-            title = f"{counted(n, 'request')} waiting, 0 running, no progress for {_STALL_S:.0f} s{used}"
+            title = f"{counted(n, 'request')} waiting, 0 running, no progress for {_QUEUE_STUCK_S:.0f} s{used}"
             remedy = (
                 "A request that can never get its KV blocks blocks the queue: lower --max-model-len, or add KV cache."
             )

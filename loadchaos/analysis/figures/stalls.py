@@ -13,7 +13,7 @@ from loadchaos.analysis.state.prefill_time import PrefillTime, Prompts
 from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow, StateRow
-from loadchaos.core.limits import HEARTBEAT_S, SILENT_STREAMS, STALL_S
+from loadchaos.core.limits import HEARTBEAT_S, SILENT_STREAMS, TOLD_STALL_S
 from loadchaos.core.model import READS_AT_ONCE
 from loadchaos.core.units import NS_PER_S
 
@@ -21,7 +21,7 @@ _LATE_NS = NS_PER_S  # after the heartbeat before: we did not run ourselves, and
 _FRESH_NS = 2 * NS_PER_S
 _HALF_BEAT_NS = round(HEARTBEAT_S * NS_PER_S / 2)
 _STREAMED_BEATS = round(STREAMED_S / HEARTBEAT_S)
-_STALL_NS = round(STALL_S * NS_PER_S)
+_STALL_NS = round(TOLD_STALL_S * NS_PER_S)
 _UP = frozenset({"healthy", "starting"})
 _CHAINED_NS = NS_PER_S  # a client that was given up sends its next request within it
 

@@ -12,10 +12,10 @@ from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.limits import (
     COUNTERS_FRESH_NS,
     COUNTERS_STUCK_NS,
-    IDLE_API_NS,
-    IDLE_ENGINE_NS,
-    SAYS_HUNG_NS,
-    STOPPED_NS,
+    HUNG_IDLE_API_NS,
+    HUNG_IDLE_ENGINE_NS,
+    HUNG_SAYS_SO_NS,
+    HUNG_STOPPED_NS,
 )
 from loadchaos.analysis.state.signals import CounterSignals, NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.limits import SILENT_STREAMS
@@ -36,7 +36,7 @@ class HangEvidence:
 
     def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
         stopped = self.processes.stopped()
-        if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < NS_PER_S:
+        if stopped is None or now_ns - stuck_ns < HUNG_STOPPED_NS or now_ns - stopped[0] < NS_PER_S:
             return None
         return stopped[1]
 
@@ -46,12 +46,12 @@ class HangEvidence:
         """
         quiet_ns = now_ns - stuck_ns
         idle = self.processes.idle_since(now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= IDLE_ENGINE_NS and self.counters.work():
+        if idle is not None and quiet_ns >= HUNG_IDLE_ENGINE_NS and self.counters.work():
             return "engine processes use no CPU"
         resting = self.processes.all_idle_since(now_ns, _IDLE_FOR_NS)
-        if resting is not None and quiet_ns >= IDLE_API_NS:
+        if resting is not None and quiet_ns >= HUNG_IDLE_API_NS:
             return "engine and API server use no CPU"
-        if quiet_ns >= SAYS_HUNG_NS and self.network.says_hung():
+        if quiet_ns >= HUNG_SAYS_SO_NS and self.network.says_hung():
             return f"/health says: {self.network.unhealthy_body[:120]}"
         if not reachable:
             return None

@@ -8,22 +8,22 @@ from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 DEGRADED_NS = 4 * NS_PER_S
 """No progress with requests in flight. It is shown within 5 s: one second is for probes and heartbeats."""
-STOPPED_NS = 5 * NS_PER_S
+HUNG_STOPPED_NS = 5 * NS_PER_S
 """No progress while a serving process is stopped."""
-IDLE_ENGINE_NS = 8 * NS_PER_S
+HUNG_IDLE_ENGINE_NS = 8 * NS_PER_S
 """No progress and no CPU time of the engine, which has work."""
-IDLE_API_NS = 10 * NS_PER_S
+HUNG_IDLE_API_NS = 10 * NS_PER_S
 """No progress and no CPU time of the API server either. It may wait for an image's URL, which vLLM gives 5 s."""
-STALL_NS = 10 * NS_PER_S
+HUNG_STREAMS_NS = 10 * NS_PER_S
 """Silence of all streams of a server that streams."""
-FAST_STALL_NS = 5 * NS_PER_S
+HUNG_FAST_STREAMS_NS = 5 * NS_PER_S
 """The same, of a server that has streamed for `FAST_S` without a gap over `FAST_GAP_NS`."""
 STREAMED_S = 5.0
 """Time with tokens after which the gaps of a server are known. Before that a first request may compile."""
 FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
-SAYS_HUNG_NS = 10 * NS_PER_S
+HUNG_SAYS_SO_NS = 10 * NS_PER_S
 """No progress, and `/health` says that the engine does not answer."""
-HANG_WITHOUT_SIGN_NS = 60 * NS_PER_S
+HUNG_WITHOUT_SIGN_NS = 60 * NS_PER_S
 """No progress without any other sign: the engine may be compiling."""
 GAPS = 3
 """Silence, in longest gaps between two signs of progress so far, up to which it may be such a gap again."""

@@ -43,7 +43,7 @@ from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.endpoint_check import routed_endpoints
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer

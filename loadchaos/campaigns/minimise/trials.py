@@ -16,7 +16,7 @@ from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import TargetError
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.held_server import HeldServer
 from loadchaos.server.discovery.calibrate import identify_server
 from loadchaos.server.discovery.client import CalibrationRequest

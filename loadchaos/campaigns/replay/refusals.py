@@ -17,7 +17,7 @@ from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
 from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import RequestTrace
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.options import Options, headers_of_options
 
 _TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1", "text_2"})

@@ -36,6 +36,10 @@ class AdminOperation:
     get_acts: bool = False
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def empties_a_cache(self) -> bool:
+        return self.name.startswith("reset_") or self.name == "flush_cache"
+
     def is_newer_than(self, version: str | None) -> bool:
         """True where a server of this version does not have it yet. A range found by its paths (`0.9 to 0.15`) is no
         version that could be too old.

@@ -99,8 +99,8 @@ def connection_error(error: str) -> str:
 
 
 async def refuse_plain_http(client: DiscoveryClient, answer: DiscoveryResponse) -> None:
-    """Raise UnreachableError where the port of an https URL answers http. The question has no headers: no key may be sent
-    in the clear.
+    """Raise UnreachableError where the port of an https URL answers http. The question has no headers of the user:
+    no key may be sent in the clear.
     """
     if not any(sign in answer.text for sign in _NO_TLS):
         return
@@ -122,11 +122,11 @@ def refuse_web_page(url: str, answer: HttpAnswer) -> None:
 
 @dataclass
 class DiscoveryClient:
-    """Sends single requests, with the headers of `discovery_client` (run/asker.py) and of core/http_client.py; a failed
-    connection is a response with status 0. `admin_url`: root of /health and
-    /metrics. `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with
-    status 0 or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done.
-    `incomplete`: answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.
+    """Sends single requests, with the headers of run/discovery_client.py and core/http_client.py; a failed
+    connection is a response with status 0. `admin_url`: root of /health and /metrics. `pages`: last response to each
+    GET; `absent`: of endpoints that do not exist. `failures`: generations with status 0 or 5xx, `failed`: the last
+    such error. `began_s`: 30 minutes from there all requests must be done. `incomplete`: answers that did not end.
+    `memory`: answers to earlier runs, of which `remembered` were used.
     """
 
     asker: Asker

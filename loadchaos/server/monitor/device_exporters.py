@@ -15,7 +15,7 @@ from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, parse_endpoint
 from loadchaos.server.repeat import repeat
 
-EVERY_S = 5.0
+DEVICE_SCRAPE_EVERY_S = 5.0
 """Period of reads of `watch: {dcgm, node}`."""
 _LIMIT_S = 5.0
 _MIB = 1024.0 * 1024.0
@@ -104,7 +104,7 @@ class DeviceScraper:
         self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
-        await repeat(EVERY_S, self._scrape)
+        await repeat(DEVICE_SCRAPE_EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:
         answer = await get(self._endpoint, _LIMIT_S)  # without the server's headers: this is another program

@@ -183,3 +183,10 @@ def test_dialect_page_shows_the_example_that_is_tested() -> None:
 @pytest.mark.parametrize("text", CB_DEAD)
 def test_engine_dead_of_transformers_knows_both_texts_of_its_worker(text: str) -> None:
     assert hit(DIALECTS["transformers"].engine_dead, text)
+
+
+def test_caches_of_a_shared_server_are_emptied_in_the_words_of_each_dialect() -> None:
+    found = {name: {o.name for o in d.admin.values() if o.empties_a_cache} for name, d in DIALECTS.items()}
+    assert found["sglang"] == {"flush_cache"}
+    assert "reset_prefix_cache" in found["vllm"]
+    assert not found["openai"]

@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.preflight import require_first_answer

@@ -5,7 +5,7 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.run.asker import discovery_client
+from loadchaos.run.discovery_client import discovery_client
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.preflight import require
 from tests.http_server import Asked, answering

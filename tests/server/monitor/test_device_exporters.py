@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 def watched(
     server: SmallServer, rows: EmittedRows, exporter: Any, page: bytes, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "EVERY_S", 0.05)
+    monkeypatch.setattr(looking, "DEVICE_SCRAPE_EVERY_S", 0.05)
 
     async def story() -> None:
         server.pages["/metrics"] = (200, page)
