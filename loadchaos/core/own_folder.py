@@ -1,7 +1,7 @@
 """Tell run folders of this user and machine from those that somebody else made. Theirs name commands, servers and
 files, none of which is used unless the user agrees. The proof is a seal in the folder. Its key is outside of the
 folder, and it holds for the folder's inode and the time at which the seal was written: a copy has another inode, and an
-archive that is unpacked may get the inode of the deleted original, but nobody can set the time of a file's last change.
+archive that is unpacked may get the inode of the deleted original, but gets a new time of change (ctime).
 """
 
 from __future__ import annotations

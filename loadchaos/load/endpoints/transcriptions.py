@@ -44,7 +44,7 @@ class TranscriptionAnswer(AnswerReader):
     """An answer of /v1/audio/transcriptions. vLLM applies max_completion_tokens to each 30 s of audio."""
 
     __slots__ = ()
-    MOST_IS_OF_ANSWER = False
+    LIMIT_IS_OF_WHOLE_ANSWER = False
 
     def _event(self, at_ns: int, event: Event) -> None:
         kind, data = _typed(event)

@@ -97,8 +97,8 @@ class AnswerReader:
     """Name of the mark that ends a stream."""
     HAS_CHOICES = True
     """False for an endpoint whose answers are results (wire/results.py), which it counts itself."""
-    MOST_IS_OF_ANSWER = True
-    """False where each part of an answer may have the most tokens."""
+    LIMIT_IS_OF_WHOLE_ANSWER = True
+    """False where the limit of tokens that was asked for holds for each part of an answer."""
     ALWAYS_DONE = False
     """Streams of this protocol end with DONE on every server."""
 

@@ -160,7 +160,7 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
         return {"id": "tool_call_missing", "text": "the finish_reason is tool_calls, and no function was named"}
     if rules.logprobs and answer.logprob_entries is None and answer.has_answer:
         return {"id": "no_logprobs", "text": "log probabilities were asked for, and the answer has none"}
-    tokens, most = answer.completion_tokens, rules.most_tokens if answer.MOST_IS_OF_ANSWER else None
+    tokens, most = answer.completion_tokens, rules.most_tokens if answer.LIMIT_IS_OF_WHOLE_ANSWER else None
     if most is not None and tokens is not None and tokens > (allowed := most * max(1, ends)):
         over = tokens - answer.reasoning_tokens() > allowed
         text = f"{tokens} completion tokens; {allowed} were allowed"
