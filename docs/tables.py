@@ -114,7 +114,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "LAST_LINES_S",
             "SIGKILL_GRACE_S",
             "SIGKILL_GRACE_INTERRUPTED_S",
-            "SIGKILL_GRACE_ALONE_S",
+            "SIGKILL_GRACE_OF_LAUNCH_S",
             "LEFTOVERS_GRACE_S",
         )
     },

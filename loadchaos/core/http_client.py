@@ -16,9 +16,9 @@ from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
-_HEADERS = {"accept-encoding": "identity"}
+NON_LOAD_HEADERS = {"accept-encoding": "identity"}
 """Headers of every request that is not load: of discovery, questions and attacks. Those of the load are
-`DEFAULT_HEADERS` of load/wire/request.py."""
+`DEFAULTNON_LOAD_HEADERS` of load/wire/request.py."""
 
 
 class IncompleteError(Exception):
@@ -45,7 +45,7 @@ def client(
 
 def with_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers of the user with those of every request that is not load, which win."""
-    return {name: value for name, value in headers.items() if name.lower() not in _HEADERS} | _HEADERS
+    return {name: value for name, value in headers.items() if name.lower() not in NON_LOAD_HEADERS} | NON_LOAD_HEADERS
 
 
 async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> HttpAnswer:

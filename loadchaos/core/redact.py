@@ -1,9 +1,9 @@
 """Replace secrets before anything reaches disk.
 
 A secret is a given value, the value of a variable or option with a secret name, or a text of a known form (an API
-key, a header). Text is handled as bytes, line by line (`\\n` or `\\r` ends a line), so that a stream cut anywhere is
-redacted like the whole. In doubt a text is hidden: a log without a harmless word can still be read, and a leaked key
-cannot be taken back.
+key, a header): names, headers and forms are tables of core/secret_patterns.py. Text is handled as bytes, line by line
+(`\\n` or `\\r` ends a line), so that a stream cut anywhere is redacted like the whole. In doubt a text is hidden: a log
+without a harmless word can still be read, and a leaked key cannot be taken back.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ _PARAMETER = (
 )
 _SPACE = rb"(?:[ \t]|%20|\x1b\[[0-9;]{0,12}m)"  # a log in colours has them between a name and its value
 _MARK_OF_TEXT = rb"(?:\\{0,8}['\"]|&quot;|&#3[49];)"  # also of JSON in JSON, and in HTML
-_ASSIGNS = _SPACE + rb"*(?:=>|->|:=|[:=]|%3[aAdD]|&#(?:58|61);)" + _SPACE + rb"*(?:!!?\w{1,20}[ \t]+)?"
+_ASSIGNS = _SPACE + rb"*(?>=>|->|:=|[:=]|%3[aAdD]|&#(?:58|61);)" + _SPACE + rb"*(?:!!?\w{1,20}[ \t]+)?"
 _OPENS = rb"(?:[A-Za-z]\w{0,20}\()?(?:\((?!\[redacted)|\[(?!redacted\]))?b?" + _MARK_OF_TEXT
 """Opens a text, as it is or as programs print it: ['x'], b'x', SecretStr('x'), Some("x")."""
 _BARE = rb"(?!\[redacted\])(?:\[(?!redacted\]))?"

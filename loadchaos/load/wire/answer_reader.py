@@ -444,7 +444,7 @@ class AnswerReader:
     def _read_labels(self, answer: Mapping[str, object]) -> None:
         """Keep the model and the labels at the top of an answer, or of a chunk of it. The last label counts."""
         if self.model is None and (model := answer.get("model")):
-            self.model = label_value(model)
+            self.model = self.rules.model if model == self.rules.model else label_value(model)
         for key in BODY_KEYS:
             if (given := answer.get(key)) and (value := label_value(given)) is not None:
                 self.labels[key] = value

@@ -64,7 +64,7 @@ _METRICS = (
 
 _ABORT = "start the server with --enable-abort-handling"
 
-_ADMIN_ATTACKS = (
+ADMIN_OPERATIONS = (
     # The only reset of a cache over HTTP. It aborts what runs, and refuses inference with 503 until woken.
     AdminOperation(
         "sleep", "POST", "/sleep", params={"level": "1"}, body={}, since="0.10.0", undo="wakeup",
@@ -200,7 +200,7 @@ LMDEPLOY = Dialect(
     # The first is also the text of a lost session, the second that of a server which is still starting.
     engine_unavailable=patterns(r"The inference engine is unavailable", r"TurboMind engine has not been created"),
     metrics=_METRICS,
-    admin={operation.name: operation for operation in _ADMIN_ATTACKS},
+    admin={operation.name: operation for operation in ADMIN_OPERATIONS},
     context_fits=False,
     exact_output={"ignore_eos": "true", "min_new_tokens": "tokens"},
     regex_field="response_format",

@@ -32,7 +32,7 @@ _METRICS = (
     *PROCESS_METRICS,
 )
 
-_ADMIN_ATTACKS = (
+ADMIN_OPERATIONS = (
     AdminOperation("flush_cache", "POST", "/flush_cache", get_acts=True),
     AdminOperation("abort_request", "POST", "/abort_request", body={"abort_all": True}, effects=("finish_abort",)),
     AdminOperation(
@@ -133,7 +133,7 @@ SGLANG = Dialect(
         r"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception",
     ),
     metrics=_METRICS,
-    admin={operation.name: operation for operation in _ADMIN_ATTACKS},
+    admin={operation.name: operation for operation in ADMIN_OPERATIONS},
     exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
     regex_field="regex",
     guides_tools=True,

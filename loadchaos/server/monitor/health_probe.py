@@ -12,6 +12,7 @@ from typing import Literal
 
 from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import Emit, ProbeRow
+from loadchaos.core.outcome_rules import SHED_STATUSES
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects.gateways import ABSENT, HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
@@ -28,7 +29,7 @@ _STARTING_S = 30.0  # time for which a server that was never up is probed at ful
 _TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
 _MODELS = "/v1/models"
-_MODELS_OK = (200, 401, 403, 429)
+_MODELS_OK = (200, 401, 403, *SHED_STATUSES)
 """Statuses of /v1/models of a server that works."""
 
 

@@ -21,7 +21,6 @@ from typing import Unpack
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
 from loadchaos.core.lifetime import PYTHON_MODULE
-from loadchaos.core.limits import SIGKILL_GRACE_ALONE_S
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.typed_json import from_json
@@ -245,7 +244,7 @@ class LaunchedServer:
         await self._wait_for_supervisor(limit_s)
         await self._record_gpu_memory()
 
-    async def stop(self, grace_s: float = SIGKILL_GRACE_ALONE_S) -> None:
+    async def stop(self, grace_s: float) -> None:
         """Send SIGTERM to the server, after `grace_s` SIGKILL to all its processes, and wait for its supervisor."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})

@@ -23,7 +23,7 @@ import psutil
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.limits import LEFTOVERS_GRACE_S, SIGKILL_GRACE_ALONE_S, SIGKILL_GRACE_S
+from loadchaos.core.limits import LEFTOVERS_GRACE_S, SIGKILL_GRACE_S
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.indexed_log import IndexedLog
@@ -113,7 +113,7 @@ class ServerSupervisor:
         self._log.close()
         return 0
 
-    def end(self, grace_s: float = SIGKILL_GRACE_ALONE_S) -> None:
+    def end(self, grace_s: float) -> None:
         """Send SIGTERM to the server, after `grace_s` SIGKILL to all processes. Repeated calls are safe."""
         if self._server is None or not self._ending.acquire(blocking=False):
             return
@@ -171,7 +171,7 @@ class ServerSupervisor:
                 continue
             self._asked = True
             if order.get("what") == "term":
-                self.end(float(order.get("grace_s", SIGKILL_GRACE_ALONE_S)))
+                self.end(float(order["grace_s"]))
             elif order.get("what") == "kill":
                 self.kill()
         if not self._asked:

@@ -61,14 +61,14 @@ async def test_launched_server_exit_has_its_code(tmp_path: Path) -> None:
     server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))
     ended = await asyncio.wait_for(server.exit, 10)
     assert (ended.code, ended.signal, ended.asked) == (3, None, False)
-    await server.stop()
+    await server.stop(grace_s=10.0)
     assert rows[-1]["reason"] == "exited with code 3"
 
 
 async def test_launched_server_missing_command_is_an_exit_with_reason(tmp_path: Path) -> None:
     server, _ = await launched(tmp_path, LaunchCommand(["/no/such/server"]))
     assert "No such file" in server.exit.result().reason
-    await server.stop()
+    await server.stop(grace_s=10.0)
 
 
 async def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Pa
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its engine behind
     await asyncio.wait_for(server.exit, 10)
-    await server.stop()
+    await server.stop(grace_s=10.0)
     assert gone(child)
 
 
@@ -91,7 +91,7 @@ os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret
     env = {"MY_API_KEY": "hunter2-hunter2-secret"}
     server, _ = await launched(tmp_path, LaunchCommand(python(code), env))
     await asyncio.wait_for(server.exit, 10)
-    await server.stop()
+    await server.stop(grace_s=10.0)
     assert "hunter2" not in (tmp_path / "server.log").read_text()
     assert "and more" in (tmp_path / "server.log").read_text()
 
@@ -146,7 +146,7 @@ async def test_launched_server_has_its_limits(tmp_path: Path) -> None:
     limits = {"open_files": 64, "memory": 512 << 20}
     server, _ = await launched(tmp_path, LaunchCommand(python(code), limits=limits))
     ended = await asyncio.wait_for(server.exit, 20)
-    await server.stop()
+    await server.stop(grace_s=10.0)
     assert ended.code == 1
     texts = [row["text"] for row in log_lines(tmp_path)]
     assert texts[0] == f"(64, 64) {512 << 20}"
