@@ -112,9 +112,9 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "BACK_WITHIN_S",
             "DEATH_SHOWS_S",
             "LAST_LINES_S",
-            "SIGKILL_GRACE_S",
+            "SIGKILL_GRACE_OF_RUN_S",
             "SIGKILL_GRACE_INTERRUPTED_S",
-            "SIGKILL_GRACE_OF_LAUNCH_S",
+            "SIGKILL_GRACE_OF_LAUNCH_COMMAND_S",
             "LEFTOVERS_GRACE_S",
         )
     },
@@ -198,11 +198,11 @@ def _value(module: str, name: str) -> str:
 
 def _limits_of_states() -> str:
     """Limits of silence, each with what else is seen."""
-    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
-    stall, fast = _s(of_state.HUNG_STREAMS_NS), _s(of_state.HUNG_FAST_STREAMS_NS)
+    hung = f"max({_s(of_state.HUNG_AT_LATEST_NS)}, {of_state.GAPS} x the longest healthy gap of the run)"
+    stall, fast = _s(of_state.HUNG_SILENT_STREAMS_NS), _s(of_state.HUNG_FAST_STREAMS_NS)
     streamed, long_streamed = describe_duration(of_state.STREAMED_S), describe_duration(of_state.FAST_S)
     gaps = f"{of_state.GAPS} x the longest gap since it has streamed for {streamed}, or {of_state.FIRST_GAPS:g} x"
-    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_WITHOUT_SIGN_NS)}"
+    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_AT_LATEST_NS)}"
     rows = [
         (_s(of_state.DEGRADED_NS), "requests are in flight", "`degraded`"),
         (_s(of_state.HUNG_STOPPED_NS), "a serving process is stopped", "`hung`"),

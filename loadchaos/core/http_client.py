@@ -17,8 +17,8 @@ from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 
 NON_LOAD_HEADERS = {"accept-encoding": "identity"}
-"""Headers of every request that is not load: of discovery, questions and attacks. Those of the load are
-`DEFAULTNON_LOAD_HEADERS` of load/wire/request.py."""
+"""Headers of every request that is not load: of discovery, questions, monitoring and attacks; names in lower case. Those
+of the load are `DEFAULT_HEADERS` of load/wire/request.py."""
 
 
 class IncompleteError(Exception):

@@ -12,11 +12,11 @@ DEATH_SHOWS_S = 3.0
 """Wait for the signs of a death after a request failed."""
 LAST_LINES_S = 6.0
 """Wait for the exit of a dying server: the API server of a dead vLLM takes up to 5 s, and logs the reason meanwhile."""
-SIGKILL_GRACE_S = 3.0
+SIGKILL_GRACE_OF_RUN_S = 3.0
 """From the SIGTERM to a server that loadchaos launched to its SIGKILL, at the end of a run."""
 SIGKILL_GRACE_INTERRUPTED_S = 2.0
 """The same after a Ctrl-C."""
-SIGKILL_GRACE_OF_LAUNCH_S = 10.0
+SIGKILL_GRACE_OF_LAUNCH_COMMAND_S = 10.0
 """The same for `loadchaos launch`, whose server may have requests of others in flight."""
 LEFTOVERS_GRACE_S = 2.0
 """From the exit of such a server to the SIGKILL of processes that it left behind: an orphaned worker of vLLM still writes,

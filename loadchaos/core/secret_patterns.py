@@ -112,7 +112,7 @@ _BEGINNINGS = [
 ]  # fmt: skip
 
 _PARTS = rb"(?:[a-z0-9]{1,20}-){0,3}"
-_SERVICE_KEYS = (b"private-token", b"job-token", b"subscription-key")
+_SECRET_HEADER_NAMES = (b"private-token", b"job-token", b"subscription-key")
 _VALUE = rb"[^\s'\",;]+?(?=[\])}]{0,4}(?:[\s'\",;\\]|&quot;|\Z))"
 _SCHEME = (
     rb"(?:bearer|basic|token|digest|api-?key|negotiate|ntlm|kerberos|hawk|aws4-[\w-]{1,20}|googlelogin|sharedkey(?:lite)?"
@@ -133,7 +133,7 @@ _SECRET_HEADERS: tuple[tuple[Sequence[bytes], bytes, bytes, bytes], ...] = (
         _ASSIGNED,
         _VALUE,
     ),
-    (_SERVICE_KEYS, _PARTS + rb"(?:" + rb"|".join(_SERVICE_KEYS) + rb")", _ASSIGNED, _VALUE),
+    (_SECRET_HEADER_NAMES, _PARTS + rb"(?:" + rb"|".join(_SECRET_HEADER_NAMES) + rb")", _ASSIGNED, _VALUE),
     ([b"cookie"], rb"(?:set-)?cookie", rb"['\"]?[ \t]*:[ \t]*['\"]?", rb"[^\r\n'\"]+"),
 )
 """Each secret header, such as Authorization, as HTTP, as JSON, as Python prints it: words of `FORMS`, name, what comes

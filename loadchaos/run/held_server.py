@@ -12,7 +12,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.limits import SIGKILL_GRACE_S
+from loadchaos.core.limits import SIGKILL_GRACE_OF_RUN_S
 from loadchaos.core.redact import Redactor
 from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.start_failure import explained
@@ -88,7 +88,7 @@ class HeldServer:
                     kept.append(operation.name)
         return kept
 
-    async def stop(self, grace_s: float = SIGKILL_GRACE_S) -> None:
+    async def stop(self, grace_s: float = SIGKILL_GRACE_OF_RUN_S) -> None:
         self._emit = None
         await self.launched.stop_or_record(grace_s)
         self._events.close()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
 from loadchaos.core.lifetime import ending_signals
-from loadchaos.core.limits import LAST_LINES_S, SCRAPE_EVERY_S, SIGKILL_GRACE_INTERRUPTED_S, SIGKILL_GRACE_S
+from loadchaos.core.limits import LAST_LINES_S, SCRAPE_EVERY_S, SIGKILL_GRACE_INTERRUPTED_S, SIGKILL_GRACE_OF_RUN_S
 
 _POLL_S = 0.1
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _NORMAL = ShutdownTimeouts(
     locust_term_s=3.0,
     settle_s=LAST_LINES_S,
     restart_s=_RESTART_S,
-    server_s=SIGKILL_GRACE_S,
+    server_s=SIGKILL_GRACE_OF_RUN_S,
     follower_s=10.0,
 )
 _INTERRUPTED = ShutdownTimeouts(  # under 10 s with the verdict and the report

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from loadchaos.analysis.state.limits import HUNG_WITHOUT_SIGN_NS
+from loadchaos.analysis.state.limits import HUNG_AT_LATEST_NS
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import LastQuestionRow
 from loadchaos.core.model import Facts
@@ -17,7 +17,7 @@ from loadchaos.core.urls import CHAT_PATH
 from loadchaos.run.server_under_test import ServerUnderTest
 from loadchaos.server.answer import ERROR_CHARS, SMALL_QUESTION, chat_body
 
-_LIMIT_S = HUNG_WITHOUT_SIGN_NS / 1e9 + 5.0
+_LIMIT_S = HUNG_AT_LATEST_NS / 1e9 + 5.0
 
 
 class LastQuestion:

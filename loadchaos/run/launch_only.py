@@ -13,7 +13,7 @@ from pathlib import Path
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.limits import LAST_LINES_S, SIGKILL_GRACE_OF_LAUNCH_S
+from loadchaos.core.limits import LAST_LINES_S, SIGKILL_GRACE_OF_LAUNCH_COMMAND_S
 from loadchaos.core.tls import TlsSettings
 from loadchaos.run.discovery_client import discovery_client
 from loadchaos.run.held_server import HeldServer
@@ -62,7 +62,7 @@ class StandaloneLaunch:
             try:
                 return await self._wait(ready_within_s, check=check)
             finally:
-                await self._held.stop(SIGKILL_GRACE_OF_LAUNCH_S)
+                await self._held.stop(SIGKILL_GRACE_OF_LAUNCH_COMMAND_S)
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
         begin_s = time.monotonic()

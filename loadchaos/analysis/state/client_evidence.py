@@ -14,9 +14,9 @@ from loadchaos.analysis.state.limits import (
     FAST_S,
     FEWEST_FAILED,
     FIRST_GAPS,
+    HUNG_AT_LATEST_NS,
     HUNG_FAST_STREAMS_NS,
-    HUNG_STREAMS_NS,
-    HUNG_WITHOUT_SIGN_NS,
+    HUNG_SILENT_STREAMS_NS,
     OUTAGE_NS,
     STREAMED_S,
     beyond_gaps_ns,
@@ -155,9 +155,9 @@ class ClientEvidence:
 
     def _base_limit_ns(self) -> int:
         if self._beats < _STREAMED_BEATS:
-            return HUNG_WITHOUT_SIGN_NS
+            return HUNG_AT_LATEST_NS
         fast = self._beats >= _FAST_BEATS and self._gap_ns <= FAST_GAP_NS
-        least_ns = max(HUNG_FAST_STREAMS_NS if fast else HUNG_STREAMS_NS, round(FIRST_GAPS * self._first_gap_ns))
+        least_ns = max(HUNG_FAST_STREAMS_NS if fast else HUNG_SILENT_STREAMS_NS, round(FIRST_GAPS * self._first_gap_ns))
         return beyond_gaps_ns(least_ns, self._gap_ns)
 
     def stalled(self, limit_ns: int, now_ns: int) -> int:
@@ -172,9 +172,9 @@ class ClientEvidence:
             return None
         since_ns = max(self._limit_since_ns, self._progress_ns)
         prefill_ns = self.prefill_ns(now_ns)
-        limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else HUNG_STREAMS_NS) + prefill_ns
+        limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else HUNG_SILENT_STREAMS_NS) + prefill_ns
         until_ns = now_ns if busy else self._limit_end_ns
-        return since_ns if until_ns - since_ns >= min(limit_ns, HUNG_WITHOUT_SIGN_NS) else None
+        return since_ns if until_ns - since_ns >= min(limit_ns, HUNG_AT_LATEST_NS) else None
 
     def prefill_ns(self, now_ns: int) -> int:
         """Time that prompts in flight without a first token may need."""

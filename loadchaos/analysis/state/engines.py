@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.state.limits import COUNTERS_FRESH_NS, COUNTERS_STUCK_NS, HUNG_WITHOUT_SIGN_NS, beyond_gaps_ns
+from loadchaos.analysis.state.limits import COUNTERS_FRESH_NS, COUNTERS_STUCK_NS, HUNG_AT_LATEST_NS, beyond_gaps_ns
 from loadchaos.analysis.state.signals import PROGRESS
 from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import State
@@ -59,7 +59,7 @@ class EngineStates:
                 continue
             quiet_ns = now_ns - engine.moved_ns
             target: State = "healthy"
-            if engine.running and quiet_ns >= beyond_gaps_ns(HUNG_WITHOUT_SIGN_NS, engine.longest_gap_ns):
+            if engine.running and quiet_ns >= beyond_gaps_ns(HUNG_AT_LATEST_NS, engine.longest_gap_ns):
                 target = "hung"
             elif engine.running and quiet_ns >= COUNTERS_STUCK_NS:
                 target = "degraded"

@@ -14,7 +14,7 @@ HUNG_IDLE_ENGINE_NS = 8 * NS_PER_S
 """No progress and no CPU time of the engine, which has work."""
 HUNG_IDLE_API_NS = 10 * NS_PER_S
 """No progress and no CPU time of the API server either. It may wait for an image's URL, which vLLM gives 5 s."""
-HUNG_STREAMS_NS = 10 * NS_PER_S
+HUNG_SILENT_STREAMS_NS = 10 * NS_PER_S
 """Silence of all streams of a server that streams."""
 HUNG_FAST_STREAMS_NS = 5 * NS_PER_S
 """The same, of a server that has streamed for `FAST_S` without a gap over `FAST_GAP_NS`."""
@@ -23,7 +23,7 @@ STREAMED_S = 5.0
 FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
 HUNG_SAYS_SO_NS = 10 * NS_PER_S
 """No progress, and `/health` says that the engine does not answer."""
-HUNG_WITHOUT_SIGN_NS = 60 * NS_PER_S
+HUNG_AT_LATEST_NS = 60 * NS_PER_S
 """No progress without any other sign: the engine may be compiling."""
 GAPS = 3
 """Silence, in longest gaps between two signs of progress so far, up to which it may be such a gap again."""

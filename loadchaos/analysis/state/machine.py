@@ -11,7 +11,7 @@ from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates, state_row
 from loadchaos.analysis.state.hang_evidence import HangEvidence
-from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS, beyond_gaps_ns
+from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_AT_LATEST_NS, beyond_gaps_ns
 from loadchaos.analysis.state.restarts import RestartDetector
 from loadchaos.analysis.state.signals import (
     AttackEffects,
@@ -261,7 +261,7 @@ class StateMachine(RowFold):
         if self._was_up and self.state != "restarting":  # a starting server also refuses and returns 503
             more_proofs, more_signs = self._evidence.reported(self._now_ns, worked_ns, knows_death=self.knows_death)
             beside = bool(more_signs or more_proofs)
-            least_ns = 0 if self._progress_ns else HUNG_WITHOUT_SIGN_NS  # its gaps are not known
+            least_ns = 0 if self._progress_ns else HUNG_AT_LATEST_NS  # its gaps are not known
             waiting_ns = beyond_gaps_ns(least_ns, self._longest_gap_ns) + self._client.prefill_ns(self._now_ns)
             said = self._evidence.told_deaths(self._now_ns, worked_ns, beside=beside, waiting_ns=waiting_ns)
             proofs, signs = proofs + more_proofs, signs + more_signs
@@ -314,7 +314,7 @@ class StateMachine(RowFold):
             return "hung", ended_ns, ["requests reach their time limit, and no token arrives on any"]
         if stuck_ns is None or self._now_ns - stuck_ns < DEGRADED_NS:
             return None
-        limit_ns = beyond_gaps_ns(HUNG_WITHOUT_SIGN_NS, self._longest_gap_ns)
+        limit_ns = beyond_gaps_ns(HUNG_AT_LATEST_NS, self._longest_gap_ns)
         # A pause explains the silence after it; for a silence before it only up to the limit.
         paused = self._paused()
         if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + DEGRADED_NS)):

@@ -18,7 +18,7 @@ class AdminOperation:
     """One operation of the server's admin API. `gate`: how to turn it on. `effects`: ids of failures and names of
     outcomes that it may cause, `effects_when`: more of them for a parameter value, keyed like "mode=abort". `undo`
     reverts it. `since`: first server version. `get_acts`: a GET of the path acts too. `allowed`: the only values of a
-    parameter.
+    parameter. `empties_a_cache`: it is called between two tries on a server that they share.
     """
 
     name: str
@@ -35,10 +35,7 @@ class AdminOperation:
     limit_s: float = 30.0
     get_acts: bool = False
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @property
-    def empties_a_cache(self) -> bool:
-        return self.name.startswith("reset_") or self.name == "flush_cache"
+    empties_a_cache: bool = False
 
     def is_newer_than(self, version: str | None) -> bool:
         """True where a server of this version does not have it yet. A range found by its paths (`0.9 to 0.15`) is no

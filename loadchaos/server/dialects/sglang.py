@@ -33,7 +33,7 @@ _METRICS = (
 )
 
 ADMIN_OPERATIONS = (
-    AdminOperation("flush_cache", "POST", "/flush_cache", get_acts=True),
+    AdminOperation("flush_cache", "POST", "/flush_cache", get_acts=True, empties_a_cache=True),
     AdminOperation("abort_request", "POST", "/abort_request", body={"abort_all": True}, effects=("finish_abort",)),
     AdminOperation(
         "pause_generation", "POST", "/pause_generation", body={"mode": "abort"}, undo="continue_generation",

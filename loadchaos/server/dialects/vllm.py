@@ -8,7 +8,7 @@ from typing import Any
 
 from loadchaos.server.dialects.base import DetectionSign, Dialect, Era, Limits, MetricName, ServerSettings, patterns
 from loadchaos.server.dialects.openai import PROCESS_METRICS
-from loadchaos.server.dialects.vllm_admin_attacks import ADMIN_ATTACKS, DEVELOPMENT_GATE
+from loadchaos.server.dialects.vllm_admin_operations import ADMIN_OPERATIONS, DEVELOPMENT_GATE
 
 _PARAMETER = (
     r"\b(?:temperature|top_p|top_k|min_p|n|seed|logprobs|top_logprobs|prompt_logprobs|frequency_penalty|"
@@ -230,7 +230,7 @@ VLLM = Dialect(
     shed=_SHED,
     engine_dead=_ENGINE_DEAD,
     metrics=_METRICS,
-    admin={operation.name: operation for operation in ADMIN_ATTACKS},
+    admin={operation.name: operation for operation in ADMIN_OPERATIONS},
     development_gate=DEVELOPMENT_GATE,
     development_path="/reset_mm_cache",
     endpoint_paths={"score": "/score", "rerank": "/rerank"},

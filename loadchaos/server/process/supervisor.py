@@ -23,7 +23,7 @@ import psutil
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.limits import LEFTOVERS_GRACE_S, SIGKILL_GRACE_S
+from loadchaos.core.limits import LEFTOVERS_GRACE_S, SIGKILL_GRACE_OF_RUN_S
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.indexed_log import IndexedLog
@@ -176,7 +176,7 @@ class ServerSupervisor:
                 self.kill()
         if not self._asked:
             time.sleep(_ORPHANED_S)
-        self.end(grace_s=SIGKILL_GRACE_S)
+        self.end(grace_s=SIGKILL_GRACE_OF_RUN_S)
 
 
 def main() -> int:

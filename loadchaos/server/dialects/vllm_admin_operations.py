@@ -16,23 +16,23 @@ _REFUSED = ("http_paused", "shed")
 # A request that is aborted before its first token ends with [DONE] and no finish_reason (measured, 0.32).
 _ABORTED = ("finish_abort", "truncated")
 
-ADMIN_ATTACKS = (
+ADMIN_OPERATIONS = (
     # The processor cache only, both sides. The encoder cache stays: this attack never causes an encoder cache miss.
     AdminOperation(
-        "reset_mm_cache", "POST", "/reset_mm_cache", gate=DEVELOPMENT_GATE, since="0.11.2",
+        "reset_mm_cache", "POST", "/reset_mm_cache", gate=DEVELOPMENT_GATE, since="0.11.2", empties_a_cache=True,
         effects=(
             "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08",
             "cache_reset_inflight_warning", "mm_cache_spin",
         ),
     ),
     AdminOperation(
-        "reset_encoder_cache", "POST", "/reset_encoder_cache", gate=DEVELOPMENT_GATE, since="0.16.0",
+        "reset_encoder_cache", "POST", "/reset_encoder_cache", gate=DEVELOPMENT_GATE, since="0.16.0", empties_a_cache=True,
         effects=(
             "encoder_cache_miss", "encoder_cache_miss_skipped", "cache_reset_inflight_warning", "mm_encoder_gave_nothing",
         ),
     ),
     AdminOperation(
-        "reset_prefix_cache", "POST", "/reset_prefix_cache", gate=DEVELOPMENT_GATE, since="0.8.5",
+        "reset_prefix_cache", "POST", "/reset_prefix_cache", gate=DEVELOPMENT_GATE, since="0.8.5", empties_a_cache=True,
         effects_when={"reset_running_requests=true": (
             "preemption_storm", "async_placeholder_underflow", "mm_encoder_gave_nothing",
         )},
