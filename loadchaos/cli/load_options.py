@@ -4,6 +4,7 @@ profile/made.py makes the profile.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,18 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     except ValueError:
         raise OptionError(f"--rate {text}: requests per second such as 20, 600/m or inf were expected") from None
     return value
+
+
+def _json_object(_: click.Context, parameter: click.Parameter, text: str | None) -> Mapping[str, object] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f'{parameter.opts[0]} {text}: a JSON object such as {{"priority": 1}} was expected')
+    return found
 
 
 def _limits(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> Mapping[str, float]:
@@ -129,6 +142,7 @@ load_options = together(
             option(f"--{name.replace('_', '-')}", "Sampling of each request.", type=int if name == "top_k" else float)
             for name in _SAMPLING
         ),
+        option("--extra-body", "More fields of each body, as JSON.", "JSON", callback=_json_object),
     ),
 )
 
@@ -213,6 +227,7 @@ def made_from(options: Given) -> LoadOptions | None:
         dataset=options["dataset_name"] or "random",
         values=DatasetOptions(**{name: options[name] for name in DATASET_OPTIONS}),
         sampling={name: options[name] for name in _SAMPLING if options[name] is not None},
+        extra_body=options["extra_body"],
         slo=options["goodput"],
         exact=options["ignore_eos"],
         endpoint=endpoint,

@@ -115,6 +115,8 @@ def _complete(request: Request, server: _Server) -> None:
     """Write the body, state what the server should count, and free what only the body needed."""
     request.model = request.model or server.facts.model
     request.body = server.endpoint.body(request, server.facts)
+    if request.more_fields:
+        request.body = request.body.removesuffix(b"}") + b"," + request.more_fields[1:]
     if server.generates:
         answers = request.extra.get("n", 1)
         request.max_tokens, request.answers = request.output_tokens, answers if isinstance(answers, int) else 1

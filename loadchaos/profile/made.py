@@ -28,9 +28,9 @@ _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
 @dataclass(frozen=True)
 class LoadOptions:
     """Load and requests that a profile is made of; None: not given. `rate` and `ramp` are requests per second, an
-    infinite rate all at once; with a rate `users` are the most requests in flight. `sampling` has the options of that
-    payload, `slo` limits in seconds. `exact`: answers have exactly the length; None: as the dataset does. `generates` and
-    `needs` are those of the endpoint (`EndpointSpec`).
+    infinite rate all at once; with a rate `users` are the most requests in flight. `sampling` and `extra_body` have the
+    options of these payloads, `slo` limits in seconds. `exact`: answers have exactly the length; None: as the dataset does.
+    `generates` and `needs` are those of the endpoint (`EndpointSpec`).
     """
 
     rate: float | None = None
@@ -43,6 +43,7 @@ class LoadOptions:
     dataset: str = "random"
     values: DatasetOptions = field(default_factory=DatasetOptions)
     sampling: Mapping[str, float] = field(default_factory=dict)
+    extra_body: Mapping[str, Yaml] | None = None
     slo: Mapping[str, float] = field(default_factory=dict)
     exact: bool | None = None
     endpoint: str = "chat"
@@ -212,13 +213,14 @@ def _traffic(options: LoadOptions) -> Iterator[MadeTraffic]:
     }
     for made in makers.get(options.dataset, _from_file)(options):
         payload, output = dict(made.payload), made.output
+        fields = [*options.sampling, *(("extra_body",) if options.extra_body is not None else ())]
+        if fields and "requests" in payload:
+            names = ", ".join(map(flag, fields))
+            raise OptionError(f"{names}: the requests of {options.dataset} are sent as the file has them; leave it out")
         if options.sampling:
-            if "requests" in payload:
-                names = ", ".join(flag(n) for n in options.sampling)
-                raise OptionError(
-                    f"{names}: the requests of {options.dataset} are sent as the file has them; leave it out"
-                )
             payload["sampling"] = options.sampling
+        if options.extra_body is not None:
+            payload["extra_body"] = options.extra_body
         if options.endpoint != "chat" and "requests" in payload:
             raise OptionError(
                 f"--endpoint {options.endpoint} or its --backend: requests of {options.dataset} are sent as the file "

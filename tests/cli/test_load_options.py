@@ -77,6 +77,8 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
     [
         (["smoke", "--rate", "5"], "smoke has its own: change it with --set load.0.rate=5/s"),
         (["smoke", "--dataset-name", "random"], "--dataset-name describes a load without a profile"),
+        ([*SHORT, "--extra-body", "[1]"], "--extra-body [1]: a JSON object"),
+        ([*SHORT, "--extra-body", '{"top_k": 3}'], "top_k is set by sampling"),
         (SHORT, "no server: give --target URL"),
         ([], "a profile is missing"),
         (["--rate", "x", "--num-prompts", "5"], "--rate x: requests per second such as 20, 600/m or inf"),

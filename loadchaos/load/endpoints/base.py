@@ -14,6 +14,14 @@ from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sse import JsonObject
 from loadchaos.profile.profile import EndpointSpec
 
+OF_CONVERSATIONS = frozenset(
+    {
+        "text", "quote", "conversation", "images", "image_positions", "near_limit", "structured", "tools", "sampling",
+        "extra_body",
+    }
+)  # fmt: skip
+"""Payloads of endpoints that answer a conversation in a form of their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEndpoint(EndpointSpec):

@@ -22,6 +22,6 @@ def _body(request: Request, facts: Facts) -> bytes:
 ENDPOINT = ModelEndpoint(
     path=COMPLETIONS_PATH,
     body=_body,
-    payloads=frozenset({"text", "quote", "near_limit", "structured", "sampling"}),
+    payloads=frozenset({"text", "quote", "near_limit", "structured", "sampling", "extra_body"}),
     lacks=frozenset({"sampling.thinking", "sampling.reasoning_effort"}),
 )

@@ -52,7 +52,7 @@ class EmbeddingsAnswer(Results):
 ENDPOINT = ModelEndpoint(
     path="/v1/embeddings",
     body=_body,
-    payloads=frozenset({"text", "batch", "sampling"}),
+    payloads=frozenset({"text", "batch", "sampling", "extra_body"}),
     answer=EmbeddingsAnswer,
     streams=False,
     generates=False,

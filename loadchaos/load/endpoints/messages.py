@@ -11,7 +11,13 @@ import orjson
 
 from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
-from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
+from loadchaos.load.endpoints.base import (
+    OF_CONVERSATIONS,
+    ModelEndpoint,
+    all_sampling_but,
+    content_parts,
+    earlier_messages,
+)
 from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sse import JsonObject
@@ -146,9 +152,7 @@ class MessagesAnswer(TypedEvents):
 ENDPOINT = ModelEndpoint(
     path="/v1/messages",
     body=_body,
-    payloads=frozenset(
-        {"text", "quote", "conversation", "images", "image_positions", "near_limit", "structured", "tools", "sampling"}
-    ),
+    payloads=OF_CONVERSATIONS,
     answer=MessagesAnswer,
     exact_fields=frozenset(),
     headers={"anthropic-version": "2023-06-01"},

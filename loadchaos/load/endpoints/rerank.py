@@ -18,7 +18,7 @@ from loadchaos.load.wire.answer_reader import list_of
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.results import Results
 
-_PAYLOADS = frozenset({"text", "batch"})
+_PAYLOADS = frozenset({"text", "batch", "extra_body"})
 _QUERY_TOKENS = 8
 """All queries have as many, so that a text's own tokens are known where each is read together with the query."""
 

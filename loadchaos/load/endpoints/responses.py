@@ -11,7 +11,7 @@ import orjson
 
 from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, error_object
-from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
+from loadchaos.load.endpoints.base import OF_CONVERSATIONS, ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.wire.answer_reader import WrongShapeError, int_of, list_of, object_of, usage_of, whole_object
 from loadchaos.load.wire.request import Request
@@ -162,9 +162,7 @@ def _reason(response: Mapping[str, object], of_event: str, *, calls: bool) -> st
 ENDPOINT = ModelEndpoint(
     path="/v1/responses",
     body=_body,
-    payloads=frozenset(
-        {"text", "quote", "conversation", "images", "image_positions", "near_limit", "structured", "tools", "sampling"}
-    ),
+    payloads=OF_CONVERSATIONS,
     answer=ResponsesAnswer,
     exact_fields=frozenset({"ignore_eos"}),
     lacks=frozenset({"sampling.n", "sampling.prompt_logprobs", "images.uuid"}),

@@ -13,6 +13,7 @@ from loadchaos.load.payloads import (
     audio,
     batch,
     conversation,
+    extra_body,
     hostile_images,
     image_positions,
     images,
@@ -46,6 +47,7 @@ PAYLOADS: Mapping[str, type[Payload]] = {
     "structured": structured.Options,
     "tools": tools.Options,
     "batch": batch.Options,
+    "extra_body": extra_body.Options,
     "requests": requests_file.Options,
     "recorded": recorded.Options,
 }

@@ -71,7 +71,7 @@ class Request:
         history: earlier messages as JSON, each with a trailing comma; `history_tokens` is their cost.
         continues: the history is the whole prompt: the results of tools follow an answer, and no question.
         calls_over: the model may call no more tools.
-        extra: more fields of the body.
+        extra: more fields of the body; `more_fields`: those that are added as they are, as JSON.
         contract: rules that its answer must obey; None: there are none.
         answers: choices or results that it asks for; None: unknown.
         notes: what was reduced to fit the server, in words.
@@ -124,6 +124,7 @@ class Request:
     continues: bool = False
     calls_over: bool = False
     extra: dict[str, object] = field(default_factory=dict)
+    more_fields: bytes = b""
     model: str | None = None
     notes: list[str] = field(default_factory=list)
     id: str = ""
