@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from loadchaos.campaigns.watch.ledger_tap import RequestLog
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
+from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
@@ -77,8 +77,8 @@ class Log:
 
 
 @pytest.fixture
-def log(between: Between, tmp_path: Path) -> Iterator[Log]:
-    yield Log(between, tmp_path)
+def log(between: Between, tmp_path: Path) -> Log:
+    return Log(between, tmp_path)
 
 
 def asked(**more: object) -> bytes:
@@ -130,7 +130,9 @@ def test_ledger_tap_measures_from_the_request_to_its_tokens(log: Log) -> None:
 def test_ledger_tap_follows_a_connection_of_many_requests(log: Log) -> None:
     """A GET and an unknown path between them have no rows, and their answers are skipped exactly."""
     with log.serve(answer(plain(b"200 OK", whole("one")))) as client:
-        for n, request in enumerate((asked(stream=False), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", asked(stream=False))):
+        for n, request in enumerate(
+            (asked(stream=False), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", asked(stream=False))
+        ):
             client.sendall(request)
             until(lambda: client.recv(1 << 16), f"answer {n}")
         ends = log.ends(2)
@@ -210,10 +212,8 @@ def test_ledger_tap_counts_connections_that_it_cannot_read(log: Log, first: byte
 
 def test_ledger_tap_forgives_a_connection_that_was_idle_too_long(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server closes an idle connection as it is used again: the client repeats that request, and nothing is lost."""
-    from loadchaos.load.wire import seen_exchange
-
-    limits = seen_exchange.WireTimeouts(retry_idle_ns=1)
-    monkeypatch.setattr(seen_exchange, "WireTimeouts", lambda: limits)
+    limits = WireTimeouts(retry_idle_ns=1)
+    monkeypatch.setattr("loadchaos.load.wire.seen_exchange.WireTimeouts", lambda: limits)
 
     def serve(c: socket.socket) -> None:
         read_request(c)

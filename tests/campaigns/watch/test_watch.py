@@ -1,7 +1,6 @@
 """`loadchaos watch`: the verdict about a server beside the load of others."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,12 +10,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.campaigns.replay.sources import read_source
 from tests.embedded_server import EmbeddedServer
 from tests.invoking import output_of
 from tests.waiting import until
@@ -28,13 +27,19 @@ url, count = sys.argv[1], int(sys.argv[2])
 for n in range(count):
     body = {"model": "sim", "messages": [{"role": "user", "content": f"tell a story {n}"}], "max_tokens": 20,
             "stream": True, "stream_options": {"include_usage": True}}
-    request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    head = {"Content-Type": "application/json"}
     try:
-        urllib.request.urlopen(request, timeout=20).read()
+        urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), head)).read()
     except OSError as e:
         print("ignored:", e)
         time.sleep(0.2)
     print("answer", n, flush=True)
+"""
+FAULTS = """
+name: faults
+traffic: [{name: t, payload: {text: {tokens: 8}}}]
+load: [{users: 1, for: 1s}]
+attacks: [{network: latency, at: 0s, for: 60s, params: {latency: 300}}]
 """
 OPTIONS = ("--no-live", "--exporter-port", "0")
 
@@ -124,7 +129,7 @@ def test_watch_judges_the_requests_of_a_command(server: EmbeddedServer, tmp_path
     assert (done.returncode, verdict.outcomes) == (0, {"ok": 6}), done.stdout + done.stderr
     assert "answer 5" in done.stdout and "answer 5" in (home / "command.log").read_text()
     assert check(verdict, "command") == ("pass", "exit code 0")
-    assert verdict.latency_all.ttft_s.n == 6
+    assert verdict.latency_all is not None and verdict.latency_all.ttft_s.n == 6
     assert list((home / "recording" / "ring").iterdir())
 
 
@@ -156,7 +161,9 @@ def test_watch_says_that_no_request_came_through(server: EmbeddedServer, tmp_pat
 
 
 def test_watch_ends_a_command_that_never_ends_with_its_children(server: EmbeddedServer, tmp_path: Path) -> None:
-    script = 'trap "" TERM; echo $$ >pids; sleep 600 & echo $! >>pids; python3 -c "$0" "$1/v1" 1; while :; do sleep 1; done'
+    script = (
+        'trap "" TERM; echo $$ >pids; sleep 600 & echo $! >>pids; python3 -c "$0" "$1/v1" 1; while :; do sleep 1; done'
+    )
     command = ("sh", "-c", script, CLIENT, "{url}")
     done = run_command("watch", "--target", server.url, "--for", "2s", *OPTIONS, "--", *command, cwd=tmp_path)
     verdict, _ = verdict_of(tmp_path)
@@ -167,7 +174,7 @@ def test_watch_ends_a_command_that_never_ends_with_its_children(server: Embedded
 
 
 def test_watch_keeps_keys_of_its_command_out_of_its_folder(server: EmbeddedServer, tmp_path: Path) -> None:
-    script = "echo my key is $OPENAI_API_KEY; exec python3 -c \"$0\" \"$1/v1\" 1"
+    script = 'echo my key is $OPENAI_API_KEY; exec python3 -c "$0" "$1/v1" 1'
     command = ("sh", "-c", script, CLIENT, "{url}", "--api-key", "sk-other-1234567890abcdef")
     key = "sk-secret-1234567890abcdef"
     done = run_command("watch", "--target", server.url, *OPTIONS, "--", *command, cwd=tmp_path, OPENAI_API_KEY=key)
@@ -185,16 +192,15 @@ def test_watch_keeps_keys_of_its_command_out_of_its_folder(server: EmbeddedServe
         (("--target", "http://127.0.0.1:9", "--listen", "127.0.0.1:9"), "this is the target"),
         (("--target", "http://127.0.0.1:9", "--listen", "nowhere"), "HOST:PORT"),
         (("--target", "http://127.0.0.1:9", "--target", "http://127.0.0.1:8", "--server-log", "x"), "2 targets and 1 logs"),
-        (("--target", "http://127.0.0.1:9", "--attack", "brownout"), "give their command after --"),
+        (("--target", "http://127.0.0.1:9", "--attack", "faults.yaml"), "give their command after --"),
     ],
 )  # fmt: skip
-def test_watch_refuses_what_cannot_be(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    before = os.getcwd()
-    os.chdir(tmp_path)
-    try:
-        assert message in output_of("watch", *words, code=2)
-    finally:
-        os.chdir(before)
+def test_watch_refuses_what_cannot_be(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faults.yaml").write_text(FAULTS)
+    assert message in output_of("watch", *words, code=2)
     assert not (tmp_path / "runs").exists()
 
 
@@ -207,6 +213,33 @@ def test_watch_of_a_target_that_does_not_answer_ends_with_4(unused_port: int, tm
     assert done.returncode == 4 and "was not healthy within 5 s" in done.stderr
 
 
-def events_of(home: Path, kind: str) -> list[Any]:
-    rows = [json.loads(line) for line in (home / "events.jsonl").read_bytes().splitlines()]
-    return [row for row in rows if row["row"] == kind]
+def test_watch_attacks_the_path_of_the_command_and_undoes_it(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "faults.yaml").write_text(FAULTS)
+    options = ("--attack", "faults.yaml", "--authorize", server.address, *OPTIONS)
+    done = run_command(
+        "watch", "--target", server.url, *options, "--", sys.executable, "-c", CLIENT, "{url}/v1", "4", cwd=tmp_path
+    )
+    verdict, _ = verdict_of(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert check(verdict, "attack network_latency")[0] == "pass" and verdict.outcomes == {"ok": 4}
+    assert verdict.latency_all is not None and (verdict.latency_all.ttft_s.p50 or 0) > 0.3
+
+
+def test_watch_attacks_nobody_without_authorisation(tmp_path: Path) -> None:
+    (tmp_path / "faults.yaml").write_text(FAULTS)
+    done = run_command(
+        "watch", "--target", "http://192.0.2.1:8000", "--attack", "faults.yaml", "--", "true", cwd=tmp_path
+    )
+    assert done.returncode == 2 and "--authorize 192.0.2.1:8000" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_replay_sends_the_requests_of_a_watched_command_again(tmp_path: Path) -> None:
+    with EmbeddedServer() as server:
+        command = (sys.executable, "-c", CLIENT, "{url}/v1", "3")
+        run_command("watch", "--target", server.url, *OPTIONS, "--", *command, cwd=tmp_path)
+    _, home = verdict_of(tmp_path)
+    trace = read_source(home, tmp_path / "scratch")
+    assert [send.outcome for send in trace.sends] == ["ok"] * 3 and trace.header.server["dialect"] == "vllm"
+    bodies = [json.loads(trace.body_file(send).read_bytes()) for send in trace.sends]
+    assert [body["messages"][0]["content"] for body in bodies] == [f"tell a story {n}" for n in range(3)]
