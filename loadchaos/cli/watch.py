@@ -81,7 +81,7 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
         raise OptionError("no server: give --target URL")
     listen = _listen(options["listen"], targets)
     if command and shutil.which(command[0]) is None:
-        raise OptionError(f"{command[0]}: no such command; the words after -- are a command and its options")
+        raise OptionError(f"{command[0]}: no such command; give one that can be run after --")
     others = OthersOptions(command, listen)
     attacks = None if options["attack"] is None else profile_of(options["attack"], ())
     profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks)
