@@ -5,6 +5,7 @@ have their times. A request whose messages continue those of an earlier one wait
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,11 +89,11 @@ def recording_of(path: Path) -> Path | None:
     return path / RING if segments_of(path / RING) else None
 
 
-def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
-    """Make the trace of a recording; its bodies are stored under `scratch`. Raises OptionError where no request can be
-    sent again.
+def trace_of_recording(path: Path, scratch: Path, until_ns: int | None = None) -> RequestTrace:
+    """Make the trace of a recording, up to a moment of the monotonic clock of its machine; its bodies are stored under
+    `scratch`. Raises OptionError where no request can be sent again.
     """
-    found, url = _requests(path)
+    found, url = _requests(path, math.inf if until_ns is None else until_ns)
     requests = sorted(found, key=lambda r: r.at_ns)
     usable = [
         (r, r.content)
@@ -121,7 +122,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
                 body=store_body(scratch / BODIES, _body(request, content)),
                 stream=streamed,
                 outcome=outcome,
-                images=_images(content),
+                images=images_in(content),
                 max_tokens=_limit(content),
             )
         )
@@ -142,7 +143,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
 
 
-def _requests(path: Path) -> tuple[list[RecordedRequest], str | None]:
+def _requests(path: Path, until_ns: float) -> tuple[list[RecordedRequest], str | None]:
     """Read the requests of a recording, and the URL of the server; None without a whole segment."""
     found: dict[str, RecordedRequest] = {}
     url = None
@@ -155,7 +156,7 @@ def _requests(path: Path) -> tuple[list[RecordedRequest], str | None]:
                 url = header.upstream
             elif header is None:
                 continue
-            elif kind == "begin":
+            elif kind == "begin" and row["at_ns"] <= until_ns:
                 name = header.name(row["id"])
                 found[name] = RecordedRequest(name, header.unix(row), str(row["path"]))
             elif kind == "progress":
@@ -205,12 +206,12 @@ def _limit(content: Mapping[str, object]) -> int | None:
     return next((v for k in OUTPUT_LIMITS if type(v := content.get(k)) is int), None)
 
 
-def _images(content: Any) -> int:
+def images_in(content: Any) -> int:
     if isinstance(content, dict):
         if content.get("type") in ("image_url", "input_image", "image"):
             return 1
-        return sum(_images(v) for v in content.values())
-    return sum(_images(v) for v in content) if isinstance(content, list) else 0
+        return sum(images_in(v) for v in content.values())
+    return sum(images_in(v) for v in content) if isinstance(content, list) else 0
 
 
 class _Conversations:
