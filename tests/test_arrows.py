@@ -15,7 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profile": {"core"},
     "server": {"core"},
     "analysis": {"core", "advisories", "server.dialects"},
-    "report": {"core", "analysis"},
+    "report": {"core", "advisories", "analysis"},
     "chaos": {"core", "server.dialects"},
     "load": {"core", "profile", "server.dialects", "simulator.defects"},
     "run": RUN,

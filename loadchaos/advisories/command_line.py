@@ -17,7 +17,7 @@ _PROGRAMS: Final = {
     "vllm": "vllm", "sglang": "sglang", "lmdeploy": "lmdeploy", "llama-server": "llamacpp", "transformers": "transformers",
 }  # fmt: skip
 _IMAGE = re.compile(
-    r"(?:^|/)(?P<name>vllm|sglang|lmdeploy|llama\.cpp)[\w.-]*:(?:[a-z-]*v?(?P<version>\d+\.\d+[\w.+]*)|\S+)$"
+    r"(?:^|/)(?P<name>vllm|sglang|lmdeploy|llama\.cpp)[\w.-]*:(?:[a-z-]*v?(?P<version>\d+\.\d+[\w.+]*)(?:-[\w.-]*)?|\S+)$"
 )
 _WORD = re.compile(r"(?!(?:true|false|null|\d+(?:\.\d+)?)\b)[\w./-]+")
 _SUBCOMMANDS = ("serve", "api_server", "server")
