@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadchaos.cli.common import ca_option, echo, flag, insecure_option, option, out_option, time_option
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.server.process.launcher import CommandLine
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -59,7 +62,21 @@ def launch(
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)
+        _name_doctor(server)
     sys.exit(result.exit_code)
+
+
+def _name_doctor(server: CommandLine) -> None:
+    """Print the command that compares the server with known bugs, without its secrets."""
+    import os
+    import shlex
+
+    from loadchaos.advisories.command_line import engine_of
+    from loadchaos.core.redact import Redactor
+
+    if engine_of(server.argv) is not None:
+        redactor = Redactor.of_launch(os.environ, server.env, server.argv)
+        echo(f"known bugs of it: loadchaos doctor {shlex.quote(shlex.join(redactor.argv(server.argv)))}", err=True)
 
 
 def _classify(log: Path) -> None:

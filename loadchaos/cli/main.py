@@ -14,6 +14,7 @@ from loadchaos.cli.bisect import bisect
 from loadchaos.cli.capacity import capacity
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.common import say
+from loadchaos.cli.doctor import doctor
 from loadchaos.cli.environment import PREFIX, name_variables
 from loadchaos.cli.help import help_all_option, shows_all
 from loadchaos.cli.hunt import hunt
@@ -46,7 +47,7 @@ Exit codes of a run:
   130 Ctrl-C, 143 SIGTERM."""
 
 COMMAND_GROUPS = {
-    "Test": (probe, run, watch, suite, capacity, soak),
+    "Test": (doctor, probe, run, watch, suite, capacity, soak),
     "Read": (report, compare, trend, runs, export, classify),
     "Reproduce": (replay, minimise, bisect, hunt, record),
     "Write": (new, check, explain, profiles),

@@ -4,10 +4,12 @@ token, with prompts of at most a quarter of the context.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loadchaos.advisories.advisory import ENGINES
 from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError
@@ -253,7 +255,8 @@ def page(probed: ProbeResult) -> str:
     if probed.trouble:
         lines += ["", f"PROBLEM: {probed.trouble}"]
     sent = f"sent: {plural(probed.reads, 'read or tokenizer call', 'reads and tokenizer calls')}, "
-    return "\n".join([*lines, "", sent + plural(probed.generations, "generation")])
+    known = [f"known bugs: {shlex.join(['loadchaos', 'doctor', facts.base_url])}"] if facts.dialect in ENGINES else []
+    return "\n".join([*lines, "", sent + plural(probed.generations, "generation"), *known])
 
 
 def _row(label: str, value: object, source: str | None = None) -> str:

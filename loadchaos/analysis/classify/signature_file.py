@@ -13,10 +13,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import get_args
 
+from loadchaos.advisories import advisory
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core import typed_json
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Severity
+from loadchaos.core.version_ranges import clauses
 
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
@@ -122,12 +124,12 @@ class Signatures:
     engine: tuple[re.Pattern[str], ...]
     ignore: tuple[re.Pattern[str], ...]
     harmless: tuple[re.Pattern[str], ...]
-    known: Mapping[str, KnownIssue]
     places: tuple[Signature, ...] = ()
     frame_places: dict[str, Signature | None] = field(default_factory=dict)  # of the frames seen; bounded
 
     def issues(self, names: Iterable[str]) -> tuple[KnownIssue, ...]:
-        return tuple(self.known.get(name) or KnownIssue(issue=name) for name in names)
+        """The upstream issues of the advisories with these ids."""
+        return tuple(issue for name in names for issue in _issues(advisory.shipped(name)))
 
     def all_issues(self, signature: Signature) -> tuple[KnownIssue, ...]:
         """Known issues of a signature and of its variants."""
@@ -202,6 +204,23 @@ class Signatures:
         return _matches(self.harmless, text)
 
 
+def _issues(of: advisory.Advisory) -> list[KnownIssue]:
+    """Its issues. Without a fix, an affected range says only where it was seen, and not that later versions are good."""
+    single = ", ".join(version for e in of.affected for sign, version in clauses(e.versions) if sign == "==")
+    affected = of.affected_range if of.fixed else None
+    return [
+        KnownIssue(
+            issue=name,
+            title=of.title or None,
+            state=of.state or None,
+            affected=affected,
+            seen=of.seen or (None if affected else single or None),
+            fixed=of.fixed or None,
+        )
+        for name in of.issues
+    ]
+
+
 def _matches(patterns: Sequence[re.Pattern[str]], text: str) -> bool:
     # Spelled out and one by one: a generator or an alternation takes several times as long.
     for pattern in patterns:  # noqa: SIM110
@@ -253,7 +272,7 @@ def load() -> Signatures:
 def build(texts: Mapping[str, str]) -> Signatures:
     """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
     files = {name: _parse(name, text) for name, text in texts.items()}
-    frames, ignore, known = (files.pop(name, _Table(name, {})) for name in ("frames.toml", "ignore.toml", "known.toml"))
+    frames, ignore = (files.pop(name, _Table(name, {})) for name in ("frames.toml", "ignore.toml"))
     found: dict[str, Signature] = {}
     for name, file in files.items():
         _Table(f"{name}: the file", file.data).allow(("signature",))
@@ -262,16 +281,13 @@ def build(texts: Mapping[str, str]) -> Signatures:
             if signature.id in found:
                 raise SignatureError(f"{name}: {signature.id}: the id is already used in {found[signature.id].file}")
             found[signature.id] = signature
-    issues = {
-        name: typed_json.from_json(KnownIssue, {"issue": name, **of.data}) for name, of in known.named("issue").items()
-    }
     for s in found.values():
         for other in s.refines:
             if other not in found:
                 raise SignatureError(f"{s.file}: {s.id}: refines {other!r}, which no file has")
-        for issue in (*s.known, *(k for v in s.variants for k in v.known)):
-            if issue not in issues:
-                raise SignatureError(f"{s.file}: {s.id}: known {issue!r} is not in known.toml")
+        for name in (*s.known, *(k for v in s.variants for k in v.known)):
+            if not advisory.exists(name):
+                raise SignatureError(f"{s.file}: {s.id}: known {name!r} is no advisory")
     places = tuple(s for s in found.values() if s.role == "place")
     by_word = _index(s for s in found.values() if s.role != "place")
     return Signatures(
@@ -282,7 +298,6 @@ def build(texts: Mapping[str, str]) -> Signatures:
         engine=frames.patterns("engine"),
         ignore=tuple(pattern for line in ignore.tables("line") for pattern in line.patterns("pattern")),
         harmless=tuple(pattern for line in ignore.tables("harmless") for pattern in line.patterns("pattern")),
-        known=issues,
         places=places,
     )
 
@@ -305,10 +320,6 @@ class _Table:
     def tables(self, key: str) -> list[_Table]:
         found = self.data.get(key)
         return [_Table(f"{self.where}: {key}", one) for one in found] if isinstance(found, list) else []
-
-    def named(self, key: str) -> dict[str, _Table]:
-        found = self.data.get(key)
-        return {name: _Table(name, one) for name, one in found.items()} if isinstance(found, dict) else {}
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.data.get(key, [])

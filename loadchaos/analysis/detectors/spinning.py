@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from loadchaos.analysis.classify.signature_file import load
-from loadchaos.analysis.classify.versions import within
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import evidence, of_signature
 from loadchaos.core.ledger.rows import LogRow, ProcessRow, StateRow
 from loadchaos.core.units import NS_PER_S
+from loadchaos.core.version_ranges import within
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ID = "mm_cache_spin"
@@ -79,6 +79,6 @@ class SpinningDetector(Detector):
             return False
         repository = DIALECTS.get(facts.dialect, UNKNOWN).repository
         signature = load().get(ID)
-        if signature is None or not any(issue.startswith(f"{repository}#") for issue in signature.known):
+        if signature is None or not any(k.issue.startswith(f"{repository}#") for k in load().issues(signature.known)):
             return True
         return facts.version is not None and within(_AFFECTED, facts.version) is False

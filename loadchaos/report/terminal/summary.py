@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from loadchaos.advisories.advisory import ENGINES
 from loadchaos.analysis.verdict.model import FailureResult, StateChange, Verdict
 from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.report import headline, performance, phrases
@@ -274,3 +276,18 @@ def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> No
     unseen = any(check.name == "traffic" for check in verdict.checks)  # only watched: there are no requests
     if not unseen and any(f.attribution == "server" and not f.before_load for f in verdict.failures):
         page.link("reproduce", f"loadchaos minimise {short_path(folder, '.')}")
+    if command := _doctor(verdict, folder):
+        page.link("known bugs", command)
+
+
+def _doctor(verdict: Verdict, folder: Path) -> str:
+    """The command that compares a server that died with known bugs; empty for another, and where nothing tells it."""
+    died = any(phrases.is_server_fault(f) and f.severity == "engine_death" for f in verdict.failures)
+    target, words = verdict.target, list[str]()
+    if not died or target.kind == "embedded" or target.dialect not in ENGINES:
+        return ""
+    if (folder / "server.log").exists() and (folder / "server.log").stat().st_size:
+        words = ["--log", short_path(folder, "server.log")]
+    if target.version is not None and " " not in target.version:
+        words += ["--version", f"{target.dialect}=={target.version}"]
+    return shlex.join(["loadchaos", "doctor", *words]) if words else ""

@@ -47,7 +47,7 @@ def test_signatures_of_deaths_have_a_remedy_or_a_why() -> None:
         (GOOD.replace('find="some words"', 'find="12"'), "no word of three letters"),
         (GOOD.replace('find="some words"\n', ""), "find is missing"),
         (GOOD + GOOD, "already used"),
-        (GOOD + 'known="a/b#1"\n', "not in known.toml"),
+        (GOOD + 'known="vllm-0"\n', "known 'vllm-0' is no advisory"),
         (GOOD + 'refines="b"\n', "refines 'b'"),
         (GOOD + 'derive={x="__import__(1)"}\n', "only + - * /"),
         (GOOD + "[[signature.variant]]\ntitle='x'\n", "a variant needs frames and a title"),

