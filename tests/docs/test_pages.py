@@ -125,6 +125,7 @@ WHY_NOT = {
     **dict.fromkeys(
         ("probe", "launch", "record", "follow", "sim"), "needs a server, or is one: tests/run, tests/recorder"
     ),
+    "doctor": "needs a server, its log or an installed one: tests/cli/test_doctor.py",
     **dict.fromkeys(("judge", "report", "compare", "trend", "export"), "needs runs: tests/cli, tests/report"),
 }
 LOAD_OPTIONS = [

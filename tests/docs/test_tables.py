@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import compatibility, tables
+from docs import advisories, compatibility, tables
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
 
@@ -38,3 +38,7 @@ def test_compatibility_page_is_that_of_the_measurements() -> None:
     results = json.loads((tables.FOLDER / "compatibility.json").read_text())
     assert (tables.FOLDER / "compatibility.md").read_text() == compatibility.page(results), "run: make docs"
     assert all(f"\n## {result['title']}\n" in compatibility.page(results) for result in results.values())
+
+
+def test_advisories_page_is_that_of_the_files() -> None:
+    assert advisories.FILE.read_text() == advisories.page(), "run: make docs"

@@ -281,13 +281,10 @@ def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> No
 
 
 def _doctor(verdict: Verdict, folder: Path) -> str:
-    """The command that compares a server that died with known bugs; empty for another, and where nothing tells it."""
+    """The command that compares a server that died with known bugs; empty for another, and without its exact version."""
     died = any(phrases.is_server_fault(f) and f.severity == "engine_death" for f in verdict.failures)
-    target, words = verdict.target, list[str]()
-    if not died or target.kind == "embedded" or target.dialect not in ENGINES:
+    target, log = verdict.target, folder / "server.log"
+    if not died or target.kind == "embedded" or target.dialect not in ENGINES or " " in (target.version or " "):
         return ""
-    if (folder / "server.log").exists() and (folder / "server.log").stat().st_size:
-        words = ["--log", short_path(folder, "server.log")]
-    if target.version is not None and " " not in target.version:
-        words += ["--version", f"{target.dialect}=={target.version}"]
-    return shlex.join(["loadchaos", "doctor", *words]) if words else ""
+    words = ["--log", short_path(folder, log.name)] if log.exists() and log.stat().st_size else []
+    return shlex.join(["loadchaos", "doctor", *words, "--version", f"{target.dialect}=={target.version}"])
