@@ -61,7 +61,7 @@ from loadchaos.core.private import create_privately
     ),
     time_option("--part", "Length of a part.", positive=True, default="1h", show_default=True),
     option("--keep", "Size of the folder with all parts.", "SIZE", default="2GB", show_default=True),
-    option("--healthz", "Serve /healthz about the service at this address.", "HOST:PORT"),
+    option("--healthz", "Serve /healthz about the service, and /metrics, at this address.", "HOST:PORT"),
 )
 @in_group("Server", option("--pid", "Process ID of the server on this machine.", type=COUNT), wait_ready_option)
 @in_group(

@@ -15,10 +15,11 @@ from ruamel.yaml import YAML
 
 from loadchaos import __version__
 from loadchaos.cli.main import main
+from loadchaos.cli.watch import watch
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-MANIFESTS = sorted(p for d in ("base", "nightly") for p in (DEPLOY / d).glob("*.yaml"))
+MANIFESTS = sorted(p for d in ("base", "nightly", "watch") for p in (DEPLOY / d).glob("*.yaml"))
 NO_MANIFESTS = ("kustomization.yaml", "profile.yaml")
 UNIT = DEPLOY / "nightly" / "loadchaos-soak.service"
 
@@ -34,6 +35,12 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def check(document: dict[str, Any]) -> None:
+    if document["kind"] == "Deployment":  # the stored schema has jobs, whose pods are the same
+        spec = document["spec"]
+        assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+        pod = {**spec["template"], "spec": {**spec["template"]["spec"], "restartPolicy": "Never"}}
+        check({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": {"template": pod}})
+        return
     kind = schema()["kinds"][f"{document['apiVersion']}/{document['kind']}"]
     whole = {"$ref": f"#/definitions/{kind}", "definitions": schema()["definitions"]}
     jsonschema.Draft202012Validator(whole).validate(document)
@@ -58,6 +65,21 @@ def test_soak_unit_is_valid(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert [line for line in done.stderr.splitlines() if "loadchaos-soak" in line] == []
+
+
+def test_watch_unit_is_valid() -> None:
+    lines = (DEPLOY / "watch" / "loadchaos-watch.service").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    words = shlex.split(settings["ExecStart"])
+    given = watch.make_context("watch", words[words.index("watch") + 1 :]).params
+    assert given["service"] and settings["KillMode"] == "mixed"
+
+
+@pytest.mark.parametrize("name", ["deployment.yaml", "sidecar.yaml"])
+def test_watch_manifests_have_options_of_the_command(name: str) -> None:
+    pod = documents((DEPLOY / "watch" / name).read_text())[0]["spec"]["template"]["spec"]
+    (container,) = [c for part in ("containers", "initContainers") for c in pod.get(part, ()) if c["name"] == "watch"]
+    assert watch.make_context("watch", list(container["args"][1:])).params["healthz"] == "0.0.0.0:9647"
 
 
 def test_image_is_built_from_tags_and_files_that_exist() -> None:

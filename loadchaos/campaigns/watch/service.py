@@ -10,10 +10,12 @@ import json
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -102,11 +104,12 @@ class WatchService:
         if self._child.alive():
             self._follow()
             return
-        self._follow()  # its last rows
+        if self._pid is not None:
+            self._follow()  # its last rows
         if self._part is not None:
             verdict = read_json(self._part / "verdict.json").get("verdict") or "not judged"
             self._campaign.print_line(f"{self._part.name}: {verdict}")
-        self._part = self._rows = None
+        self._part = self._rows = self._pid = None
         try:
             delete_old(self._order.home, self._order.keep_bytes)
             if self._now_s() >= self._next_start_s:
@@ -119,6 +122,18 @@ class WatchService:
         part = None if self._part is None else self._part.name
         state = "watching" if self._watching else "waiting for the server"
         return {"ok": self._child.alive(), "state": state, "healthy": self._healthy, "run": part, "parts": self.parts}
+
+    def metrics(self) -> bytes:
+        """Metrics of the part at work, whose exporter listens on loopback only; empty without one."""
+        rows = () if self._part is None else Tail(self._part / "findings.jsonl").rows()
+        port = next((row.get("port") for row in rows if row["row"] == "exporter"), None)
+        if port is None:
+            return b""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                return bytes(answer.read())
+        except (OSError, HTTPException):
+            return b""
 
     def _start(self) -> None:
         self._next_start_s = self._now_s() + _RETRY_S
@@ -171,15 +186,19 @@ def delete_old(home: Path, keep_bytes: int) -> None:
 
 
 def serve_health(service: WatchService, host: str, port: int) -> ThreadingHTTPServer:
-    """Serve /healthz in a thread. Raises OptionError where the address is in use."""
+    """Serve /healthz, and the /metrics of the part at work, in a thread. Raises OptionError where the address is in use."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = service.health()
-            status = 404 if self.path != "/healthz" else 200 if found["ok"] else 503
-            body = json.dumps(found).encode()
+            status, kind, body = 200 if found["ok"] else 503, "application/json", json.dumps(found).encode()
+            if self.path == "/metrics":
+                metrics = service.metrics()
+                status, kind, body = 200 if metrics else 503, "text/plain; version=0.0.4", metrics
+            elif self.path != "/healthz":
+                status = 404
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -215,3 +234,4 @@ def serve(
         finally:
             if server is not None:
                 server.shutdown()
+                server.server_close()
