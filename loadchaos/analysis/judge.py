@@ -403,6 +403,8 @@ class Judge(RowFold):
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
         met, what = self._mechanisms.exposures.get(exposure, 0), exposure.replace("_", " ")
+        if terms.watched == "traffic":
+            return "Not assessed: nobody counted the requests of the others"
         if exposure == "requests" and met != self._stats.begun:
             what = f"requests with a token, of {self._stats.begun:,} sent"
         return rules.worth(
@@ -501,7 +503,7 @@ class Judge(RowFold):
         return ExpectationInputs(
             counts={**self._exact_lengths.mismatches, **self.figures.sessions.counts()},
             sessions=self.figures.sessions.times(),
-            unproved=self.figures.sessions.unproved(),
+            unproved={**self.figures.sessions.unproved(), **self._health.unproved(terms)},
             ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
             errors=groups.with_parts(self._stats.error_parts()),
             goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},

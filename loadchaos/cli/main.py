@@ -31,6 +31,7 @@ from loadchaos.cli.runs import compare, export, follow, judge, report, runs
 from loadchaos.cli.sim import sim
 from loadchaos.cli.soak import soak, trend
 from loadchaos.cli.suite import suite
+from loadchaos.cli.watch import watch
 from loadchaos.cli.worker import worker
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, ProfileError, StoppedBySignalError
@@ -45,7 +46,7 @@ Exit codes of a run:
   130 Ctrl-C, 143 SIGTERM."""
 
 COMMAND_GROUPS = {
-    "Test": (probe, run, suite, capacity, soak),
+    "Test": (probe, run, watch, suite, capacity, soak),
     "Read": (report, compare, trend, runs, export, classify),
     "Reproduce": (replay, minimise, bisect, hunt, record),
     "Write": (new, check, explain, profiles),

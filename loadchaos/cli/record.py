@@ -78,7 +78,7 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     from loadchaos.recorder.ring import RingLimits
 
     create_privately()
-    host, port = _address(listen)
+    host, port = listen_address(listen)
     server, url = _upstream(upstream, options["ca"], insecure=options["insecure"])
     limits = RingLimits(options["minutes"] * 60, options["max_size"])
     given = RecordOptions(server, url, host, port, out, limits, options["bodies"], options["most_failed"])
@@ -89,7 +89,7 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     sys.exit(uvloop.run(run()))
 
 
-def _address(text: str) -> tuple[str, int]:
+def listen_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise OptionError(f"--listen {text}: HOST:PORT such as 0.0.0.0:8000 was expected")

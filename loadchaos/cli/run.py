@@ -296,7 +296,7 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
-        _print_result(result, profile, options, addresses)
+        print_run_result(result, profile, options, addresses)
         if text := show(result, figures, options):
             echo(text)
 
@@ -318,7 +318,7 @@ def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[
         questions=not options["no_questions"],
         master=master(options),
         resume=resumed,
-        argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),
+        argv=redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),
         follower_variables=variables,
     )
 
@@ -334,7 +334,7 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _print_result(result: Result, profile: str | None, options: Given, addresses: Sequence[str]) -> None:
+def print_run_result(result: Result, profile: str | None, options: Given, addresses: Sequence[str]) -> None:
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
 
@@ -372,7 +372,7 @@ def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
         say(f"loadchaos: the step summary cannot be written: {e}")
 
 
-def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:
+def redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:
     """Command line without notification URLs. Anybody who has a webhook's URL can post to it."""
     for text in secrets:
         if not text.startswith("env:"):

@@ -121,7 +121,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
                 body=store_body(scratch / BODIES, _body(request, content)),
                 stream=streamed,
                 outcome=outcome,
-                images=_images(content),
+                images=images_in(content),
                 max_tokens=_limit(content),
             )
         )
@@ -205,12 +205,12 @@ def _limit(content: Mapping[str, object]) -> int | None:
     return next((v for k in OUTPUT_LIMITS if type(v := content.get(k)) is int), None)
 
 
-def _images(content: Any) -> int:
+def images_in(content: Any) -> int:
     if isinstance(content, dict):
         if content.get("type") in ("image_url", "input_image", "image"):
             return 1
-        return sum(_images(v) for v in content.values())
-    return sum(_images(v) for v in content) if isinstance(content, list) else 0
+        return sum(images_in(v) for v in content.values())
+    return sum(images_in(v) for v in content) if isinstance(content, list) else 0
 
 
 class _Conversations:

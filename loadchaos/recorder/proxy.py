@@ -34,11 +34,12 @@ BAD_GATEWAY = (
 
 @dataclass(frozen=True)
 class Upstream:
-    """Address of the server behind the proxy."""
+    """Address of the server behind the proxy. `tls_name`: its name in TLS, where that is not `host`."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    tls_name: str | None = None
 
 
 class Link:
@@ -65,8 +66,9 @@ class Link:
         to = self.proxy.upstream
         try:
             async with asyncio.timeout(CONNECT_S):
+                name = to.tls_name or to.host if to.tls else None
                 await asyncio.get_running_loop().create_connection(
-                    lambda: self.upstream, to.host, to.port, ssl=to.tls, server_hostname=to.host if to.tls else None
+                    lambda: self.upstream, to.host, to.port, ssl=to.tls, server_hostname=name
                 )
         except (OSError, TimeoutError) as e:
             self.proxy.on_refused(_reason(e))

@@ -441,6 +441,9 @@ def one_line(verdict: Verdict) -> str:
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
         return f"{rule_text(missed[0]).sentence}{others}"
+    if traffic := [check.actual for check in verdict.checks if check.name == "traffic"]:  # of others: no requests
+        logs = [check.actual for check in verdict.checks if check.name in ("watching", "server_log")]
+        return f"no death, no hang, no failure seen: {clean('; '.join([*traffic, *logs]), 400)}"
     ok = verdict.outcomes.get("ok", 0)
     if ok == verdict.sent:
         return f"{plural(ok, 'request')} ok"

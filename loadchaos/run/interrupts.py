@@ -125,6 +125,10 @@ class Interrupts:
         if self._handlers:
             self._handlers[-1](counted)
 
+    def forgive(self) -> None:
+        """Forget the signals so far: they were the regular end of what was at work."""
+        self._signals.clear()
+
     def raise_if_any(self) -> None:
         if self._signals:
             raise StoppedBySignalError(self.exit_code) from None

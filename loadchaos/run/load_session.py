@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from loadchaos.profile import abort_rule
 from loadchaos.run.children import Locust, ReplayWorker
 from loadchaos.run.error_rate_watch import ErrorRateWatch
 from loadchaos.run.options import locust_arguments
+from loadchaos.run.others_load import ProxyLoad, ProxySetup, UnseenLoad, proxy_variables
 from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.run_attacks import RunAttacks
 from loadchaos.run.run_context import RunContext
@@ -60,11 +62,14 @@ class LoadSession:
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         self._cut: str | None = None
+        self._told_to_end: str | None = None
         folder = context.record.folder
-        self._process: Locust | WebLoad = Locust(folder, self._record.event)
+        self._process: Locust | WebLoad | UnseenLoad = Locust(folder, self._record.event)
         self._replay: ReplayWorker | None = None
         if context.options.replay:
             self._process = self._replay = ReplayWorker(folder, self._record.event)
+        if (others := context.options.others) is not None:
+            self._process = ProxyLoad(folder, self._record.event) if others.has_proxy else UnseenLoad()
         self._commands: WebCommands | None = None
         if web_start is not None:
             self._process = WebLoad(web_start.ui, folder, self._record.event)
@@ -79,23 +84,42 @@ class LoadSession:
         self._silent_ticks = 0
         if self._commands is not None:
             self._commands.load_begins(self._attacks.injector)
-        await self._process.begin(*locust_arguments(self._context.options, self._context.profile))
+        await self._process.begin(*self._arguments())
+        if isinstance(self._process, UnseenLoad):
+            self.begun_s = self._loading_since_s = time.monotonic()
         if (master := self._context.options.master) is not None:
             self._notices.waiting(master, None if self._context.target.kind == "external" else self._server.url)
             # The load process knows how long to wait for them.
             while self._process.alive and not self._interrupts and not self._notices.load_begun:
                 await tick()
 
+    def _arguments(self) -> tuple[list[str], dict[str, str]]:
+        options, folder = self._context.options, self._record.folder.path
+        if (others := options.others) is None:
+            return locust_arguments(options, self._context.profile)
+        listen, tls = others.listen or ("127.0.0.1", 0), self._context.target.tls
+        url, via = self._server.url, self._server.proxy_address
+        return [], proxy_variables(ProxySetup(str(folder.resolve()), url, via, tls, listen, others.command))
+
+    def ended_by(self, number: signal.Signals) -> bool:
+        """Tell whether a signal is the regular end of the load, as of a watch without one of its own; end it then."""
+        others = self._context.options.others
+        regular = self.running and others is not None and not others.command and not self._told_to_end
+        if regular:
+            self._told_to_end = f"{number.name} ended the watch"
+        return regular
+
     async def drive(self, tick: Tick) -> None:
         """Tick until the load process is done, or stop it. Raises LedgerError when it is silent, and
         AuthorizationError where another server, which may not be harmed, answers in place of the one that was checked.
         """
         stopped_s: float | None = None
+        unseen = isinstance(self._process, UnseenLoad)
         while self._process.alive:
             await tick()
             if self._server.no_leave is not None:
                 raise AuthorizationError(f"the load was ended: {self._server.no_leave}")
-            if self._silent_ticks * _TICK_S > _SILENT_S:
+            if self._silent_ticks * _TICK_S > _SILENT_S and not unseen:
                 raise LedgerError(
                     f"the load process wrote nothing for {_SILENT_S:g} s and was ended: see locust.log and run it again"
                 )
@@ -108,7 +132,8 @@ class LoadSession:
                 self._attacks.begin_undo()
             # A Locust that does not read its control file is ended by signal; its begin rows stay as `unfinished`.
             starting = self.begun_s is None and bool(self._interrupts) and self._context.options.master is None
-            patience_s = 0.0 if starting else self._interrupts.timeouts.locust_s  # workers elsewhere have to be told
+            # Workers elsewhere have to be told.
+            patience_s = 0.0 if starting or unseen else self._interrupts.timeouts.locust_s
             if stopped_s is not None and now_s - stopped_s > patience_s:
                 await self._process.end(self._interrupts.timeouts.locust_term_s)
         self._process.record_exit()
@@ -181,7 +206,7 @@ class LoadSession:
             self.shortened = True
             if not self._context.options.duration_is_end:
                 self._cut = f"--duration {format_duration(duration_s)}"
-            return "the duration given by --duration has passed"
+            return "the given time has passed"
         if self.stop_pressed:
             self.shortened, self._cut = True, "Stop in the web UI"
             return "Stop was pressed"
@@ -192,4 +217,6 @@ class LoadSession:
             self._aborted = why
             self._context.print_line(f"the load ends early: {why}")
             return f"abort_when: {why}"
+        if self._context.options.others is not None:
+            return self._told_to_end or self._process.lost_reason()
         return self._process.lost_reason() or self._gate.stop_reason()

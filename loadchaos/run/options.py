@@ -20,6 +20,7 @@ from loadchaos.profile.explain import load_text
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.run_plan import ResumePoint
 from loadchaos.run.held_server import HeldServer
+from loadchaos.run.others_load import OthersOptions
 from loadchaos.run.ports import free_port
 from loadchaos.run.server_under_test import TargetSpec
 from loadchaos.server.discovery.client import parse_target
@@ -53,6 +54,7 @@ class Options:
     too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
     live view nor an exporter. A `watch` ends the load early. `duration_is_end`: `duration_s` is a part of the load that was
     asked for, and cuts nothing of a profile. `questions`: those before and beside the load, whose answers are judged.
+    `others`: the run watches their load in place of one of its own.
     """
 
     target: str | None = None
@@ -82,6 +84,7 @@ class Options:
     replay: bool = False
     watch: StepWatch | None = None
     questions: bool = True
+    others: OthersOptions | None = None
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
 
@@ -91,7 +94,11 @@ def worker_count(options: Options) -> int:
 
 def verdict_terms(profile: Profile, options: Options) -> Terms:
     """Terms that the verdict is judged by. A resumed run plans only the requests that are left."""
-    terms = replace(profile.terms(options.seed), load=load_text(profile, options.duration_s))
+    terms = profile.terms(options.seed)
+    if options.others is not None:
+        watched = options.others.watched
+        return replace(terms, watched=watched, planned_requests=None, planned_s=None, endpoints={}, in_flight=())
+    terms = replace(terms, load=load_text(profile, options.duration_s))
     return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
 

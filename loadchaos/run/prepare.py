@@ -64,7 +64,8 @@ class Preparation:
 
     async def run(self) -> AttackInjector:
         """Prepare the load and write facts.json and plan.json. Returns the attacks, ready to be started."""
-        self._check_disk()
+        if self._options.others is None:
+            self._check_disk()
         await self._start_server()
         await self._server.start_monitor()
         headers, tls = dict(self._target.headers), self._target.tls.context()
@@ -219,21 +220,24 @@ class Preparation:
         dialect = DIALECTS[facts.dialect].at(facts.version)
         self._server.identified(dialect, own_pages=bool(facts.own_pages))
         await self._server.start_monitor(dialect)
-        if self._target.kind == "external":
+        others = self._options.others
+        if self._target.kind == "external" and others is None:
             await preflight.refuse_to_disturb(client, dialect, shared=self._options.shared, emit=self._record.event)
         admin_attacks = [a.admin for a in profile.attacks if a.admin is not None]
         settings, system = await configuration(client, facts)
         facts = with_configuration(facts, settings)
-        facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
-        compatibility.require_room(profile, facts, self._options.seed)
+        notes = preflight.require(facts, (), admin_attacks, ())
+        if others is None:
+            facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
+            compatibility.require_room(profile, facts, self._options.seed)
         if tokenizer_note := facts.sources.get("tokenizer"):
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
         for note in notes:
             self._note("requires", note, ok=False)
-        for note in (*profile.notes(), *profile.warnings()):
+        for note in (*profile.notes(), *profile.warnings()) if others is None else ():
             self._note("traffic", note)
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": typed_json.to_json(facts)})
-        self._print(facts_line(facts))
+        self._print(facts_line(facts, watched=others is not None))
         self._record_configuration(settings, system, head)
         await self._probes.learn_identity(facts)
         if self._options.questions:
@@ -325,6 +329,9 @@ class Preparation:
     def _write_plan(self, facts: Facts, via: tuple[str, int] | None) -> None:
         """Write plan.json and facts.json for the Locust workers. They connect to the proxy `via` if there is one."""
         folder = self._record.folder
+        self._record.keep(folder.facts, json.dumps(typed_json.to_json(facts), indent=1))
+        if self._options.others is not None:
+            return  # requests of others are not built from a plan
         profile = self._profile.to_json()
         if "target" in profile:
             profile["target"] = self._redactor.data(profile["target"])  # the workers do not need it
@@ -341,12 +348,14 @@ class Preparation:
             tls=self._target.tls,
             resume=options.resume,
         )
-        self._record.keep(folder.facts, json.dumps(typed_json.to_json(facts), indent=1))
         self._record.keep(folder.plan, json.dumps(typed_json.to_json(plan), indent=1))
 
 
-def facts_line(facts: Facts) -> str:
+def facts_line(facts: Facts, *, watched: bool = False) -> str:
+    """Describe a server. Of one that is `watched`, nothing is measured by requests."""
     parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
+    if watched:
+        return "server: " + "; ".join(parts)
     if facts.max_model_len:
         parts.append(f"context {facts.max_model_len} tokens")
     if facts.image_tokens:

@@ -70,6 +70,10 @@ class _Run:
             return await self._steps()
 
     def _interrupted(self, number: signal.Signals) -> None:
+        if self._load.ended_by(number):
+            self._interrupts.forgive()
+            self._context.print_line("ending the watch (press Ctrl-C again to stop at once)")
+            return
         self._record.run("interrupted", signal=number.name)
         if self._ends_before_load:
             self._follower.kill()  # it would speak of the load; one line at the end says all

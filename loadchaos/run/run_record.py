@@ -45,7 +45,7 @@ class RunRecord(EventRecorder):
             argv=self.redactor.argv(list(options.argv)),
             version=__version__,
             target={"kind": target.kind, "url": target.url},
-            seed=options.seed,
+            seed=options.seed if options.others is None else None,
             duration_s=options.duration_s,
             server_logs=[self.redactor.text(spec) for spec in options.server_log],
             terms=typed_json.to_json(verdict_terms(profile, options)),

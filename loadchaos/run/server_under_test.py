@@ -209,6 +209,11 @@ class ServerUnderTest:
         await self._proxy.open()
         return self._proxy
 
+    @property
+    def proxy_address(self) -> tuple[str, int] | None:
+        """Address of the proxy for network attacks, where there is one."""
+        return None if self._proxy is None else self._proxy.address
+
     async def read_log_head(self) -> str:
         """First 64 KiB of the server's log; empty without a log. They show version and flags."""
         if self.launched is not None:

@@ -404,6 +404,7 @@ class LiveFigures(RowFold):
             goodput={name: (part.n, part.whole) for name, part in goodput.items() if name and part.whole},
             recent_goodput=(recent.good, recent.due),
             planned_s=min(limits_s, default=None),
+            watched=self.terms.watched,
             traffic=tuple(_line(name, [name], figures) for name in requests.traffic),
             endpoints=tuple(_line(name, group, figures) for name, group in endpoints.items()),
             in_flight=len(requests.in_flight),

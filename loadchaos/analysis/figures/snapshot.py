@@ -109,6 +109,7 @@ class Snapshot:
     sent_s: float | None = None  # since the first request
     planned: int | None = None
     planned_s: float | None = None
+    watched: str = ""  # as in `Terms`
     sessions: Mapping[str, SessionLine] = field(default_factory=dict)  # by traffic, for traffic of sessions
     traffic: tuple[TrafficLine, ...] = ()
     endpoints: tuple[TrafficLine, ...] = ()  # empty unless there are several

@@ -94,6 +94,8 @@ class RunHealth(RowFold):
         self._last_probe_ns: int | None = None
         self._longest_gap: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
+        self._served: dict[str, tuple[float, float]] = {}  # by engine: first and newest count of tokens
+        self._seen_running = False
         self._begun: Counter[str] = Counter()
         self._replaced: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
@@ -107,6 +109,9 @@ class RunHealth(RowFold):
         self._preflight: list[Row] = []
         self._worker_events: Counter[str] = Counter()
         self._absent = False
+        self._not_read: Counter[str] = Counter()
+        self._command_code: int | None = None
+        self._command_cut = False
         self.by_hand: list[str] = []  # actions in the web UI: such a run differs from its profile
         self._disk: list[str] = []
 
@@ -149,6 +154,8 @@ class RunHealth(RowFold):
 
     def on_load(self, row: LoadRow) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
+        self._not_read = Counter(row.get("not_read") or {})
+        self._command_code, self._command_cut = row.get("code"), row.get("why") == "stopped"
 
     def on_worker(self, row: WorkerRow) -> None:
         who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
@@ -168,8 +175,13 @@ class RunHealth(RowFold):
         self._probe_gap(int(row["at_ns"]))
         self._last_probe_ns = int(row["at_ns"])
 
-    def on_metrics(self, _row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         self._scrapes += 1
+        values = row.get("values") or {}
+        self._seen_running |= values.get("requests_running", 0) > 0
+        if (tokens := values.get("generation_tokens_total")) is not None:
+            engine = f"{row.get('replica')} {row.get('engine')}"
+            self._served[engine] = (self._served.get(engine, (tokens, 0))[0], tokens)
 
     def _probe_gap(self, at_ns: int) -> None:
         if self.load_begin_ns is None or (self.load_end_ns is not None and at_ns > self.load_end_ns):
@@ -234,10 +246,15 @@ class RunHealth(RowFold):
         self, terms: Terms, stats: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
     ) -> list[CheckResult]:
         sent = CheckResult("requests_sent", "> 0", str(stats.begun), "pass" if stats.begun else "unknown")
-        found = [
-            self._completed(), sent, self._delivered(terms, stats), self._shed(stats),
-            self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
-        ]  # fmt: skip
+        monitored = [self._watched(episodes), self._ledger(bad_rows, stats)]
+        if terms.watched == "traffic":
+            found = [self._completed(), self._traffic_seen(), *monitored]
+        elif terms.watched:
+            through = self._came_through(terms, stats)
+            found = [self._completed(), *through, self._shed(stats), self._load_process(stats, unfinished), *monitored]
+        else:
+            delivered, process = self._delivered(terms, stats), self._load_process(stats, unfinished)
+            found = [self._completed(), sent, delivered, self._shed(stats), process, *monitored]
         if stats.resent_hidden:
             found.append(self._retries(stats))
         if self.begin.get("server_logs"):
@@ -255,6 +272,45 @@ class RunHealth(RowFold):
             if not row.get("ok")
         ]
         return found
+
+    def _traffic_seen(self) -> CheckResult:
+        """Check that a server that was only watched had something to do: an idle one proves nothing."""
+        expected = "the server at work"
+        if not self._scrapes:
+            return CheckResult("traffic", expected, "not known: the server shows no metrics", "unknown")
+        tokens = sum(newest - first for first, newest in self._served.values() if newest > first)
+        if not tokens and not self._seen_running:
+            return CheckResult("traffic", expected, "no request reached the server in this time", "unknown")
+        actual = f"its metrics count {tokens:,.0f} generated tokens" if tokens else "its metrics show running requests"
+        return CheckResult("traffic", expected, actual, "pass")
+
+    def unproved(self, terms: Terms) -> dict[str, str]:
+        """Counts that a watch without requests cannot tell, with the reason."""
+        if terms.watched != "traffic" or self._scrapes:
+            return {}
+        return {"hangs": "without requests and /metrics, only /health can show a hang"}
+
+    def _came_through(self, terms: Terms, stats: RequestStats) -> list[CheckResult]:
+        """Checks of the requests that others sent through the recording proxy."""
+        n = f"{stats.begun:,}" if stats.begun else "no request came through the proxy: does the command use {url}?"
+        if not stats.begun and terms.watched == "requests":
+            n = "no request came through the proxy"
+        found = [CheckResult("requests_sent", "> 0", n, "pass" if stats.begun else "unknown")]
+        for what, count in sorted(self._not_read.items()):
+            actual = f"{counted(count, 'connection')} not read: {what}"
+            found.append(CheckResult("requests_read", "every connection read", actual, "unknown"))
+        if terms.watched == "command":
+            found.append(self._command())
+        return found
+
+    def _command(self) -> CheckResult:
+        code = self._command_code
+        if code is None:
+            return CheckResult("command", "exit code 0", "its end was not recorded", "unknown")
+        ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        if self._command_cut:
+            return CheckResult("command", "exit code 0", f"{ended}, ended by --for", "pass")
+        return CheckResult("command", "exit code 0", ended, "pass" if code == 0 else "unknown")
 
     def _completed(self) -> CheckResult:
         if self.interrupted is not None:

@@ -381,11 +381,15 @@ class PhaseRow(_Row):
 
 
 class LoadRow(_Row):
-    """Start or end of the load of this worker. Written by load/worker/dispatcher.py."""
+    """Start or end of the load of this worker. Written by load/worker/dispatcher.py, and by
+    campaigns/watch/proxy_load.py for the requests of others.
+    """
 
     row: Literal["load"]
     what: Annotated[BeginOrEnd, "event"]
     why: NotRequired[Annotated[str, "why it ended (`done`, `stopped`, ...)"]]
+    code: NotRequired[Annotated[int | None, "end: exit code of the command that was the load; negative: its signal"]]
+    not_read: NotRequired[Annotated[Mapping[str, int], "end: connections to the proxy that were not read, by reason"]]
 
 
 class WorkerRow(_Row):
@@ -427,7 +431,7 @@ class RunDetail(_FromFile, total=False):
     argv: Annotated[Sequence[str], "begin: command line, redacted"]
     version: Annotated[str, "begin: version of loadchaos"]
     target: Annotated[Mapping[str, object], "begin: `kind` and `url` of the server"]
-    seed: Annotated[int, "begin: seed of the run"]
+    seed: Annotated[int | None, "begin: seed of the run; null: it sent no load of its own"]
     duration_s: Annotated[float | None, S, "begin: duration asked for with `-t`"]
     server_logs: Annotated[Sequence[str], "begin: logs given with `--server-log`"]
     terms: Annotated[Mapping[str, object], "begin: what the verdict is judged by"]

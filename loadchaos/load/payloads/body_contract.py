@@ -41,7 +41,11 @@ def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract |
     """Contract of a recorded body. With it a replay finds the wrong answers that its run found. `guides_tools`: the
     server generates required calls by the schema of their tool.
     """
-    data = file.read_bytes()
+    return contract_of_request(file.read_bytes(), guides_tools=guides_tools)
+
+
+def contract_of_request(data: bytes, *, guides_tools: bool) -> AnswerContract | None:
+    """Contract of the JSON body of somebody else's request."""
     if not any(sign in data for sign in _SIGNS):
         return None
     body = orjson.loads(data)

@@ -212,12 +212,16 @@ class WorkerPlan:
 
     def redact(self, row: EndRow) -> None:
         """Remove our keys from a row; a server's error or answer may repeat them."""
-        if row["error"] is not None:
-            row["error"] = self._redactor.text(row["error"])
-        if (content := row.get("content")) is not None and "begin" in content:
-            content["begin"] = self._redactor.text(content["begin"])
-        if row["evidence"]:
-            row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
+        redact_row(row, self._redactor)
+
+
+def redact_row(row: EndRow, redactor: Redactor) -> None:
+    if row["error"] is not None:
+        row["error"] = redactor.text(row["error"])
+    if (content := row.get("content")) is not None and "begin" in content:
+        content["begin"] = redactor.text(content["begin"])
+    if row["evidence"]:
+        row["evidence"] = [redactor.text(e) for e in row["evidence"]]
 
 
 def _with_id(head: bytes, request: Request) -> bytes:

@@ -353,7 +353,9 @@ def _without_display_options(argv: Sequence[str]) -> list[str]:
 
 
 def _replay(run: RunEnvironment, profile: Sequence[str]) -> list[str]:
-    rows = [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
+    rows = _fence([replay_command(run)])
+    if run.seed is not None:
+        rows += ["", "The same profile and seed send the same requests in the same order."]
     if 0 < len(profile) <= _MOST_PROFILE:
         rows += ["", "<details><summary>resolved profile</summary>", "", *_fence(profile), "", "</details>"]
     return rows

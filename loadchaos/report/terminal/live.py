@@ -163,6 +163,8 @@ def _recent(s: Snapshot, kind: str) -> str:
 def plain_line(s: Snapshot) -> str:
     """Format `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`."""
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
+    if unseen := s.watched == "traffic":
+        parts[1:] = [numbers] if (numbers := _server_numbers(s).replace("  ", " · ")) else []
     if progress := progress_text(s):
         parts.insert(0, progress)
     outcomes = _totals(s)
@@ -171,7 +173,8 @@ def plain_line(s: Snapshot) -> str:
     ttft = s.recent.get("ttft", Percentiles())
     if ttft.n:
         parts.append(_recent(s, "ttft"))
-    parts.append(f"{s.tokens_per_s:.0f} tokens/s")
+    if not unseen:
+        parts.append(f"{s.tokens_per_s:.0f} tokens/s")
     if s.attacks_in_force:
         parts.append("attack: " + ", ".join(sorted({a.name for a in s.attacks_in_force})))
     if s.failures:
@@ -184,7 +187,8 @@ def plain_line(s: Snapshot) -> str:
 def _phase(s: Snapshot) -> str:
     if s.load_s is None:
         return "before the load"
-    return f"{'load ended after' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
+    what = "watched for" if s.watched == "traffic" else "load ended after" if s.load_over else "load"
+    return f"{what} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
 
 
 def _done(s: Snapshot, line: TrafficLine) -> int:

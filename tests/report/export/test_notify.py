@@ -11,7 +11,7 @@ import pytest
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.cli.run import _redacted_argv
+from loadchaos.cli.run import redacted_argv
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.typed_json import from_json
@@ -69,7 +69,7 @@ def test_address_in_a_variable_is_never_recorded(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OptionError, match="not set"):
         notify.address("env:NO_SUCH_VARIABLE")
     argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
-    assert _redacted_argv(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
+    assert redacted_argv(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
         "loadchaos",
         "run",
         "p",
