@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,11 @@ import psutil
 from bench.cost.tools import TOKENIZER
 from bench.foreign_server import FAULTS, Gateway, served
 from bench.record import free_port, wait_for
+from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
+from loadchaos.recorder.reported import ReportedFigures
+from loadchaos.recorder.reported.compare import WireFigures, compare_reported
 from loadchaos.recorder.reported.find import find_result_file
 
 CACHE = Path.home() / ".cache/loadchaos"
@@ -207,32 +213,51 @@ def run(name: str, fault: str, first: Engine, second: Engine | None, *, direct: 
             sys.stderr.write((folder / "output.txt").read_text(errors="replace")[-2000:])
             return said
         figures = found.figures
-        return replace(said, sent=figures.requests_sent, ok=figures.requests_ok, failed=figures.requests_failed)
+        said = replace(said, sent=figures.requests_sent, ok=figures.requests_ok, failed=figures.requests_failed)
+        return said if direct else _with_watch(said, figures, next(out.iterdir()))
 
 
 def _watch(url: str, log: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "loadchaos", "watch", "--target", url, "--server-log", str(log), "--out", str(out)]
+    argv = [sys.executable, "-m", "loadchaos", "watch", "--target", url, "--server-log", str(log), "--out", str(out)]
+    return [*argv, "--no-live", "--exporter-port", "0"]
+
+
+def _with_watch(said: Said, reported: ReportedFigures, run: Path) -> Said:
+    verdict = json.loads((run / "verdict.json").read_text())
+    failures = [f"{failure['id']} ({failure['count']})" for failure in verdict["failures"]]
+    figures = RunFigures()
+    for row in Reader(RunFolder(run)).new(final=True):
+        figures.fold(row)
+    tokens = sum(traffic.completion_tokens for traffic in figures.requests.traffic.values())
+    wire = WireFigures.of(figures.requests.total(), figures.answers.all_latency(), tokens)
+    sentence = compare_reported(reported, wire).sentence
+    return replace(said, verdict=verdict["verdict"], told=", ".join(failures), sentence=sentence)
 
 
 def table(results: Sequence[Said]) -> str:
-    """Markdown: a row for each fault, a column for each tool with the answers that it calls ok."""
-    tools = [name for name in TOOLS if any(r.tool == name for r in results)]
+    """Markdown: a row for each fault, a column for each tool with the answers that it calls ok, and what watch said."""
+    tools = [name for name in TOOLS if any(r.tool == name and r.fault for r in results)]
     by = {(r.fault, r.tool): r for r in results}
     titles = {**{name: fault.title for name, fault in FAULTS.items()}, DEATH: DEATH_TITLE}
-    lines = [f"| fault | {' | '.join(tools)} |", "|---" * (len(tools) + 1) + "|"]
+    lines = [f"| fault | {' | '.join(tools)} | loadchaos watch |", "|---" * (len(tools) + 2) + "|"]
     for fault, title in titles.items():
-        cells = [_cell(by.get((fault, tool))) for tool in tools]
-        if any(cells):
-            lines.append(f"| {title} | {' | '.join(cells)} |")
+        found = [by.get((fault, tool)) for tool in tools]
+        told = Counter(_told(said) for said in found if said is not None)
+        if told:
+            watch = "; ".join(f"{text} ({n} of {told.total()})" for text, n in told.most_common())
+            lines.append(f"| {title} | {' | '.join(map(_cell, found))} | {watch} |")
     return "\n".join(lines)
 
 
 def _cell(said: Said | None) -> str:
     if said is None:
         return ""
-    if said.sent is None:
-        return f"no result, exit code {said.exit_code}"
-    return f"{said.ok} of {said.sent} ok"
+    return f"no result, exit code {said.exit_code}" if said.sent is None else f"{said.ok} of {said.sent} ok"
+
+
+def _told(said: Said) -> str:
+    names = [f"`{name.partition(' ')[0]}`" for name in said.told.split(", ") if name]
+    return f"{said.verdict}: {', '.join(names)}" if names else said.verdict
 
 
 def main() -> int:
@@ -242,10 +267,14 @@ def main() -> int:
     parser.add_argument("--healthy", type=int, default=0)
     parser.add_argument("--direct", action="store_true")
     parser.add_argument("--keep", type=Path, default=Path("foreign-clients.json"))
+    parser.add_argument("--print", action="store_true", help="only print the table of FILE")
     args = parser.parse_args()
     names = [n for n, (path, _) in TOOLS.items() if path.exists() and any(t in n for t in args.tool or [""])]
     faults = [""] * args.healthy if args.healthy else args.fault or [*FAULTS, DEATH]
     kept = [Said(**row) for row in json.loads(args.keep.read_text())] if args.keep.exists() else []
+    if args.print:
+        print(table(kept))
+        return 0
     with tempfile.TemporaryDirectory() as place, engine(Path(place)) as first:
         for fault in faults:
             for name in names:

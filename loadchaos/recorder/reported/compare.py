@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.latency_percentiles import STATISTICS, label
+from loadchaos.core.latency_percentiles import STATISTICS, enough_to_show, label
 from loadchaos.core.units import NS_PER_S
 from loadchaos.recorder.reported.base import ReportedFigures
 
 _LATENCIES = ("ttft", "tpot", "e2e")
-_TOLD = ("p99", "p95", "p90", "p50")
+_TOLD = ("p99", "p95", "p90", "p50", "mean")
 _DIFFERS, _DIFFERS_S = 0.1, 0.002
 """A latency is told where it differs by this share and by this time. Tools interpolate percentiles and round times."""
 _CLAUSES: Mapping[str, str] = {
@@ -106,7 +106,11 @@ def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedCo
     told = []
     for name, (said, seen) in pairs.items():
         rows += [ComparedFigure(label(name, s), said[s], seen.get(s), "s") for s in STATISTICS if s in said]
-        told += [ComparedFigure(label(name, s), said[s], seen[s], "s") for s in _TOLD if s in said and s in seen][:1]
+        told += [
+            ComparedFigure(label(name, s), said[s], seen[s], "s")
+            for s in _TOLD
+            if s in said and s in seen and enough_to_show(s, wire.outcomes.get("ok", 0))
+        ][:1]
     known = tuple(row for row in rows if row.reported is not None)
     return ReportedComparison(known, "; ".join((*_counts(reported, wire), *_times(told))), reported.remark)
 
