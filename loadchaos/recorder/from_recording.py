@@ -5,6 +5,7 @@ have their times. A request whose messages continue those of an earlier one wait
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,11 +89,11 @@ def recording_of(path: Path) -> Path | None:
     return path / RING if segments_of(path / RING) else None
 
 
-def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
-    """Make the trace of a recording; its bodies are stored under `scratch`. Raises OptionError where no request can be
-    sent again.
+def trace_of_recording(path: Path, scratch: Path, until_ns: int | None = None) -> RequestTrace:
+    """Make the trace of a recording, up to a moment of the monotonic clock of its machine; its bodies are stored under
+    `scratch`. Raises OptionError where no request can be sent again.
     """
-    found, url = _requests(path)
+    found, url = _requests(path, math.inf if until_ns is None else until_ns)
     requests = sorted(found, key=lambda r: r.at_ns)
     usable = [
         (r, r.content)
@@ -142,7 +143,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
 
 
-def _requests(path: Path) -> tuple[list[RecordedRequest], str | None]:
+def _requests(path: Path, until_ns: float) -> tuple[list[RecordedRequest], str | None]:
     """Read the requests of a recording, and the URL of the server; None without a whole segment."""
     found: dict[str, RecordedRequest] = {}
     url = None
@@ -155,7 +156,7 @@ def _requests(path: Path) -> tuple[list[RecordedRequest], str | None]:
                 url = header.upstream
             elif header is None:
                 continue
-            elif kind == "begin":
+            elif kind == "begin" and row["at_ns"] <= until_ns:
                 name = header.name(row["id"])
                 found[name] = RecordedRequest(name, header.unix(row), str(row["path"]))
             elif kind == "progress":

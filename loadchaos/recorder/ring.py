@@ -15,6 +15,8 @@ from pathlib import Path
 from loadchaos.core.whole_file import sync_path
 
 RING, FROZEN = "ring", "frozen"
+RECORDING = "recording"
+"""Folder of a recording in the run folder of a watch."""
 SEGMENTS = 8
 """Segments of a full ring: an eighth of its time or size is deleted at once."""
 MOST_FROZEN = 8

@@ -156,6 +156,12 @@ _RANDOM_WEIGHTS = f"for a model with random weights, accept {NOT_JUDGED} in the 
 _LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
     "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
+    "traffic": CheckText("traffic of others", "watch while the server has something to do"),
+    "requests_seen": CheckText(
+        "requests through the proxy", "give the command {url} as its server, or let it read OPENAI_BASE_URL"
+    ),
+    "requests_read": CheckText("connections to the proxy", "let the client speak HTTP/1.1"),
+    "command": CheckText("command", "its output is in command.log of the run folder"),
     "requests_sent": CheckText("requests sent", "look in the output of the run and in locust.log for the reason"),
     "load_delivered": CheckText(
         "load delivered", "use fewer users or a lower rate, run longer, or use a server that stays up"
@@ -437,6 +443,7 @@ def one_line(verdict: Verdict) -> str:
         others = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
         return f"{severity_text(worst[0])}: {clean(worst[0].id, 80)}{others}"
     rules = [*verdict.expectations, *verdict.checks]
+    rules.sort(key=lambda rule: rule.name != "requests_seen")  # nothing else was judged then
     missed = [r for r in rules if r.verdict == verdict.verdict != "pass"]
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""

@@ -164,14 +164,12 @@ class AnswerSigns(Detector):
         for name, traffic in sorted(self._traffics.items()):
             for sign, share in sorted(traffic.shares.items()):
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
+                when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
                 if sign == _WORD and not share.abnormal and n >= max(_FEWEST, _UNPROVED_SHARE * whole):
-                    when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
                     unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
                     continue
                 if not share.abnormal and sign in IDS and n >= _FEWEST and n >= 0.05 * whole:
-                    notes.append(
-                        f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, idle as under load"
-                    )
+                    notes.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, {when}")
         told = [NotJudged("degeneration", "answers of several words", "; ".join(unproved))] if unproved else []
         return [*told, *notes]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -33,6 +34,8 @@ from loadchaos.profile.request_trace import (
     TraceSend,
 )
 from loadchaos.profile.run_plan import RunPlan
+from loadchaos.recorder.from_recording import recording_of, trace_of_recording
+from loadchaos.recorder.ring import RECORDING
 from loadchaos.server.answer import SMALL_QUESTION
 
 _NEXT_WITHIN_NS = 50_000_000
@@ -94,6 +97,11 @@ def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path |
     """
     ledger = _read(folder)
     begins = [b for b in ledger.begins if until_ns is None or b["at_ns"] <= until_ns]
+    recording = recording_of(folder.path / RECORDING)
+    if recording is not None and scratch is not None and begins:  # the requests of others, which no plan has
+        trace = trace_of_recording(recording, scratch, until_ns)
+        header = _header(folder, ledger)
+        return replace(trace, header=trace.header.model_copy(update={"server": header.server, "source": header.source}))
     if not begins:
         return _trace_of_first_question(folder, ledger, scratch)
     if not folder.plan.is_file():

@@ -66,7 +66,7 @@ def _of_incident(path: Path, scratch: Path) -> RequestTrace:
     failure = {"id": incident.get("id"), "severity": incident.get("severity"), "title": incident.get("title")}
     run = RunFolder(path.parent.parent)
     if run.events.exists():
-        whole = trace_of_run(run, until_ns=incident.get("opened_ns"))
+        whole = trace_of_run(run, incident.get("opened_ns"), scratch)
         return _with_failure(whole, failure, str(path))
     file = path / "requests.jsonl"
     rows = [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []

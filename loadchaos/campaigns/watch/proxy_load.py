@@ -37,10 +37,9 @@ from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
+from loadchaos.recorder.ring import RECORDING
 from loadchaos.run.others_load import SETUP_VARIABLE, ProxySetup
 
-RECORDING = "recording"
-"""Folder of the recording in the run folder."""
 COMMAND_LOG = "command.log"
 COMMAND_GRACE_S = 2.0
 """Time of a command from SIGTERM to SIGKILL."""

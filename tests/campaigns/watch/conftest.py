@@ -1,0 +1,5 @@
+"""A proxy between raw sockets whose requests get ledger rows."""
+
+from tests.recorder.conftest import between
+
+__all__ = ["between"]
