@@ -38,7 +38,7 @@ from loadchaos.recorder.reported.find import find_result_file
 CACHE = Path.home() / ".cache/loadchaos"
 CLIENTS = Path(os.environ.get("LOADCHAOS_CLIENTS", CACHE / "clients"))
 REQUESTS, USERS, PROMPT, OUTPUT = 24, 4, 48, 24
-_LONGEST_S = 240
+_LONGEST_S = 600
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_COLOR": "1", "VLLM_NO_USAGE_STATS": "1"}
 _ENVIRONMENT |= {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
 DEATH = "death"
@@ -242,9 +242,9 @@ def table(results: Sequence[Said]) -> str:
     lines = [f"| fault | {' | '.join(tools)} | loadchaos watch |", "|---" * (len(tools) + 2) + "|"]
     for fault, title in titles.items():
         found = [by.get((fault, tool)) for tool in tools]
-        told = Counter(_told(said) for said in found if said is not None)
-        if told:
-            watch = "; ".join(f"{text} ({n} of {told.total()})" for text, n in told.most_common())
+        told = Counter(_told(said) for said in found if said is not None and said.verdict)
+        watch = "; ".join(f"{text} ({n} of {told.total()})" for text, n in told.most_common())
+        if any(found):
             lines.append(f"| {title} | {' | '.join(map(_cell, found))} | {watch} |")
     return "\n".join(lines)
 

@@ -87,6 +87,12 @@ def test_search_ends_in_a_large_tree_and_in_a_circle_of_links(tmp_path: Path, mo
     assert found.path == near
 
 
+def test_run_folders_of_the_watch_are_left_out(tmp_path: Path) -> None:
+    put("vllm-bench-0.32.0.json", tmp_path / "runs" / "watch-1" / "x.json")
+    assert find_result_file(tmp_path, [], SINCE_NS, leave_out=tmp_path / "runs") is None
+    assert find_result_file(tmp_path, [], SINCE_NS, leave_out=tmp_path / "gone") is not None
+
+
 def test_words_that_are_no_paths_are_passed_over(tmp_path: Path) -> None:
     words = ["", "=", ",", "\0", "x" * 5000, "--metric-percentiles", "50,99", "http://127.0.0.1:1/v1", "{{}}"]
     assert find_result_file(tmp_path, words, SINCE_NS) is None
