@@ -28,11 +28,11 @@ import psutil
 from bench.cost.tools import TOKENIZER
 from bench.foreign_server import FAULTS, Gateway, served
 from bench.record import free_port, wait_for
-from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.campaigns.watch.reported import wire_figures
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.reader import Reader
 from loadchaos.recorder.reported import ReportedFigures
-from loadchaos.recorder.reported.compare import WireFigures, compare_reported
+from loadchaos.recorder.reported.compare import compare_reported
 from loadchaos.recorder.reported.find import find_result_file
 
 CACHE = Path.home() / ".cache/loadchaos"
@@ -223,15 +223,10 @@ def _watch(url: str, log: Path, out: Path) -> list[str]:
 
 
 def _with_watch(said: Said, reported: ReportedFigures, run: Path) -> Said:
-    verdict = json.loads((run / "verdict.json").read_text())
-    failures = [f"{failure['id']} ({failure['count']})" for failure in verdict["failures"]]
-    figures = RunFigures()
-    for row in Reader(RunFolder(run)).new(final=True):
-        figures.fold(row)
-    tokens = sum(traffic.completion_tokens for traffic in figures.requests.traffic.values())
-    wire = WireFigures.of(figures.requests.total(), figures.answers.all_latency(), tokens)
-    sentence = compare_reported(reported, wire).sentence
-    return replace(said, verdict=verdict["verdict"], told=", ".join(failures), sentence=sentence)
+    verdict = Verdict.from_json(json.loads((run / "verdict.json").read_text()))
+    failures = [f"{failure.id} ({failure.count})" for failure in verdict.failures]
+    sentence = compare_reported(reported, wire_figures(RunFolder(run), verdict)).sentence
+    return replace(said, verdict=verdict.verdict, told=", ".join(failures), sentence=sentence)
 
 
 def table(results: Sequence[Said]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.recorder.reported.compare import ComparedFigure, ReportedComparison, WireFigures, compare_reported
 from loadchaos.recorder.reported.find import ResultFile, find_result_file
@@ -23,17 +25,18 @@ def compare_with_result(
     found = find_result_file(Path.cwd(), command, since_ns, leave_out=runs)
     if found is None or result.verdict is None:
         return None
+    return found, compare_reported(found.figures, wire_figures(result.folder, result.verdict))
+
+
+def wire_figures(run: RunFolder, verdict: Verdict) -> WireFigures:
+    """Fold the rows of a run. Answers that are wrong although their outcome is `ok` are counted by their failure."""
     figures = RunFigures()
-    for row in Reader(result.folder).new(final=True):
+    for row in Reader(run).new(final=True):
         figures.fold(row)
-    outcomes = figures.requests.total()
-    # Answers with the outcome wrong_output have such failures, too: they are told by their outcome.
-    wrong = [] if outcomes["wrong_output"] else [f for f in result.failures if f.wrong_answers is not None]
     tokens = sum(traffic.completion_tokens for traffic in figures.requests.traffic.values())
+    wrong = [f for f in verdict.failures if f.wrong_answers is not None and not f.requests]
     findings = {f"have the failure {failure.id}": failure.count for failure in wrong}
-    return found, compare_reported(
-        found.figures, WireFigures.of(outcomes, figures.answers.all_latency(), tokens or None, findings)
-    )
+    return WireFigures.of(figures.requests.total(), figures.answers.all_latency(), tokens or None, findings)
 
 
 def comparison_lines(found: ResultFile, comparison: ReportedComparison) -> Iterator[str]:
