@@ -89,10 +89,10 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     sys.exit(uvloop.run(run()))
 
 
-def listen_address(text: str) -> tuple[str, int]:
+def listen_address(text: str, option: str = "--listen") -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise OptionError(f"--listen {text}: HOST:PORT such as 0.0.0.0:8000 was expected")
+        raise OptionError(f"{option} {text}: HOST:PORT such as 0.0.0.0:8000 was expected")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from loadchaos.cli.common import (
     echo,
     expect_option,
     exporter_port_option,
+    flag,
     free_exporter_port,
     no_live_option,
     option,
@@ -24,6 +26,7 @@ from loadchaos.cli.common import (
     out_option,
     profile_names,
     refuse_bound,
+    say,
     server_log_option,
     server_options,
     time_option,
@@ -50,6 +53,17 @@ from loadchaos.core.private import create_privately
 @in_group(
     "Recording proxy",
     option("--listen", "Address of the proxy, also without COMMAND. COMMAND gets a free port by default.", "HOST:PORT"),
+)
+@in_group(
+    "Service",
+    flag(
+        "--service",
+        "Watch until it is stopped, in parts with a verdict each; old ones are deleted.",
+        allow_from_autoenv=False,
+    ),
+    time_option("--part", "Length of a part.", positive=True, default="1h", show_default=True),
+    option("--keep", "Size of the folder with all parts.", "SIZE", default="2GB", show_default=True),
+    option("--healthz", "Serve /healthz about the service at this address.", "HOST:PORT"),
 )
 @in_group("Server", option("--pid", "Process ID of the server on this machine.", type=COUNT), wait_ready_option)
 @in_group(
@@ -82,9 +96,11 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
 
     if not targets:
         raise OptionError("no server: give --target URL")
+    if options["service"]:
+        return _serve(command, options)
     listen = _listen(options["listen"], targets)
     if command and shutil.which(command[0]) is None:
-        raise OptionError(f"{command[0]}: no such command; the words after -- are a command and its options")
+        raise OptionError(f"{command[0]}: no such command; give one that can be run after --")
     others = OthersOptions(command, listen)
     attacks = None if options["attack"] is None else profile_of(options["attack"], ())
     profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks)
@@ -105,6 +121,36 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
     if compared is not None:
         echo("\n".join(comparison_lines(*compared)))
     return result.exit_code
+
+
+def _serve(command: tuple[str, ...], options: Given) -> int:
+    from loadchaos.campaigns.watch.service import ServiceOrder, serve
+    from loadchaos.core.units import byte_count
+    from loadchaos.report.export import notify
+
+    if command or options["duration"]:
+        raise OptionError("--service has no end, so that --for and a command have no place there: leave them out")
+    try:
+        keep = byte_count(options["keep"])
+    except ValueError as e:
+        raise OptionError(f"--keep: {e}") from None
+    health = None if options["healthz"] is None else listen_address(options["healthz"], "--healthz")
+    home = Path(options["out"]).absolute()
+    addresses = [notify.address(a) for a in options["notify"]]
+    return serve(ServiceOrder(_part_words(sys.argv[2:]), home, options["part"], keep), say, health, addresses)
+
+
+def _part_words(words: list[str]) -> tuple[str, ...]:
+    """Options of the service that its parts have, too."""
+    own = {"--service": 0, "--part": 1, "--keep": 1, "--healthz": 1, "--out": 1, "--wait-ready": 1}
+    kept, rest = [], iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in own:
+            kept.append(word)
+        elif own[name] and not equals:
+            next(rest, None)
+    return tuple(kept)
 
 
 def _listen(text: str | None, targets: tuple[str, ...]) -> tuple[str, int] | None:

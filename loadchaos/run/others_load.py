@@ -21,7 +21,7 @@ PROXY_MODULE = "loadchaos.campaigns.watch.proxy_load"
 
 @dataclass(frozen=True)
 class OthersOptions:
-    """What a run watches in place of a load of its own. `command`: its requests come through a recording proxy, which
+    """Load that a run watches in place of its own. The requests of a `command` come through a recording proxy, which
     listens at `listen`. A proxy without a command serves the clients of others; without both nobody sees requests.
     """
 

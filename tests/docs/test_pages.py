@@ -118,7 +118,8 @@ def test_commands_of_the_pages_exist_with_their_options(page: str, words: tuple[
 RUN_HERE = ("check", "classify", "explain", "images", "init", "new", "oracles", "profiles", "runs", "signatures")
 WHY_NOT = {
     **dict.fromkeys(
-        ("run", "soak", "suite", "capacity", "worker"), "sends a load: tests/run, tests/campaigns, tests/load/cluster"
+        ("run", "watch", "soak", "suite", "capacity", "worker"),
+        "sends a load: tests/run, tests/campaigns, tests/load/cluster",
     ),
     **dict.fromkeys(("replay", "minimise", "bisect", "hunt"), "needs servers: tests/campaigns"),
     **dict.fromkeys(

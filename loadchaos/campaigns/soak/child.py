@@ -40,15 +40,15 @@ class FinishedRun:
 
 
 class SoakChild:
-    """Current run of a soak, started by this soak or an earlier one."""
+    """Current run of a soak, started by this soak or an earlier one. `command`: the command of loadchaos that it is."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, command: str = "run") -> None:
+        self._home, self._command = home, command
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`, when quiet with output to soak-run.log. Returns its pid."""
-        command = [*PYTHON_MODULE, "loadchaos", "run", *arguments]
+        """Start the command with these arguments, when quiet with output to soak-run.log. Returns its pid."""
+        command = [*PYTHON_MODULE, "loadchaos", self._command, *arguments]
         self._process = None
         try:
             lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -66,11 +66,14 @@ def marked(run: Path) -> bool:
 
 
 def delete(home: Path, run: SoakRun) -> None:
-    """Delete a run folder. It is renamed first, so that a kill leaves no half run behind."""
-    path = home / str(run.folder)
-    doomed = home / f"{_DOOMED}{path.name}"
-    path.rename(doomed)
+    delete_folder(home, str(run.folder))
     run.deleted = True
+
+
+def delete_folder(home: Path, name: str) -> None:
+    """Delete a run folder. It is renamed first, so that a kill leaves no half run behind."""
+    doomed = home / f"{_DOOMED}{name}"
+    (home / name).rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)  # `sweep` removes what is left at the next start
 
 

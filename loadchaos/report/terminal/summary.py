@@ -271,6 +271,6 @@ def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> No
     page.link("details", f"loadchaos judge -v {short_path(folder, '.')}")
     if verdict.replay:
         page.link("run again", clean(verdict.replay, 400))
-    has_requests = any((folder / name).exists() for name in ("plan.json", "recording"))
-    if has_requests and any(f.attribution == "server" and not f.before_load for f in verdict.failures):
+    unseen = any(check.name == "traffic" for check in verdict.checks)  # only watched: there are no requests
+    if not unseen and any(f.attribution == "server" and not f.before_load for f in verdict.failures):
         page.link("reproduce", f"loadchaos minimise {short_path(folder, '.')}")
