@@ -243,3 +243,15 @@ def test_replay_sends_the_requests_of_a_watched_command_again(tmp_path: Path) ->
     assert [send.outcome for send in trace.sends] == ["ok"] * 3 and trace.header.server["dialect"] == "vllm"
     bodies = [json.loads(trace.body_file(send).read_bytes()) for send in trace.sends]
     assert [body["messages"][0]["content"] for body in bodies] == [f"tell a story {n}" for n in range(3)]
+
+
+def test_watch_compares_the_commands_own_result_with_the_wire(server: EmbeddedServer, tmp_path: Path) -> None:
+    result = {"num_prompts": 9, "completed": 9, "failed": 0, "endpoint_type": "openai-chat", "p99_ttft_ms": 5.0}
+    script = f"{CLIENT}\njson.dump({result}, open('result.json', 'w'))\n"
+    command = (sys.executable, "-c", script, "{url}/v1", "4")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "other.json").write_text(json.dumps(result))
+    done = run_command("watch", "--target", server.url, *OPTIONS, "--", *command, cwd=tmp_path)
+    assert "reported 9 of 9 ok; of 4 on the wire all were ok" in done.stdout
+    assert "TTFT p99" in done.stdout
+    assert f"result file    {tmp_path / 'result.json'}\n" in done.stdout
