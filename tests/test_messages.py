@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.analysis.figures.refusals import QUOTA_SPENT
 from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import errors
@@ -117,3 +118,9 @@ def test_what_to_do_about_requests_that_were_not_sent_depends_on_why() -> None:
     both = told("50.0% (8 of 16; 4 missed: no_slot, 4 missed: server_down)")
     assert both.endswith("every slot was taken; use a server that stays up, or run longer")
     assert "fewer users or a lower rate" in told("50.0% (4 of 8)")
+
+
+def test_a_quota_that_is_used_up_is_no_reason_for_a_lower_rate() -> None:
+    assert advice_text(CheckResult("shed", "", "16.7%", "unknown")).startswith("use fewer users or a lower rate")
+    advice = advice_text(CheckResult("shed", "", f"16.7%, {QUOTA_SPENT}", "unknown"))
+    assert advice == "raise the quota or the budget of the API key; a lower rate does not help"

@@ -22,6 +22,7 @@ from loadchaos.analysis.detectors.open_restarts import OpenRestarts
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
+from loadchaos.analysis.figures.refusals import QUOTA_SPENT
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import MOST_CUT
 from loadchaos.analysis.figures.stalls import Stall
@@ -464,6 +465,8 @@ class Judge(RowFold):
         checks: list[CheckResult | None] = [
             *self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
         ]
+        if self.figures.refusals.by_spent_quota:
+            checks = [replace(c, actual=f"{c.actual}, {QUOTA_SPENT}") if c and c.name == "shed" else c for c in checks]
         worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
         checks += [self._mechanisms.exposed(terms.exposure), self._ladder.check(against, self._facts)]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from loadchaos.analysis.figures.refusals import QUOTA_SPENT
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import (
@@ -417,6 +418,8 @@ def advice_text(check: CheckResult) -> str:
     if name == "load_delivered":
         known = [advice for why, advice in _MISSED_ADVICE.items() if f"missed: {why}" in check.actual]
         return "; ".join(known) or CHECKS[name].advice
+    if name == "shed" and QUOTA_SPENT in check.actual:
+        return "raise the quota or the budget of the API key; a lower rate does not help"
     text = check_text(name) or CHECKS.get(name.partition(" ")[0])
     return text.advice if text else ""
 

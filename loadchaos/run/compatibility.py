@@ -99,7 +99,9 @@ def _is_unlike_in_tokens(fitted: str) -> bool:
 
 
 async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:
-    """Send one small request for each special payload of the profile. Raises TargetError where the server rejects one."""
+    """Send one small request for each special payload of the profile, and for each other one if the server answered none
+    that could be counted: it may refuse what all requests have. Raises TargetError where the server rejects one.
+    """
     dialect = DIALECTS[facts.dialect].at(facts.version)
     if dialect.refusal_statuses:
         dialect = replace(dialect, refusal_statuses=dialect.refusal_statuses | _NOT_FOUND)
@@ -107,14 +109,14 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
     for number, traffic in active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
         kind = f"{traffic.endpoint} {traffic.streams} {sorted((n, o.model_dump_json()) for n, o in options.items())}"
-        if not options or kind in tried or "rejected" in traffic.expect:
+        if not (options or facts.text is None) or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
         request = request_builder.build(_step(traffic, options), facts)
         response = await client.post(request.path, bytes(request.body), stream=request.stream, dialect=dialect)
         if (answer := response.answer) is not None and answer.outcome == "rejected":
             error = f"{answer.status} {answer.error}" if answer.status >= 400 else answer.error
-            names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
+            names = " and ".join(f"traffic.{number}.payload.{name}" for name in options) or f"traffic.{number}"
             raise TargetError(
                 f"{names} (traffic {traffic.name}): the server rejects such requests: {_hint(error, number)}"
             )

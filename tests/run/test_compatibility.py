@@ -20,6 +20,7 @@ NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-ca
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
 TOOLS = {"tools": {"count": 2}, "text": {"tokens": 900}}
 AUDIO = {"audio": {"seconds": 1}}
+COUNTED = TextFacts(10, ((" the", 1),), " the", "tokenize")
 CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
@@ -33,8 +34,9 @@ def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profil
     return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, traffic_registry())
 
 
-def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:
+def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm", **known: Any) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
+    facts = Facts("http://s", "http://s", dialect, model="base", **{"text": COUNTED, **known})
 
     def serve(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
@@ -47,7 +49,7 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
         async with discovering(serve=serve) as asker:
             await asker.ask("GET", "/v1/models")
             compatibility.require_models(asker, wanted)
-            await compatibility.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))
+            await compatibility.require_payloads(asker, wanted, facts)
 
     asyncio.run(ask())
     return sent
@@ -92,7 +94,7 @@ def test_compatibility_names_an_image_that_does_not_fit_the_context(known: dict[
 def test_compatibility_refuses_a_length_that_no_request_can_have(
     text: dict[str, Any], output: dict[str, int], told: str | None
 ) -> None:
-    known = TextFacts(10, ((" the", 1),), " the", "tokenize")
+    known = COUNTED
     facts = Facts("http://s", "http://s", "vllm", max_model_len=200, text=known)
     wanted = profile({"text": text}, output=output)
     if told is None:
@@ -158,6 +160,14 @@ def test_compatibility_sends_one_request_for_each_kind() -> None:
     ]
     assert tried(profile({"text": {}}, {"images": {}}, {"conversation": {}}), refused(NO_PARSER)) == []
     assert tried(profile(TOOLS, expect="rejected"), refused(NO_PARSER)) == []
+
+
+def test_compatibility_tries_plain_text_on_a_server_that_answered_nothing_before() -> None:
+    guessed: dict[str, Any] = {"dialect": "openai", "text": None}
+    answer = refused("Unsupported parameter: 'max_tokens' is not supported with this model.")
+    with pytest.raises(TargetError, match=r"traffic\.0 \(traffic t0\): the server rejects such requests: 400 Unsupp"):
+        tried(profile({"text": {}}), answer, **guessed)
+    assert len(tried(profile({"text": {}}), httpx.Response(200, text=CHUNK), **guessed)) == 1
 
 
 def test_compatibility_tries_audio_that_the_load_does_not_send_again() -> None:

@@ -25,6 +25,8 @@ _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"), "HASH"),
     (re.compile(r"\b(?=[0-9A-Z]*\d)(?:[0-9A-F]{12,}|[0-7][0-9A-HJKMNP-TV-Z]{25})\b"), "HASH"),  # the second: a ULID
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"), "HASH"),
+    # A short one changes from digit to letter and back, which names such as ada6000 do not.
+    (re.compile(r"\b(?=[0-9a-f]*(?:\d[a-f]+\d|[a-f]\d+[a-f]))[0-9a-f]{6,}\b"), "HASH"),
     (re.compile(r"\b(\w*[_-]?(?:id|Id|ID))([=:] ?[\"']?)(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]+"), r"\1\2ID"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "HOST"),
     (re.compile(r"\[[0-9a-f:]*:[0-9a-f:]+\](?::\d+)?"), "HOST"),

@@ -20,8 +20,9 @@ _LATE_NS = int((SLOWEST_GAUGES_S + 2 * SCRAPE_EVERY_S) * NS_PER_S)
 """Counters may be this old when they are read: only answers that ended before are compared."""
 _SLACK, _SLACK_TOKENS = 0.005, 256
 _FOREIGN = 0.1
-"""More missing than this means that the counters are those of a part of the servers."""
+"""More missing than this means that the counters are those of a part of the servers, unless another counter agrees."""
 _COUNTERS = {"prompt_tokens": "prompt_tokens_total", "completion_tokens": "generation_tokens_total"}
+_ANSWERS = "requests_finished_total"
 
 
 class AnswerUsage(Detector):
@@ -31,12 +32,12 @@ class AnswerUsage(Detector):
         super().__init__()
         self._bodies: dict[str, str] = {}  # in flight: id -> hash of the body
         self._prompts: OrderedDict[str, tuple[str, int]] = OrderedDict()  # hash -> first request, its prompt tokens
-        self._sums = dict.fromkeys(_COUNTERS, 0)
-        self._recent: deque[tuple[int, tuple[int, int]]] = deque()
+        self._sums = dict.fromkeys((*_COUNTERS, _ANSWERS), 0)
+        self._recent: deque[tuple[int, tuple[int, int, int]]] = deque()
         self._before: dict[tuple[str, str], dict[str, float]] = {}
         self._now: dict[tuple[str, str], dict[str, float]] = {}
         self._begun = self._void = False
-        self._worst: dict[str, tuple[int, float]] = {}
+        self._worst: dict[str, tuple[int, float, int]] = {}
 
     def on_begin(self, row: BeginRow) -> None:
         self._begun = True
@@ -49,8 +50,8 @@ class AnswerUsage(Detector):
         if body is not None and tokens is not None:
             self._compare(row, body, tokens)
         if self._before and not self._void:  # else there is nothing to compare with
-            counted = int(row.get("prompt_tokens") or 0), int(row.get("completion_tokens") or 0)
-            self._recent.append((int(row["at_ns"]), counted))
+            prompt, completion = int(row.get("prompt_tokens") or 0), int(row.get("completion_tokens") or 0)
+            self._recent.append((int(row["at_ns"]), (prompt, completion, int(completion > 0))))
 
     def _compare(self, row: EndRow, body: str, tokens: int) -> None:
         first, known = self._prompts.setdefault(body, (str(row.get("id")), tokens))
@@ -70,6 +71,7 @@ class AnswerUsage(Detector):
         read = {name: float(values[counter]) for name, counter in _COUNTERS.items() if counter in values}
         if len(read) < len(_COUNTERS):
             return
+        read[_ANSWERS] = float(values.get(_ANSWERS, 0))
         if not self._begun:
             self._before[key] = read
             return
@@ -78,22 +80,35 @@ class AnswerUsage(Detector):
         self._void |= last is None or any(read[name] < last[name] for name in _COUNTERS)
         self._now[key] = read
         self._add_ended(int(row["at_ns"]) - _LATE_NS)
-        for name in _COUNTERS:
+        for number, name in enumerate(self._sums):
             grown = sum(now[name] - self._before[k][name] for k, now in self._now.items() if k in self._before)
-            self._worst[name] = (self._sums[name], grown)
+            self._worst[name] = (self._sums[name], grown, sum(counted[number] for _, counted in self._recent))
 
     def _add_ended(self, until_ns: int) -> None:
         while self._recent and self._recent[0][0] <= until_ns:
-            for name, n in zip(_COUNTERS, self._recent.popleft()[1], strict=True):
+            for name, n in zip(self._sums, self._recent.popleft()[1], strict=True):
                 self._sums[name] += n
 
     def finish(self) -> list[Finding]:
         found: list[Finding] = []
-        for name, (answers, grown) in self._worst.items():
+        agree = {name for name, figures in self._worst.items() if _agree(*figures, 0 if name == _ANSWERS else 1)}
+        for name, (answers, grown, _) in self._worst.items():
+            if name == _ANSWERS or name in agree:
+                continue
             missing = answers - grown
-            if self._void or missing <= _SLACK_TOKENS + _SLACK * answers or missing > _FOREIGN * answers:
+            if self._void or missing <= _slack(answers) or (missing > _FOREIGN * answers and not agree):
                 continue
             what = name.replace("_", " ")
             text = f"the answers have {answers:,} {what}, the server counts {grown:,.0f}"
             found.append(wrong_failure(WrongAnswer("usage_exceeds_counters", "", 0, "answer usage", text)))
         return found
+
+
+def _slack(tokens: int) -> float:
+    return _SLACK_TOKENS + _SLACK * tokens
+
+
+def _agree(answers: int, grown: float, late: int, tolerance: int) -> bool:
+    """True if a counter has grown by what the answers have, the `late` ones or not: it is that of the whole server."""
+    slack = tolerance * _slack(answers)
+    return answers > 4 * slack and answers - slack <= grown <= (answers + late) * (1 + _FOREIGN) + slack

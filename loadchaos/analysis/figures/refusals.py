@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MOST_TEXTS, _TEXT_CHARS = 50, 200
 _SHOWN = 3
+QUOTA_SPENT = "by a quota that is used up"
+_SPENT = re.compile(r"insufficient_quota|billing|credit|balance|budget|prepaid", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NOT_ANSWERED = frozenset({"shed", "missed", "unfinished", "aborted"})
 Count = Annotated[int, Keywords(minimum=0)]
@@ -58,6 +60,11 @@ class RefusalFigures:
             self._first_of.setdefault(key, text)
         if after := str((row.get("detail") or {}).get("retry_after") or ""):
             _count(self._retry_after, after)
+
+    @property
+    def by_spent_quota(self) -> bool:
+        """True if most refusals say that money or a quota is used up, which no lower rate helps."""
+        return bool(self._texts) and _SPENT.search(self._texts.most_common(1)[0][0]) is not None
 
     def figures(self, requests: RequestStats) -> Refusals | None:
         """None where nothing was refused."""

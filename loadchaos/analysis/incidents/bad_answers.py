@@ -199,7 +199,7 @@ def _named(bad: BadAnswer) -> Failure:
         for begin, (name, title) in _AFTER_THE_END.items():
             if bad.text.startswith(begin):
                 return named(name, title, _AFTER_THE_END_REMEDY)
-    reason = str(bad.sample.get("finish_reason") or "")
+    reason = str(bad.sample.get("finish_reason") or "").lower()
     if bad.outcome == "finish_abort" and reason and "abort" not in reason:
         name = "answers_filtered" if any(part in reason for part in _FILTERED) else "unusual_finish_reason"
         return of_signature(name, shown, bad.at_ns, outcome=bad.outcome)

@@ -22,7 +22,7 @@ _ATTACKS = {"self-inflicted": "a side effect", "injected": "it injected this", "
 _LAYERS: dict[str, Who] = {"OS": "outside", "host": "outside", "network": "outside", "gateway": "gateway"}
 _POLICY = re.compile(
     r"content.{0,30}(?:filter|policy|policies)|guardrail|moderation|blocked by|insufficient_quota|quota|credits?\b|billing|"
-    r"budget|payment|not allowed to (?:use|access)|safety",
+    r"balance|budget|payment|not allowed to (?:use|access)|safety",
     re.IGNORECASE,
 )
 _REFUSED = frozenset({"unexpected_rejection"})
@@ -53,6 +53,8 @@ def cause_of(failure: FailureResult | IncidentRecord) -> FailureCause:
         return FailureCause("start", "it ended before it was ready")
     if failure.id == "answers_filtered":
         return FailureCause("policy", "the finish_reason of the answers")
+    if failure.id == "unusual_finish_reason":
+        return FailureCause("unknown", "the finish_reason does not tell who ended the answers")
     if failure.id in _REFUSED or _CLIENT_ERROR.match(failure.title):
         if _POLICY.search(words):
             return FailureCause("policy", "the words of the refusal")

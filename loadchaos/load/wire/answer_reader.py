@@ -59,6 +59,7 @@ _SKIPPED_CHOICE = -1
 """Stands for the choices that ended before the part of a stream that is read."""
 _MOST_LOGPROB = 1e-3  # more than rounding gives
 _MIN_COUNTED_TOKENS = 8
+SMALLEST_CONTEXT = 2_048  # of servers that people use
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
 
@@ -71,7 +72,8 @@ class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
     have, `model` the one that was asked for (None: unknown). `logprobs`: they were asked for. `texts_differ`: the
-    request has several texts, and all of them differ.
+    request has several texts, and all of them differ. `limit` is `most_tokens`, also of a
+    request whose length is judged over all answers. `context`: tokens of prompt and answer that the server takes.
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)
@@ -82,6 +84,8 @@ class AnswerRules:
     model: str | None = None
     logprobs: bool = False
     texts_differ: bool = False
+    limit: int | None = None
+    context: int = SMALLEST_CONTEXT
 
 
 class AnswerReader:
@@ -549,6 +553,8 @@ class AnswerReader:
             text = delta.get(key)
             if text is None or text == "":
                 continue
+            if isinstance(text, dict) and key in THOUGHT_KEYS:
+                text = [text]
             if isinstance(text, list):
                 got_token, got_answer = self._read_parts(text, answer=key in _ANSWER_KEYS)
                 token, answer = token or got_token, answer or got_answer
@@ -577,10 +583,11 @@ class AnswerReader:
     def _note_unread(self, delta: JsonObject) -> None:
         """Note strings in unknown fields of a delta without a token: a text that nobody reads, if it differs each time."""
         for key, value in delta.items():
-            if key in _READ_KEYS or not value or not isinstance(value, str) or len(self.unread) >= _MOST_UNREAD:
+            if key in _READ_KEYS or not value or len(self.unread) >= _MOST_UNREAD:
                 continue
-            n, before = self.unread.get(key, (0, ""))
-            self.unread[key] = n + (value != before), value
+            if text := _strings(value):
+                n, before = self.unread.get(key, (0, ""))
+                self.unread[key] = n + (text != before), text
 
     def _read_parts(self, parts: list[object], *, answer: bool) -> tuple[bool, bool]:
         """Read a content that is a list of parts, as Mistral's and OpenRouter's. Returns as `_read_message`."""
@@ -784,6 +791,14 @@ def _answer_texts(content: object) -> Iterator[str]:
         elif isinstance(part, dict) and not _is_thought(part):
             for key in _PART_KEYS:
                 yield from _answer_texts(part.get(key))
+
+
+def _strings(value: object, depth: int = 3) -> str:
+    """The strings of a value and of what it holds, such as `thinking_blocks` and `provider_specific_fields`."""
+    if isinstance(value, str):
+        return value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "".join(_strings(each, depth - 1) for each in inner) if depth else ""
 
 
 def _is_thought(part: JsonObject) -> bool:

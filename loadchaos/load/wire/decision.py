@@ -51,14 +51,16 @@ _WRITTEN = frozenset({"text", "quote", "images", "conversation", "near_limit", "
 _RULED = frozenset({"structured", "tools", "audio", "video", "hostile_images", "image_positions"})
 """Payloads whose answers a rule or a medium may make equal."""
 _SPECIAL = re.compile(
-    r"<\|[^<>|]{1,40}\|>|<\uff5c[^<>\uff5c]{1,40}\uff5c>|</?(?:s|pad|unk|bos|eos|mask|sep|cls)>|<(?:start|end)_of_turn>"
-    r"|<(?:extra_id_|unused|reserved_|0x)[0-9A-Fa-f]{1,5}>|\[(?:PAD|UNK|CLS|SEP|MASK|BOS|EOS|/?INST)\]",
+    r"<\|[^<>|]{1,40}\|>|<\uff5c[^<>\uff5c]{1,40}\uff5c>|</?(?:s|pad|unk|bos|eos|[se]o[pt]|mask|sep|cls)>|<(?:start|end)_of_turn>"
+    r"|<(?:extra_id_|unused|reserved_|special_|0x)[0-9A-Fa-f]{1,5}>|<fim_\w{1,10}>"
+    r"|\[(?:PAD|UNK|CLS|SEP|g?MASK|BOS|EOS|/?INST|(?:UNUSED_TOKEN|control)_\d{1,5})\]",
     re.IGNORECASE,
 )
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
 _VARIES = re.compile(r"[\W\d_]+")
 _ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(128)
 """The same as a table for `bytes.translate`, which takes a fifth of the time."""
+_BY_LENGTH = ("length", "max_tokens")
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
 _MOST_SEEN = 4_096
@@ -153,6 +155,8 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
     rules, ends = answer.rules, len(answer.finish)
     if answer.front_skipped:
         return None
+    if (early := _early_end(answer)) is not None:
+        return {"id": "length_too_early", "text": early}
     if answer.HAS_CHOICES and rules.answers is not None and ends < rules.answers:
         return {"id": "choices_missing", "text": f"{ends} of {rules.answers} choices arrived"}
     demanded = "tool_calls" in answer.finish.values() and not answer.names_call
@@ -166,6 +170,20 @@ def _missing_part(answer: AnswerReader) -> WrongPart | None:
         text = f"{tokens} completion tokens; {allowed} were allowed"
         return {"id": "more_tokens_than_allowed", "text": text} if over else None
     return None
+
+
+def _early_end(answer: AnswerReader) -> str | None:
+    """Describe an answer that says it ended by its length with less than half of the tokens that it may have. Tokenizers
+    of gateways count differently, so a smaller gap proves nothing, nor does an end of the context.
+    """
+    rules, tokens = answer.rules, answer.completion_tokens
+    if rules.limit is None or tokens is None or not (answer.LIMIT_IS_OF_WHOLE_ANSWER and answer.has_text):
+        return None
+    if 2 * tokens >= rules.limit * len(answer.finish) or any(r not in _BY_LENGTH for r in answer.finish.values()):
+        return None
+    if (answer.prompt_tokens or 0) + tokens >= rules.context - 1:
+        return None
+    return f"the finish_reason is length after {tokens} completion tokens; {rules.limit} were allowed"
 
 
 def _is_full(answer: AnswerReader) -> bool:

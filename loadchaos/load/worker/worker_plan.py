@@ -23,7 +23,7 @@ from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 from loadchaos.load.payloads import live
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import alphabets_of
-from loadchaos.load.wire.answer_reader import AnswerRules
+from loadchaos.load.wire.answer_reader import SMALLEST_CONTEXT, AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
 from loadchaos.load.wire.request import (
     DEFAULT_HEADERS,
@@ -153,7 +153,7 @@ class WorkerPlan:
         request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
-        most_tokens = asked_tokens(request.body) if given else request.max_tokens
+        most_tokens = limit = asked_tokens(request.body) if given else request.max_tokens
         if request.exact is not None or request.most is not None:
             most_tokens = None  # their lengths are judged over all answers
         request.rules = AnswerRules(
@@ -165,6 +165,8 @@ class WorkerPlan:
             model=request.model,
             logprobs=request.endpoint == DEFAULT and bool(request.extra.get("logprobs")),
             texts_differ=request.texts_differ,
+            limit=limit,
+            context=self.facts.max_model_len or SMALLEST_CONTEXT,
         )
         request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
         request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)

@@ -22,6 +22,7 @@ from loadchaos.analysis.classify.normalise import normalise
         ("Thu, 26 Nov 2026 10:00:01 GMT: no", "Fri, 4 Dec 2026 08:00:59 GMT: no"),
         ("request req_011CSHoEeqs5C35K2", "request req_9zzTwo000000000"),
         ("id 01J9ZQ8X7Y6W5V4T3S2R1Q0P9N", "id 01KAB38X7Y6W5V4T3S2R1Q0P00", "id DEADBEEF1234567"),
+        ("trace 7f24ab is lost", "trace 7f2eab is lost", "trace c0ffee1d2 is lost"),
         ("node 5b0c9e1d7a is gone", "node 77aa0c9e1d is gone"),
     ],
     ids=lambda t: t[0],
@@ -34,6 +35,7 @@ def test_texts_of_one_kind_are_equal(texts: tuple[str, ...]) -> None:
     ("one", "other"),
     [
         ("int8 kernel", "fp8 kernel"),
+        ("an ada6000 card", "an ada5000 card"),
         ("SIGSEGV in conv2d", "SIGSEGV in conv3d"),
         ('{"a":1} x', '{"b":1} x'),
         ("resp_text", "resp_body"),

@@ -1,6 +1,8 @@
 import tracemalloc
 from typing import Any
 
+import pytest
+
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
 from loadchaos.analysis.failure import Failure
 from tests.rows import S, folded, metrics_row
@@ -15,8 +17,13 @@ def end(n: int, prompt: int = 100, completion: int = 50) -> dict[str, Any]:
     return {"row": "end", "at_ns": n * S, "id": f"r{n}", "traffic": "t", "outcome": "ok", **counted}
 
 
-def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") -> dict[str, Any]:
-    return metrics_row(at_s, replica=replica, prompt_tokens_total=prompt, generation_tokens_total=completion)
+def scrape(at_s: float, prompt: float, completion: float, replica: str = "a", finished: float = 0) -> dict[str, Any]:
+    counters = {
+        "prompt_tokens_total": prompt,
+        "generation_tokens_total": completion,
+        "requests_finished_total": finished,
+    }
+    return metrics_row(at_s, counters, replica=replica)
 
 
 def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:
@@ -46,6 +53,27 @@ def test_answers_with_more_tokens_than_the_server_counts_are_a_failure() -> None
     assert run(0.93) == ["usage_exceeds_counters"] * 2
     assert run(1.0) == []
     assert run(1.3) == [], "aborted requests and others"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "finished", "wrong"),
+    [
+        (10_000, 2_500, 0, 1),
+        (5_000, 2_500, 100, 2),
+        (5_000, 2_500, 50, 0),
+        (5_000, 2_500, 200, 0),
+        (8_000, 2_500, 0, 0),
+    ],
+)
+def test_usage_that_is_doubled_is_found_where_another_counter_is_that_of_the_whole_server(
+    prompt: int, completion: int, finished: int, wrong: int
+) -> None:
+    detector = folded(AnswerUsage(), [scrape(0, 0, 0)])
+    for n in range(1, 101):
+        detector.fold(begin(n, f"b{n}"))
+        detector.fold(end(n))
+    detector.fold(scrape(120, prompt, completion, finished=finished))
+    assert len(detector.finish()) == wrong
 
 
 def test_counters_of_one_replica_of_several_prove_nothing() -> None:

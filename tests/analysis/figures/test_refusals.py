@@ -1,6 +1,9 @@
 """What a limiter refused, in its own words."""
 
+import pytest
+
 from loadchaos.analysis.figures.live import LiveFigures
+from loadchaos.analysis.figures.refusals import QUOTA_SPENT
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.report.performance import refusals_text
 from tests.analysis.conftest import History
@@ -28,6 +31,18 @@ def test_refusals_are_told_with_the_words_of_the_limiter(history: History) -> No
     text = refusals_text(Verdict.from_json(verdict))
     assert text.startswith(f"20 of 60 requests (429): {LIMIT.format(0)}; Retry-After: 1 s; ")
     assert text.endswith("requests/s were accepted")
+
+
+@pytest.mark.parametrize(
+    ("words", "spent"),
+    [("You exceeded your current quota, please check your plan and billing details.", True), (LIMIT, False)],
+)
+def test_quota_that_is_used_up_is_told_apart_from_a_rate(history: History, words: str, spent: bool) -> None:
+    history.begin()
+    good, refused = history.send(2), history.send(2)
+    history.serve(0.5, 3).answer(good).answer(refused, "shed", error=words, status=429)
+    (check,) = [c for c in history.end().verdict()["checks"] if c["name"] == "shed"]
+    assert (QUOTA_SPENT in check["actual"]) is spent
 
 
 def test_no_failures_beside_refusals_say_where_these_are_counted(history: History) -> None:

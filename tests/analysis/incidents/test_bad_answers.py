@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from loadchaos.analysis.incidents.bad_answers import BadAnswer, failure_of, is_echo
@@ -28,6 +30,18 @@ def test_deadly_text_that_a_model_may_have_written_names_no_failure(outcome: str
 )
 def test_echo_of_a_death_is_no_text_of_a_model(outcome: str, echo: bool) -> None:
     assert is_echo(bad(outcome, ECHO)) is echo
+
+
+@pytest.mark.parametrize(
+    ("reason", "id_"),
+    [
+        ("content_filter", "answers_filtered"), ("RECITATION", "answers_filtered"), ("SAFETY", "answers_filtered"),
+        ("insufficient_system_resource", "unusual_finish_reason"), ("timeout", "unusual_finish_reason"),
+    ],
+)  # fmt: skip
+def test_finish_reason_tells_a_policy_from_other_ends(reason: str, id_: str) -> None:
+    answer = replace(bad("finish_abort", f"unrequested finish_reason {reason}"), sample={"finish_reason": reason})  # type: ignore[typeddict-item]
+    assert failure_of(answer).id == id_
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def failure(**fields: Any) -> FailureResult:
             "policy",
         ),
         ({**REJECTED, "evidence": client("Insufficient credits. Add more")}, "policy"),
+        ({**REJECTED, "evidence": client("Insufficient Balance")}, "policy"),
+        ({"id": "unusual_finish_reason", "evidence": client("unrequested finish_reason timeout")}, "unknown"),
         ({**REJECTED, "evidence": client("You exceeded your current quota: insufficient_quota")}, "policy"),
         ({**REJECTED, "evidence": client("Guardrail raised an exception")}, "policy"),
         ({"id": "answers_filtered", "evidence": client("unrequested finish_reason content_filter")}, "policy"),

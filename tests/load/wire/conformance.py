@@ -125,6 +125,7 @@ def rules_of(mode: str) -> AnswerRules:
         contract=next((contract for begin, contract in CONTRACTS.items() if begin in mode), None),
         answers=2 if "choice" in mode and "null" not in mode else None,
         most_tokens=32,
+        limit=32 if mode.startswith("length_after") else None,
         model="tiny",
         logprobs="no_logprobs" in mode,
     )

@@ -195,6 +195,10 @@ OF_STREAMS: Modes = {
     "model_of_another": ("ok", stream(named("tiny-b"), *GOOD)),
     "model_with_its_release": ("ok", stream(named("org/tiny-2026-11-01"), *GOOD)),
     "no_logprobs": ("wrong_output", stream(*GOOD)),
+    "length_after_5_tokens_of_32": ("wrong_output", stream(ROLE, TOKENS, frame(delta(finish="length")), usage(9, 5), DONE)),
+    "length_after_5_tokens_in_a_full_context": (
+        "ok", stream(ROLE, TOKENS, frame(delta(finish="length")), usage(2042, 5), DONE),
+    ),
     "more_tokens_than_most": ("wrong_output", stream(ROLE, TOKENS, STOP, usage(9, 33), DONE)),
     "more_cached_than_prompt_tokens": ("wrong_output", stream(
         ROLE, TOKENS, STOP,

@@ -29,8 +29,10 @@ def test_text_of_several_words_is_no_sign(text: str) -> None:
     ("text", "kind"),
     [
         ("<|im_end|>", "special_tokens"), ("<pad><pad>", "special_tokens"), ("</s>\n", "special_tokens"),
+        ("<SPECIAL_12><SPECIAL_9>", "special_tokens"), ("[UNUSED_TOKEN_145]", "special_tokens"),
+        ("[gMASK]<sop>", "special_tokens"), ("<fim_middle>", "special_tokens"), ("[control_8]", "special_tokens"),
         ("\0\0\0", "control_characters"), (" \n\t", "control_characters"), ("\u200b\ufeff", "control_characters"),
-        ("", None), ("OK", None), ("<b>yes</b>", None), ("<|im_end|> yes", None), ("[1]", None),
+        ("", None), ("OK", None), ("<b>yes</b>", None), ("<special>", None), ("<|im_end|> yes", None), ("[1]", None),
     ],
 )  # fmt: skip
 def test_blank_text_is_named_by_what_it_has(text: str, kind: str | None) -> None:

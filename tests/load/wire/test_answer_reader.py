@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -256,6 +257,24 @@ def test_text_in_a_field_that_nobody_reads_is_named_and_is_progress() -> None:
     assert new == [1, 1, 1, 1]
     assert answer.chunks == 0
     assert answer.anomalies("text/event-stream")["unread_text"] == "inner_voice"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda text: {"inner_blocks": [{"type": "thinking", "thinking": text}]},
+        lambda text: {"content": "", "provider_specific_fields": {"inner": {"voice": text}}},
+    ],
+    ids=["parts", "nested"],
+)
+def test_text_inside_a_field_that_nobody_reads_is_named(field: Callable[[str], dict[str, Any]]) -> None:
+    found = deltas(*[field(f"word{i} ") for i in range(9)], {"content": "yes"}).anomalies("text/event-stream")
+    assert found["unread_text"] in ("inner_blocks", "provider_specific_fields")
+
+
+def test_thought_in_an_object_is_read() -> None:
+    answer = deltas({"reasoning": {"content": "hm"}}, {"content": "yes"})
+    assert (answer.chunks, answer.text) == (2, "hmyes")
 
 
 @pytest.mark.parametrize(
