@@ -218,6 +218,8 @@ class WorkerPlan:
             content["begin"] = self._redactor.text(content["begin"])
         if row["evidence"]:
             row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
+        if self._redactor.knows(row):  # an id, a finish reason, a label or another field that a server may fill
+            row.update(self._redactor.data(row))
 
 
 def _with_id(head: bytes, request: Request) -> bytes:
