@@ -23,7 +23,7 @@ from tests.http_server import Asked, answering, serving
 from tests.waiting import until
 from tests.warm_command import ForkedCommand, outside_ci, run_command
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 PROFILE = {
     "name": "small",
     "about": "short answers",
@@ -47,7 +47,7 @@ class Home:
     shown: dict[str, str] = field(default_factory=dict)
 
     def command(self, *words: object, codes: tuple[int, ...] = (0, 1, 3)) -> None:
-        done = run_command(*words, cwd=self.path, limit_s=240, THE_KEY=KEY)
+        done = run_command(*words, cwd=self.path, limit_s=500, THE_KEY=KEY)
         assert done.returncode in codes, done.stderr + done.stdout
         self.shown[f"terminal of {words[0]} {len(self.shown)}"] = done.stdout + done.stderr
 
@@ -179,7 +179,7 @@ def of_a_replay(home: Home) -> None:
 
 def of_a_minimisation(home: Home) -> None:
     run, options = _deadly_run(home)
-    home.command("minimise", run, "--out", "small", "--budget", "90s", *options)
+    home.command("minimise", run, "--out", "small", "--budget", "6m", *options)
     assert list(home.path.glob("small/*/repro/repro.py"))
     assert list(home.path.glob("small/*/repro/README.md"))
 
