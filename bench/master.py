@@ -90,7 +90,7 @@ def _end_row(request_id: str, n: int) -> EndRow:
         "first_answer_ns": now,
         "last_byte_ns": now,
         "chunks": 128,
-        "itl_hist": {str(900 + k): k for k in range(12)},
+        "itl_hist": {900 + k: k for k in range(12)},
         "largest_gap_ns": 9 * n,
         "finish_reason": "stop",
         "prompt_tokens": 300 + n,

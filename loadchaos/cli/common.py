@@ -18,6 +18,7 @@ from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.core.redact import Redactor
     from loadchaos.profile.profile import Profile
     from loadchaos.run.options import Options
     from loadchaos.run.probe import ProbeResult
@@ -260,15 +261,29 @@ def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print lines without what a server may have put into them to control a terminal, and ignore a closed pipe or
-    terminal. The exit code still counts then.
+    """Print lines without what a server may have put into them to control a terminal and without our keys, which it may
+    repeat, and ignore a closed pipe or terminal. The exit code still counts then.
     """
     from loadchaos.report.formatting import printable
 
     try:
-        click.echo(printable(text, color=not err and sys.stdout.isatty()), err=err)
+        click.echo(printable(_redactor().known(text), color=not err and sys.stdout.isatty()), err=err)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
+
+
+def _redactor() -> Redactor:
+    """Redactor of the secrets of the environment and of the options of the command."""
+    from loadchaos.core.redact import Redactor
+
+    ctx = click.get_current_context(silent=True)
+    given = {} if ctx is None else ctx.params
+    headers = [text.partition("=")[2] for text in given.get("headers") or ()]
+    redactor = Redactor.from_environment(os.environ)
+    for value in (f"env:{given.get('api_key_env')}", *headers):
+        name = value.removeprefix("env:")
+        redactor.add((value if name == value else os.environ.get(name, "")).removeprefix("Bearer "))
+    return redactor
 
 
 def say(text: str) -> None:
@@ -280,7 +295,7 @@ def print_json(value: Any) -> None:
     import orjson
 
     # All but ASCII is escaped where a terminal might obey it: the value stays the same.
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    text = _redactor().known(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
     click.echo(text if text.replace("\n", "").isprintable() else json.dumps(orjson.loads(text), indent=2))
 
 

@@ -5,6 +5,7 @@ the whole time and size of one. httpx limits only the time between two pieces, a
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import zlib
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ import httpx
 from loadchaos.core.content_encoding import PACKED, inflater
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.limits import MOST_ANSWER_BYTES
+from loadchaos.core.redact import Redactor
+from loadchaos.core.secret_patterns import is_secret_header
 
 NON_LOAD_HEADERS = {"accept-encoding": "identity"}
 """Headers of every request that is not load: of discovery, questions, monitoring and attacks; names in lower case. Those
@@ -52,9 +55,10 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
     """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
     `httpx.AsyncClient.stream`. Raises one of `FAILURES`: TimeoutError where no headers came in time, IncompleteError
     where the body did not, TooLargeError for a body of more than `MOST_ANSWER_BYTES`, packed or not, and
-    httpx.HTTPError where the connection failed.
+    httpx.HTTPError where the connection failed. Keys of the client are hidden in the text: facts are made of it.
     """
     began = False
+    hidden = _redactor(tuple(value for name, value in http.headers.items() if is_secret_header(name))).known
     body: list[bytes] = []
     size = 0
     try:
@@ -64,7 +68,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
         ):
             began = True
             if response.is_stream_consumed:  # of a transport in memory
-                return HttpAnswer(response.status_code, _lower(response.headers), response.text)
+                return HttpAnswer(response.status_code, _lower(response.headers), hidden(response.text))
             async for piece in response.aiter_raw():
                 body.append(piece)
                 size += len(piece)
@@ -76,7 +80,12 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
         raise TimeoutError from e
     headers = _lower(response.headers)
     data = _unpacked(b"".join(body), headers.get("content-encoding", ""))
-    return HttpAnswer(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
+    return HttpAnswer(response.status_code, headers, hidden(data.decode(response.encoding or "utf-8", "replace")))
+
+
+@functools.lru_cache(maxsize=16)
+def _redactor(keys: tuple[str, ...]) -> Redactor:
+    return Redactor(key.split(" ")[-1] for key in keys)  # without `Bearer`
 
 
 def _lower(headers: httpx.Headers) -> dict[str, str]:

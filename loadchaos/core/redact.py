@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from loadchaos.core.secret_patterns import (
     FORMS,
     LONGEST_WRITING,
@@ -33,6 +35,7 @@ SHORTEST_LITERAL = 6
 """Shorter secrets are not searched for as text: they would match harmless words everywhere."""
 _SHORTEST_NUMBER = 8  # a variable's value of digits only: 262144 is a setting, not a secret
 _LONGEST_LINE_BYTES = 1 << 16
+_ANY_WORD = re.compile(b"|".join({re.escape(word): None for words, _ in FORMS for word in words}))
 _ENGINE_SETTING = re.compile(
     r"(?:VLLM|LMDEPLOY|SGLANG|SGL|TM|CUDA|NCCL|TORCH|PYTORCH|TRITON|NVIDIA|HF|TRANSFORMERS|TOKENIZERS|OMP|MKL|GLOO|UCX|RAY|"
     r"PYTHON|LC|FLASHINFER|HIP|ROCR|ASCEND|XPU)[A-Z]*_|PYTHON[A-Z]+$|LANG$"
@@ -85,7 +88,7 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets: set[bytes] = set()
+        self._secrets: dict[bytes, bool] = {}  # and whether a begin of it is hidden, too
         self._found: dict[bytes, re.Pattern[bytes]] = {}  # what is replaced, by the mark in its place; shared by forks
         self._rest = b""
         self._inside = False
@@ -105,8 +108,8 @@ class Redactor:
     def of_launch(cls, environment: Mapping[str, str], variables: Mapping[str, str], argv: Sequence[str]) -> Redactor:
         """Create one that also knows the secrets of a launch command, with its own variables."""
         redactor = cls.from_environment(environment)
-        for value in launch_secrets(variables).values():
-            redactor.add(value)
+        for name, value in launch_secrets(variables).items():
+            redactor.add(value, begins=secret_name(name))
         redactor.argv(argv)
         return redactor
 
@@ -116,20 +119,23 @@ class Redactor:
         other._secrets, other._found = self._secrets, self._found
         return other
 
-    def add(self, secret: str) -> None:
-        """Hide this value from now on, however it is written (`writings`). One of less than 6 characters is not hidden."""
+    def add(self, secret: str, *, begins: bool = True) -> None:
+        """Hide this value from now on, however it is written (`writings`). One of less than 6 characters is not hidden.
+        `begins`: hide its first half, too, as a text is cut somewhere; not for a value that may be a path or a URL.
+        """
         lines = (line.strip() for line in secret.splitlines())
-        self._secrets |= {line.encode("utf-8", "surrogateescape") for line in lines if len(line) >= SHORTEST_LITERAL}
-        self._find(_MARK, self._secrets, writings)
+        self._secrets |= {
+            line.encode("utf-8", "surrogateescape"): begins for line in lines if len(line) >= SHORTEST_LITERAL
+        }
+        self._find(_MARK, self._secrets, lambda value: writings(value, begins=self._secrets[value]))
 
     def add_prompts(self, passages: Iterable[str]) -> None:
         """Replace quoted passages of our prompts by `[text of a request]`. The passages are as logs quote them."""
         self._find(_PROMPT_MARK, {passage.encode("utf-8", "surrogateescape") for passage in passages}, re.escape)
 
-    def _find(self, mark: bytes, texts: set[bytes], pattern: Callable[[bytes], bytes]) -> None:
+    def _find(self, mark: bytes, texts: Iterable[bytes], pattern: Callable[[bytes], bytes]) -> None:
         self._found.pop(mark, None)
-        if texts:
-            ordered = sorted(texts, key=lambda s: (-len(s), s))  # one that begins like another wins over it
+        if ordered := sorted(texts, key=lambda s: (-len(s), s)):  # one that begins like another wins over it
             self._found[mark] = re.compile(b"|".join(map(pattern, ordered)))
 
     def redact(self, data: bytes) -> bytes:
@@ -138,17 +144,37 @@ class Redactor:
     def _redact(self, data: bytes, *, in_key: bool) -> tuple[bytes, bool]:
         if in_key or b"PRIVATE KEY" in data:
             data, in_key = _hide_keys(data, in_key)
-        for mark in (_MARK, _PROMPT_MARK):
-            if mark in self._found:
-                data = self._found[mark].sub(mark, data)
+        data = self._without_known(data)
         lower = data.lower()
+        if _ANY_WORD.search(lower) is None:  # most short texts
+            return data, in_key
         for words, form in FORMS:
             if any(word in lower for word in words):
                 data = form.sub(rb"\1" + _MARK, data)
         return data, in_key
 
+    def _without_known(self, data: bytes) -> bytes:
+        for mark in (_MARK, _PROMPT_MARK):
+            if mark in self._found:
+                data = self._found[mark].sub(mark, data)
+        return data
+
     def text(self, text: str) -> str:
         return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def known(self, text: str) -> str:
+        """Hide known values only, in a text that may look like a secret and is none: the name of a model, an error."""
+        return self._without_known(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def knows(self, row: object) -> bool:
+        """Tell whether data that becomes JSON has a known value; this is cheaper than `data`."""
+        if not self._found:
+            return False
+        try:
+            line = orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:  # a text that is no UTF-8
+            return True
+        return self._without_known(line) != line
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes of a stream and return what is redacted so far. A line is held back until its end has come."""
@@ -220,11 +246,11 @@ class Redactor:
         return shown
 
     def data(self, value: Any) -> Any:
-        """Redact JSON-like data: values under secret names and secrets in texts."""
+        """Redact JSON-like data: values under secret names and secrets in texts, also in those that are keys."""
         if isinstance(value, str):
-            return self.text(value)
+            return self.text(value) if len(value) >= SHORTEST_LITERAL else value
         if isinstance(value, Mapping):
-            return {k: REDACTED if v and _hides(k, v) else self.data(v) for k, v in value.items()}
+            return {self.data(k): REDACTED if v and _hides(k, v) else self.data(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
             return [self.data(v) for v in value]
         return value

@@ -242,22 +242,29 @@ Looking for the words is cheap, matching is not. No pattern reaches over the end
 
 LONGEST_WRITING = 24
 """A value is at most so many times as long where it is written in another way."""
+_SHORTEST_BEGUN = 16
+_CUT = rb"(?:[&;#<>%b]|\\(?!\\{0,8}['\"]))*" % _TOKEN_CHARS
+"""Rest of a value that was cut, up to a mark of the text that it stands in."""
 _ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 
 
-def writings(value: bytes) -> bytes:
+def writings(value: bytes, *, begins: bool = False) -> bytes:
     """A pattern of the ways in which programs write a known value: in JSON, also twice, of Python, Go (`\\u0026`) or PHP
     (`\\/`), in a URL or in HTML, also twice, in hex, and in base64, where others stand before it (`user:value`).
+    `begins`: also of a text that begins with half of such a writing, of one that was cut.
     """
     text = value.decode("utf-8", "surrogateescape")
-    found = [b"".join(map(_character, text)), value.hex().encode(), value.hex().upper().encode()]
+    found = [[_character(char) for char in text]]
+    found += [[code.encode() for code in coded] for coded in (value.hex(), value.hex().upper())]
     for before in range(3):
         coded = base64.b64encode(b"\0" * before + value)
         whole = coded[-(-before * 8 // 6) : (before + len(value)) * 8 // 6]
-        found += [
-            re.escape(form) + rb"[\w+/=-]{0,8}" for form in {whole, whole.translate(bytes.maketrans(b"+/", b"-_"))}
-        ]
-    return b"|".join(found)
+        for form in {whole, whole.translate(bytes.maketrans(b"+/", b"-_"))}:
+            found.append([*(re.escape(bytes([code])) for code in form), rb"[\w+/=-]{0,8}"])
+    if not begins or len(text) < _SHORTEST_BEGUN:
+        return b"|".join(map(b"".join, found))
+    halves = ((parts[: len(parts) // 2], parts[len(parts) // 2 :]) for parts in found)
+    return b"|".join(rb"%b(?:%b|%b)" % (b"".join(begin), b"".join(rest), _CUT) for begin, rest in halves)
 
 
 def _character(char: str) -> bytes:

@@ -209,9 +209,14 @@ def _event(where: str, value: object) -> TraceEvent:
     try:
         return _EVENT.validate_python(value)
     except ValidationError as e:
-        first = e.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"][1:]) or "event"
-        raise ValueError(f"{where}: {key}: {first['msg']} (got {str(first['input'])[:60]!r})") from e
+        raise ValueError(f"{where}: {first_mistake(e, 1)}") from e
+
+
+def first_mistake(e: ValidationError, outer: int = 0) -> str:
+    """Say in one line what was wrong first, without the `outer` first parts of its place."""
+    first = e.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"][outer:]) or "event"
+    return f"{key}: {first['msg']} (got {str(first['input'])[:60]!r})"
 
 
 def _check_names(events: Sequence[tuple[str, TraceEvent]], ids: set[str]) -> None:

@@ -34,8 +34,13 @@ class RunContext:
         """Check the options and create the run folder. Raises LoadchaosError before anything exists."""
         target = target_spec(profile, options)
         folder = create_folder(options.out, profile.name)
-        record = RunRecord(folder, _redactor(profile, target), print_line)
-        return cls(profile, options, target, record, interrupts, print_line)
+        redactor = _redactor(profile, target)
+
+        def print_redacted(line: str) -> None:
+            print_line(redactor.known(line))
+
+        record = RunRecord(folder, redactor, print_redacted)
+        return cls(profile, options, target, record, interrupts, print_redacted)
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:

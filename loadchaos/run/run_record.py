@@ -25,8 +25,7 @@ class RunRecord(EventRecorder):
     """Ledger writer that passes rows on, syncs files, watches the disk."""
 
     def __init__(self, folder: RunFolder, redactor: Redactor, print_line: Callable[[str], None]) -> None:
-        super().__init__(folder, self._notify)
-        self.redactor = redactor
+        super().__init__(folder, self._notify, redactor)
         self._print = print_line
         self._listeners: list[Callable[[Row], None]] = []
         self._checkpoint = Checkpoint()

@@ -25,6 +25,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+ODD_KEYS = ["", "x", "-1", "0.5", "999999999", "\u00b2", "id", "at_ns"]
 LOG_WORDS = [
     b"\n", b"\r\n", b"\r", b"\t", b"\0", b"\x1b[31m", b"\xff\xfe", b"\xe2\x80\xa8", b"{", b'{"log":"', b"[", b"\x1f\x8b\x08",
     b"Traceback (most recent call last):\n", b'  File "x.py", line 1, in f\n', b"(EngineCore_0 pid=1) ", b"| ",
@@ -47,7 +48,10 @@ def spoil(value: Any, rng: random.Random) -> Any:
     parent = value
     for key in way:
         parent = parent[key]
-    parent[last] = copy.deepcopy(rng.choice(ODD))
+    if isinstance(parent, dict) and rng.random() < 0.2:
+        parent[rng.choice(ODD_KEYS)] = parent.pop(last)
+    else:
+        parent[last] = copy.deepcopy(rng.choice(ODD))
     return value
 
 

@@ -18,6 +18,8 @@ from loadchaos.core.errors import TargetError
 from tests.discovering import discovering
 from tests.raw_sockets import ConnectionServer, Handler
 
+KEY = "s3cr3t-value+of/a-key"
+
 
 def head(length: int, *more: str) -> bytes:
     return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {length}", *more, "", ""]).encode()
@@ -124,3 +126,12 @@ async def test_client_sends_our_headers_with_those_of_the_user() -> None:
     async with http_client.client({"X-Team": "a", "Accept-Encoding": "gzip"}) as http:
         sent = http.headers
     assert (sent["x-team"], sent.get_list("accept-encoding")) == ("a", ["identity"])
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+async def test_answer_hides_the_key_of_its_client(consumed: bool) -> None:
+    body = {"text": f"version 1 {KEY}"} if consumed else {"stream": httpx.ByteStream(f"version 1 {KEY}".encode())}
+    async with http_client.client({"Authorization": f"Bearer {KEY}"}) as http:
+        http._transport, http._mounts = httpx.MockTransport(lambda _: httpx.Response(200, **body)), {}
+        answer = await http_client.request(http, "GET", "http://x/version", limit_s=5)
+    assert answer.text == "version 1 [redacted]"

@@ -263,6 +263,25 @@ def test_redactor_hides_a_known_value_however_it_is_written(way: str) -> None:
     assert Redactor([VALUE]).text(f"echo {WRITINGS[way]} end") == f"echo {REDACTED} end"
 
 
+UNQUOTED = VALUE.partition('"')[0]
+
+
+@pytest.mark.parametrize(("way", "whole"), writings_of(UNQUOTED).items())
+def test_redactor_hides_a_known_value_that_was_cut(way: str, whole: str) -> None:
+    redactor = Redactor([UNQUOTED])
+    for size in range(len(whole) * 2 // 3, len(whole)):
+        assert redactor.text(f"'echo {whole[:size]}' end").replace("\\", "") == f"'echo {REDACTED}' end", way
+
+
+def test_redactor_hides_no_begin_of_a_value_that_may_be_a_path() -> None:
+    redactor = Redactor.of_launch(
+        {}, {"CACHE": "/no/such/folder-of-a-cache", "THE_KEY": "/no/such/folder-of-a-key"}, []
+    )
+    assert redactor.text("/no/such/fold, /no/such/folder-of-a-cache") == f"{REDACTED}, {REDACTED}"
+    redactor = Redactor.of_launch({}, {"CACHE": "/no/such/folder-of-a-cache"}, [])
+    assert redactor.text("/no/such/fold, /no/such/folder-of-a-cache") == f"/no/such/fold, {REDACTED}"
+
+
 @pytest.mark.parametrize("user", ["", "u", "us", "use"])
 def test_redactor_hides_a_known_value_in_basic_authentication(user: str) -> None:
     shown = Redactor([VALUE]).text(f"echo {base64.b64encode(f'{user}:{VALUE}'.encode()).decode()} end")

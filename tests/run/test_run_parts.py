@@ -24,6 +24,22 @@ def record(tmp_path: Path) -> RunRecord:
     return RunRecord(RunFolder(tmp_path), Redactor(), lambda _: None)
 
 
+def test_run_record_hides_secrets_in_rows(tmp_path: Path) -> None:
+    record = RunRecord(RunFolder(tmp_path), Redactor(["hush-hush"]), lambda _: None)
+    told: list[Any] = []
+    record.listen(told.append)
+    rows: list[Any] = [
+        {"row": "identity", "at_ns": 1, "named": {"version": "1 hush-hush", "hush-hush": "x"}},
+        {"row": "metrics", "at_ns": 1, "replica": "server", "engine": "hush-hush", "values": {"requests_running": 1.0}},
+    ]
+    record.event(rows[0])
+    record.metric(rows[1])
+    record.close()
+    kept = [record.folder.events.read_text(), record.folder.metrics.read_text()]
+    assert "hush-hush" not in f"{told} {kept}"
+    assert [text.count("[redacted]") for text in (str(told), *kept)] == [3, 2, 1]
+
+
 def fail(error: Exception) -> None:
     raise error
 

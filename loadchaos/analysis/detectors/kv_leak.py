@@ -7,6 +7,7 @@ what could not be judged.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from loadchaos.core.ledger.rows import (
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.units import NS_PER_S, counted
-from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects import DIALECTS, SLOWEST_GAUGES_S, UNKNOWN, Dialect
 
 # vLLM frees the request of a closed connection within 0.1 s.
 _SOON_NS = int(2 * SCRAPE_EVERY_S * NS_PER_S)
@@ -51,6 +52,17 @@ class _Engine:
     at_rest: bool = False
     blocks: float | None = None
     readings: list[_Reading] = field(default_factory=list)  # after the load, until our questions after it
+    page: Mapping[str, float] = field(default_factory=dict)
+    same_since_ns: int = 0  # when the page became what it is
+
+    def feed_page(self, at_ns: int, page: Mapping[str, float]) -> None:
+        if page != self.page:
+            self.page, self.same_since_ns = page, at_ns
+
+    def frozen(self, answered_ns: int) -> bool:
+        """True if the page is that of a time before an answer, which its counters had to show."""
+        late_ns = int((SLOWEST_GAUGES_S + 2 * SCRAPE_EVERY_S) * NS_PER_S)
+        return any(name.endswith("_total") for name in self.page) and self.same_since_ns < answered_ns - late_ns
 
     @property
     def newest(self) -> _Reading:
@@ -74,6 +86,7 @@ class KvLeakDetector(Detector):
         self._load_end_ns: int | None = None
         self._asked = False  # questions after the load: later readings show them
         self._aborted = 0
+        self._answered_ns = 0
         self._other_clients = False
         self._metrics_seen = False
         self._down = False  # when the load ended
@@ -82,6 +95,8 @@ class KvLeakDetector(Detector):
 
     def on_end(self, row: EndRow) -> None:
         self._aborted += row.get("outcome") == "aborted"
+        if row.get("outcome") == "ok":
+            self._answered_ns = max(self._answered_ns, int(row["at_ns"]))
 
     def on_run(self, row: RunRow) -> None:
         self._load_begun = self._load_begun or row.get("what") == "load_begin"
@@ -125,6 +140,7 @@ class KvLeakDetector(Detector):
             return
         self._metrics_seen = True
         engine = self._engines.setdefault((str(row.get("replica")), str(row.get("engine"))), _Engine())
+        engine.feed_page(int(row["at_ns"]), values)
         engine.blocks = float(values["kv_blocks"]) if values.get("kv_blocks") else engine.blocks
         busy = float(values["requests_running"]) + float(values.get("requests_waiting") or 0)
         kv = float(values["kv_usage_ratio"]) if "kv_usage_ratio" in values else None
@@ -140,7 +156,7 @@ class KvLeakDetector(Detector):
     def leaks(self) -> dict[str, tuple[str, str]]:
         """(failure id, text) of what each replica still holds. Empty where nothing is held or nothing is known."""
         found: dict[str, tuple[str, str]] = {}
-        if self._load_end_ns is None or not self._aborted or self._other_clients:
+        if self._load_end_ns is None or not self._aborted or self._other_clients or self._frozen:
             return found
         for (replica, _), engine in self._engines.items():
             refresh_ns = int(self._dialect.metrics_refresh_s * NS_PER_S)
@@ -151,6 +167,11 @@ class KvLeakDetector(Detector):
             elif self._kv_unknown(engine) is None and (held := self._held(engine)):
                 found[replica] = "kv_leak", held
         return found
+
+    @property
+    def _frozen(self) -> bool:
+        """True if no page changed though requests were answered: a cache before the server gives an old one."""
+        return bool(self._engines) and all(e.frozen(self._answered_ns) for e in self._engines.values())
 
     def _held(self, engine: _Engine) -> str:
         share = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0)
@@ -184,7 +205,7 @@ class KvLeakDetector(Detector):
 
     def _check(self) -> CheckResult | None:
         engines = self._read_after_load()
-        if not self._aborted or not engines or self._other_clients:
+        if not self._aborted or not engines or self._other_clients or self._frozen:
             return None
         leaks = self.leaks()
         held = "; ".join(f"{replica}: {text}" for replica, (_, text) in leaks.items())
@@ -199,8 +220,9 @@ class KvLeakDetector(Detector):
         """Reason why nothing could be judged after clients disconnected. "" otherwise, and for a dead server."""
         if not self._aborted or self._load_end_ns is None or self._down:
             return ""
-        if self._read_after_load() and not self._other_clients:
+        if self._read_after_load() and not self._other_clients and not self._frozen:
             return ""
         why = "other clients used the server" if self._other_clients else "no metrics were read after the load"
+        why = "the metrics did not change while requests were answered" if self._frozen else why
         why = why if self._metrics_seen else "no metrics"
         return f"unknown whether the server released everything after clients disconnected: {why}"

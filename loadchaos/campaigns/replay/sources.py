@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+from pydantic import ValidationError
 
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
@@ -27,6 +28,7 @@ from loadchaos.profile.request_trace import (
     RequestTrace,
     TraceHeader,
     TraceSend,
+    first_mistake,
 )
 from loadchaos.recorder.from_recording import recording_of, trace_of_recording
 
@@ -42,7 +44,8 @@ def read_source(path: Path, scratch: Path) -> RequestTrace:
     try:
         return _of_folder(path, scratch) if path.is_dir() else _of_file(path, scratch)
     except ValueError as e:
-        raise OptionError(f"{e}; give a run folder, an incident folder or a trace") from e
+        why = f"{path}: {first_mistake(e)}" if isinstance(e, ValidationError) else e
+        raise OptionError(f"{why}; give a run folder, an incident folder or a trace") from e
 
 
 def _of_folder(path: Path, scratch: Path) -> RequestTrace:

@@ -15,6 +15,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.ledger.rows import AnyRow, ControlEvent, ControlRow, RunDetail, RunEvent
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.redact import Redactor
 
 
 def create_folder(out: Path, name: str) -> RunFolder:
@@ -38,11 +39,11 @@ def create_folder(out: Path, name: str) -> RunFolder:
 class EventRecorder:
     """Writes events.jsonl, metrics.jsonl and control.jsonl. Monitors and attacks get `event` or `metric` to write with.
     A failed write must not stop them: it raises nothing, `lost` holds the reason, and the run checks `lost` in its loop
-    and stops the load.
+    and stops the load. Secrets that a row repeats are hidden, here and for `on_event`.
     """
 
-    def __init__(self, folder: RunFolder, on_event: Callable[[AnyRow], None]) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunFolder, on_event: Callable[[AnyRow], None], redactor: Redactor | None = None) -> None:
+        self.folder, self.redactor = folder, redactor or Redactor()
         self.lost: str | None = None
         self._on_event = on_event
         self._closed = False
@@ -51,10 +52,12 @@ class EventRecorder:
         self._control = Writer(folder.control, "run")
 
     def event(self, row: AnyRow) -> None:
+        row = self.redactor.data(row)
         self._write(self._events, row)
         self._on_event(row)
 
     def metric(self, row: AnyRow) -> None:
+        row = self.redactor.data(row)
         self._write(self._metrics, row)
         self._on_event(row)
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import KINDS
 
 _LARGEST = 1 << 63
 _MOST_SHAPES = 4096
 _ESSENTIAL = {"at_ns", "id", "outcome", "what", "values", "text", "facts"}
 _NUMBER = frozenset({int, float})
+_BUCKETS = frozenset(key for n in range(bucket(_LARGEST) + 1) for key in (n, str(n)))
+"""Keys of histograms, the only mappings of numbers; those of JSON are texts."""
 _Fits = Callable[[Any], bool]
 _Part = tuple[str, _Fits]
 
@@ -141,6 +144,8 @@ def _check_of_type(base: type, inner: tuple[Any, ...]) -> _Fits:
         return lambda value: value is None
     if issubclass(base, Mapping):
         of_values = _check_of_all(inner[1]) if len(inner) > 1 else _fits_always
+        if inner and inner[0] is int:
+            return lambda value: isinstance(value, Mapping) and value.keys() <= _BUCKETS and of_values(value.values())
         return lambda value: (type(value) is dict or isinstance(value, Mapping)) and of_values(value.values())
     if issubclass(base, Sequence):
         of_items = _check_of_all(inner[0]) if inner else _fits_always

@@ -42,7 +42,7 @@ BYTES = Unit("bytes")
 TOKENS = Unit("tokens")
 US_BEFORE = Unit("µs before at_ns")
 
-GapHistogram = Mapping[Any, int]
+GapHistogram = Mapping[int, int]
 """Counts by index of `core.histogram.bucket`; the index is an int in memory and a string in JSON."""
 Column = int | None | list[int | None]
 """One value for each request of a `well` row, or a single value when all requests share it."""

@@ -63,6 +63,8 @@ _ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(
 _BY_LENGTH = ("length", "max_tokens")
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
+_MOST_TOKENS = 10**9
+"""No context is so long."""
 _MOST_SEEN = 4_096
 _seen: dict[str, int] = {}
 """Number of answers with each hash. The row of the second one has the text."""
@@ -212,9 +214,12 @@ def _usage_contradiction(answer: AnswerReader) -> str:
     if usage is None:
         return ""
     prompt, completion, total = usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("total_tokens")
+    begin = "the usage contradicts itself"
+    for of, count in (("prompt", prompt), ("completion", completion)):
+        if isinstance(count, int) and not 0 <= count <= _MOST_TOKENS:
+            return f"{begin}: no request has {count} {of} tokens"
     if not isinstance(completion, int):
         return ""
-    begin = "the usage contradicts itself"
     if isinstance(prompt, int) and isinstance(total, int) and total != prompt + completion:
         return f"{begin}: {prompt} prompt + {completion} completion tokens are not {total} in total"
     cached = answer.cached_tokens

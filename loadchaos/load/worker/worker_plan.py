@@ -217,6 +217,10 @@ class WorkerPlan:
         redact_row(row, self._redactor)
 
 
+_OF_THE_SERVER = ("request_id", "finish_reason", "error_code", "detail", "labels", "content", "wrong", "signs")
+"""Fields of an end row that a server may fill with any text, beside those that are redacted by their form."""
+
+
 def redact_row(row: EndRow, redactor: Redactor) -> None:
     if row["error"] is not None:
         row["error"] = redactor.text(row["error"])
@@ -224,6 +228,8 @@ def redact_row(row: EndRow, redactor: Redactor) -> None:
         content["begin"] = redactor.text(content["begin"])
     if row["evidence"]:
         row["evidence"] = [redactor.text(e) for e in row["evidence"]]
+    if redactor.knows((*map(row.get, _OF_THE_SERVER),)):
+        row.update(redactor.data(row))
 
 
 def _with_id(head: bytes, request: Request) -> bytes:

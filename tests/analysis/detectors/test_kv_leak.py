@@ -200,3 +200,16 @@ def test_kv_leak_during_and_after_the_load_is_one_failure() -> None:
         judge.fold(metrics(second, running=2))
     failures = judge.verdict().to_json()["failures"]
     assert [(f["id"], f["count"]) for f in failures] == [("lost_requests_held", 1)]
+
+
+@pytest.mark.parametrize(("counted_s", "leaks"), [(2, False), (40, True)])
+def test_kv_leak_is_not_read_from_a_page_that_stands_still(counted_s: float, leaks: bool) -> None:
+    def page(at_s: float) -> Mapping[str, Any]:
+        values = {"requests_running": 3, "generation_tokens_total": 7 if at_s < counted_s else 9}
+        return metrics_row(at_s, values)
+
+    load = [*request("aborted"), page(4), *request("ok", 40), page(41), run("load_end", 42), page(70)]
+    fed = detector([page(1), run("load_begin", 2), *load])
+    assert bool(fed.leaks()) is leaks
+    assert [found.verdict for found in checks(fed)] == (["fail"] if leaks else [])
+    assert ("the metrics did not change while requests were answered" in " ".join(notes(fed))) is not leaks

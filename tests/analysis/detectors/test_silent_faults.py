@@ -146,6 +146,15 @@ def test_truncated_answers_leave_out_a_full_kv_cache(history: History) -> None:
     assert history.work(20).end().verdict()["failures"] == []
 
 
+def test_truncated_answers_fail_a_run(history: History) -> None:
+    history.begin(max_model_len=8192).work(5)
+    for prompt in (100, 120, 140):
+        early: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": 256, "finish_reason": "length"}
+        history.answer(history.send(max_tokens=1000), planned_tokens=prompt, **early)
+    (found,) = history.work(20).end().verdict()["failures"]
+    assert found["title"].startswith("3 answers ended with finish_reason length before max_tokens")
+
+
 def test_answer_of_another_request_is_a_failure_of_its_own(history: History) -> None:
     error = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
     history.begin().work(5).answer(history.send(2), "wrong_output", error=error).work(25).end()

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -316,3 +317,14 @@ def test_expected_failure_is_asked_for_where_two_could_be_meant() -> None:
 def test_expected_failure_of_a_run_without_one_is_refused() -> None:
     with pytest.raises(OptionError, match="the run has no failure"):
         choose([death(before_load=True)], None, "run")
+
+
+def test_damaged_row_of_a_run_is_told_in_one_line(run: Recorded, tmp_path: Path) -> None:
+    request = run.request(0, 1, 100)
+    rows = run.folder.requests(0)
+    rows.write_text(rows.read_text().replace(body_hash(request.body), "zz"))
+    with pytest.raises(OptionError) as told:
+        read_source(run.folder.path, tmp_path)
+    begin = rf"{run.folder.path}: hash: [^\n]* \(got 'zz'\); give a run folder, "
+    assert re.match(begin, str(told.value)), told.value
+    assert "\n" not in str(told.value)

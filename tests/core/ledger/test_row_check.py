@@ -111,3 +111,10 @@ def test_bug_of_ours_ends_with_70_and_a_traceback(finished: Path, monkeypatch: p
 def test_sums_beyond_64_bits_are_written(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"tokens": 10**19 + 10**19})
     assert json.loads((tmp_path / "x.json").read_text()) == {"tokens": 2 * 10**19}
+
+
+@pytest.mark.parametrize("key", ["0.5", "-1", "x", "", "\u00b2", "999999999", 10**6, -1])
+def test_histogram_with_a_key_that_is_no_bucket_does_not_fit(key: str | int) -> None:
+    end = {"row": "end", "at_ns": 5, "id": "a", "outcome": "ok"}
+    assert fits_its_kind({**end, "itl_hist": {"7": 1, "0": 2, 1234: 1}})
+    assert not fits_its_kind({**end, "itl_hist": {"7": 1, key: 1}})

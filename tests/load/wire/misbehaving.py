@@ -260,6 +260,12 @@ OF_STREAMS: Modes = {
     "too_long_after_tokens": ("stream_error", stream(ROLE, TOKENS, frame(error(TOO_LONG, 400, "BadRequestError")), DONE)),
     "two_done": ("wrong_output", stream(*GOOD, DONE)),
     "total_is_not_the_sum": ("wrong_output", stream(ROLE, TOKENS, STOP, usage_chunk(total_tokens=21), DONE)),
+    "fewer_tokens_than_none": ("wrong_output", stream(
+        ROLE, TOKENS, STOP, usage_chunk(prompt_tokens=-3, total_tokens=0), DONE,
+    )),
+    "more_tokens_than_any_context": ("wrong_output", stream(
+        ROLE, TOKENS, STOP, usage_chunk(prompt_tokens=10**15, total_tokens=10**15 + 3), DONE,
+    )),
     "more_reasoning_than_completion": ("wrong_output", stream(
         ROLE, TOKENS, STOP,
         usage_chunk(completion_tokens_details={"reasoning_tokens": 197}), DONE,

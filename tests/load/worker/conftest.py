@@ -89,13 +89,15 @@ def planned(
     dialect: str = "vllm",
     worker: int = 0,
     workers: int = 1,
+    key: str | None = None,
     **parts: Any,
 ) -> WorkerPlan:
-    """The plan of a worker, whose profile has this traffic and these parts."""
+    """The plan of a worker, whose profile has this traffic and these parts. `key`: API key of its requests."""
     url = "http://127.0.0.1:1"
     profile = {"name": "t", "traffic": traffic, "load": [{"users": 1, "requests": 100}], **parts}
     plan = {"profile": profile, "seed": 1, "base_url": url, "folder": str(folder), "workers": workers}
-    return WorkerPlan(from_json(RunPlan, plan), Facts(url, url, dialect, "m"), worker, {})
+    plan |= {"api_key_env": "THE_KEY"} if key else {}
+    return WorkerPlan(from_json(RunPlan, plan), Facts(url, url, dialect, "m"), worker, {"THE_KEY": key} if key else {})
 
 
 def first_requests(plan: WorkerPlan, n: int) -> list[Request]:

@@ -1,11 +1,15 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadchaos.core.errors import LedgerError
+from loadchaos.core.redact import REDACTED
+from loadchaos.load.wire.contract import asked_tokens
 from tests.load.worker.conftest import TRAFFIC, first_requests, planned
 
+KEY = "s3cr3t-value+of/a-key"
 TRACEPARENT = re.compile(rb"\r\ntraceparent: (00-([0-9a-f]{32})-([0-9a-f]{16})-01)\r\n")
 
 
@@ -32,3 +36,24 @@ def test_traceparent_is_sent_only_where_asked_for(tmp_path: Path) -> None:
     )
     assert len({match[2] for match in first if match}) == 3, "each request has a trace of its own"
     assert [m and m[1] for m in again] == [m and m[1] for m in first]
+
+
+@pytest.mark.parametrize("contract", [False, True])
+def test_request_has_the_limit_of_its_body_or_of_its_step(tmp_path: Path, contract: bool) -> None:
+    extra = {"payload": {**TRAFFIC[0]["payload"], "structured": {"choices": ["a"]}}} if contract else {}
+    (request,) = first_requests(planned(tmp_path, [{**TRAFFIC[0], **extra}]), 1)
+    assert request.rules.most_tokens == asked_tokens(request.body) is not None
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"request_id": KEY}, {"finish_reason": KEY}, {"error_code": KEY}, {"labels": {"service_tier": KEY}},
+        {"detail": {"retry_after": KEY}}, {"wrong": [{"got": f"another model: {KEY}"}]}, {"content": {"id": KEY}},
+    ],
+)  # fmt: skip
+def test_key_is_in_no_field_of_a_row(field: dict[str, Any], tmp_path: Path) -> None:
+    row: Any = {"row": "end", "error": None, "evidence": [], "itl_hist": {7: 1}, **field}
+    planned(tmp_path, key=KEY).redact(row)
+    assert KEY not in str(row)
+    assert (row["itl_hist"], REDACTED in str(row)) == ({7: 1}, True)
