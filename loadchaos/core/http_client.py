@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import ssl
 import zlib
 from collections.abc import Mapping
@@ -85,7 +86,10 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
 
 @functools.lru_cache(maxsize=16)
 def _redactor(keys: tuple[str, ...]) -> Redactor:
-    return Redactor(key.split(" ")[-1] for key in keys)  # without `Bearer`
+    redactor = Redactor.from_environment(os.environ)  # a launched server knows more than a request tells it
+    for key in keys:
+        redactor.add(key.split(" ")[-1])  # without `Bearer`
+    return redactor
 
 
 def _lower(headers: httpx.Headers) -> dict[str, str]:
