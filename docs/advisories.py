@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadchaos.advisories.advisory import ENGINES, WORST_FIRST, Advisory, Evidence, all_shipped, engine
+from loadchaos.advisories.advisory import ENGINES, WORST_FIRST, Advisory, VersionEvidence, all_shipped, engine
 from loadchaos.report.phrases import issue_path
 from loadchaos.run.doctor_page import cure_texts, title_of
 from loadchaos.server.dialects import DIALECTS
@@ -70,7 +70,7 @@ def _condition(test: object) -> str:
     return f"is {' or '.join(map(str, test))}" if isinstance(test, tuple) else f"is {test}"
 
 
-def _evidence(one: Evidence) -> str:
+def _evidence(one: VersionEvidence) -> str:
     if one.proved is None:
         return f"`{one.versions}` (reported: {_link(one.reported)})"
     link = (

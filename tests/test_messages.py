@@ -32,7 +32,7 @@ PASSED_ON = {
     ("run/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
     ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("campaigns/hunt/workers.py", "reason"),
     ("campaigns/campaign.py", "missing"), ("campaigns/hunt/workers.py", "str(answer['error'])"),
-    ("cli/suite.py", "probed.trouble"), ("profile/slo.py", "expected"), ("profile/slo.py", "e"),
+    ("cli/suite.py", "probed.trouble"), ("cli/doctor.py", "str(e)"), ("profile/slo.py", "expected"), ("profile/slo.py", "e"),
 }  # fmt: skip
 
 

@@ -21,10 +21,11 @@ Traffic = Literal[
     "logprobs", "seed", "sampling parameters", "penalties", "token ids", "prompt embeds", "several answers", "streams",
     "cancellations", "concurrency", "lora", "embeddings", "refused requests", "admin requests",
 ]  # fmt: skip
-"""What clients send. `doctor --without` rules it out."""
+"""Kinds of requests and load. `doctor --without` rules one out."""
 Test = bool | int | float | str | tuple[str | int, ...]
 """Condition of a fact: true (given, and not off) or false, a text or number that it equals, `>=2`, or a list of values."""
 
+OR: Final = " or "
 COMPARISON: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)?)")
 OTHER_FACTS: Final = ("hardware", "multimodal", "hybrid", "moe", "model")
 """Facts that are no option: `cpu`, `cuda` or `rocm`; takes images, audio or video; has recurrent (Mamba, GDN) layers; is a
@@ -46,7 +47,7 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class VersionEvidence:
     """Versions, and how they are known: `reported` by an issue or page, or `proved` here."""
 
     versions: Text
@@ -56,7 +57,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Cure:
-    """What avoids it: `flag` as it is pasted into the command, or `text`. `by` is the source, or `proved`."""
+    """Remedy: `flag` as it is pasted into the command, or `text`. `by` is the source, or `proved`."""
 
     flag: str = ""
     text: str = ""
@@ -76,7 +77,7 @@ class Advisory:
         seen: where it was seen, if that is no range of versions.
         fixed: first good version, with a condition behind a blank, or the change with the fix.
         affected, unaffected: versions that certainly have it, or have it not.
-        when: conditions of the launch flags and the machine, all of which must hold.
+        when: conditions of the launch flags and the machine, all of which must hold; `a or b` needs one of two.
         traffic: kinds of traffic without which it does not happen.
         trigger: when it happens, in words.
         cures: likeliest first. An upgrade follows from `fixed`.
@@ -93,8 +94,8 @@ class Advisory:
     trigger: str = ""
     traffic: tuple[Traffic, ...] = ()
     when: Mapping[str, Test] = field(default_factory=dict)
-    affected: tuple[Evidence, ...] = ()
-    unaffected: tuple[Evidence, ...] = ()
+    affected: tuple[VersionEvidence, ...] = ()
+    unaffected: tuple[VersionEvidence, ...] = ()
     cures: tuple[Cure, ...] = ()
 
     @property
@@ -116,7 +117,7 @@ class Advisory:
         return [e.proved for e in self.affected if e.proved is not None]
 
     def has(self, version: str) -> bool | None:
-        """Whether this version has the bug. None: no source says."""
+        """True or false by the sources; None: none of them says whether this version has the bug."""
         if any(within(e.versions, version) for e in self.affected):
             return True
         good, mine = order(self.first_good or ""), order(version)
@@ -132,7 +133,7 @@ class Advisory:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineOptions:
     """Options and releases of an engine. `options`: each with all its names, and whether it takes a value."""
 
     name: str
@@ -154,7 +155,7 @@ _SHIPPED = resources.files("loadchaos.advisories")
 
 
 @lru_cache
-def engine(name: str) -> Engine:
+def engine(name: str) -> EngineOptions:
     data = tomllib.loads((_SHIPPED / f"{name}.toml").read_text("utf-8"))
     options: dict[str, tuple[str, bool]] = {}
     for line in data["options"]:
@@ -162,7 +163,7 @@ def engine(name: str) -> Engine:
         names = names if last == "=" else [*names, last]
         for one in names:
             options[one] = (fact_name(names[0]), last == "=")
-    return Engine(name, tuple(data["releases"].split()), options, data["defaults"], data["settings"])
+    return EngineOptions(name, tuple(data["releases"].split()), options, data["defaults"], data["settings"])
 
 
 def fact_name(option: str) -> str:
@@ -172,7 +173,7 @@ def fact_name(option: str) -> str:
 
 
 def exists(name: str) -> bool:
-    """Whether an advisory with this id is shipped; reads none."""
+    """True if an advisory with this id is shipped; reads none."""
     return name.partition("-")[0] in ENGINES and (_SHIPPED / name.partition("-")[0] / f"{name}.toml").is_file()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadchaos.advisories.advisory import COMPARISON, ENGINES, OTHER_FACTS, Advisory, engine
+from loadchaos.advisories.advisory import COMPARISON, ENGINES, OR, OTHER_FACTS, Advisory, engine
 from loadchaos.core.errors import LoadchaosError, did_you_mean
 from loadchaos.core.typed_json import from_json, schema
 from loadchaos.core.version_ranges import clauses
@@ -80,12 +80,9 @@ def _mistakes(data: Mapping[str, Any], file: Path) -> Iterator[Mistake]:
             yield ["cures", n], "one of `flag` and `text` was expected"
     known = {*OTHER_FACTS, *(name for name, _ in engine(one.engine).options.values())}
     for name, test in one.when.items():
-        if name.partition(".")[0] not in known and not name.startswith("env."):
-            yield (
-                ["when", name],
-                f"an option of {one.engine} or one of {', '.join(OTHER_FACTS)} was expected"
-                + did_you_mean(name, known),
-            )
+        if wrong := [n for n in name.split(OR) if n.partition(".")[0] not in known and not n.startswith("env.")]:
+            expected = f"an option of {one.engine} or one of {', '.join(OTHER_FACTS)} was expected"
+            yield ["when", name], expected + did_you_mean(wrong[0], known)
         if isinstance(test, str) and test[:1] in "<>=" and not COMPARISON.fullmatch(test):
             yield ["when", name], f"a comparison such as '>=2' was expected (got {test!r})"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
 
-from loadchaos.advisories.advisory import Engine, engine, fact_name
+from loadchaos.advisories.advisory import EngineOptions, engine, fact_name
 from loadchaos.core.errors import did_you_mean
 
 _PROGRAMS: Final = {
@@ -102,7 +102,7 @@ def parse_flags(words: Sequence[str], into: ParsedCommand) -> None:
         into.flags.update(flattened(option[0], value))
 
 
-def _option(of: Engine, name: str) -> tuple[str, bool, bool] | None:
+def _option(of: EngineOptions, name: str) -> tuple[str, bool, bool] | None:
     """(name as a fact, takes a value, takes several) of an option: whole, with underscores, negated or its unique begin."""
     head, dot, rest = name.partition(".")
     head = head.replace("_", "-") if head.startswith("--") else head

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from loadchaos.advisories.advisory import COMPARISON, OTHER_FACTS, WORST_FIRST, Advisory, Test, engine
+from loadchaos.advisories.advisory import COMPARISON, OR, OTHER_FACTS, WORST_FIRST, Advisory, Test, engine
 
 Result = Literal["applies", "may apply", "unsettled", "does not apply"]
 """`unsettled`: no source says whether this version has it."""
@@ -24,7 +24,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What is known of a server. `complete`: every option that was given is among the facts, so that the others have
+    """Facts of a server. `complete`: every option that was given is among the facts, so that the others have
     their defaults. `never`: kinds of traffic that are ruled out.
     """
 
@@ -40,7 +40,7 @@ class ServerFacts:
         if name in self.facts:
             return self.facts[name]
         head = name.partition(".")[0]
-        if head in self.facts and self.facts[head].value in OFF:
+        if head in self.facts and self.facts[head].value in OFF:  # without speculation there is no method
             return Fact(None, self.facts[head].source)
         if not self.complete or name in OTHER_FACTS:
             return None
@@ -66,7 +66,7 @@ class Judgement:
 
 
 def holds(test: Test, value: Any) -> bool | None:
-    """Whether a value meets a condition. None: that cannot be told."""
+    """True if a value meets a condition. None: that cannot be told."""
     if isinstance(test, bool):
         return (value not in OFF) is test
     if isinstance(test, str) and (comparison := COMPARISON.fullmatch(test)):
@@ -89,15 +89,16 @@ def judge(one: Advisory, facts: ServerFacts) -> Judgement:
     affected = None if version is None else one.has(version)
     if affected is False:
         return Judgement(one, "does not apply", why_not=f"{version} does not have it")
-    for name, test in one.when.items():
-        fact = facts.get(name)
-        decided = None if fact is None else holds(test, fact.value)
-        if fact is not None and decided is False:
-            return Judgement(one, "does not apply", tuple(met), why_not=f"{name} is {told(fact)}")
-        if fact is not None and decided:
-            met.append(f"{name} is {told(fact)}")
+    for names, test in one.when.items():
+        told = {name: fact for name in names.split(OR) if (fact := facts.get(name)) is not None}
+        decided = {name: holds(test, fact.value) for name, fact in told.items()}
+        if holding := next((name for name in decided if decided[name]), None):
+            met.append(f"{holding} is {fact_text(told[holding])}")
+        elif len(decided) == len(names.split(OR)) and None not in decided.values():
+            why = ", ".join(f"{name} is {fact_text(fact)}" for name, fact in told.items())
+            return Judgement(one, "does not apply", tuple(met), why_not=why)
         else:
-            missing.append(name)
+            missing.append(names)
     if version is None:
         return Judgement(one, "may apply", tuple(met), ("version", *missing))
     if affected:
@@ -109,7 +110,7 @@ def judge(one: Advisory, facts: ServerFacts) -> Judgement:
     return Judgement(one, "unsettled", tuple(met), tuple(missing))
 
 
-def told(fact: Fact) -> str:
+def fact_text(fact: Fact) -> str:
     words = {None: "not given", True: "on", False: "off"}
     value = words[fact.value] if fact.value is None or isinstance(fact.value, bool) else fact.value
     return str(value) if fact.source == "not given" and fact.value is None else f"{value} ({fact.source})"

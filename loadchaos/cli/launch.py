@@ -62,11 +62,11 @@ def launch(
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)
-        _name_doctor(server)
+        name_doctor(server)
     sys.exit(result.exit_code)
 
 
-def _name_doctor(server: CommandLine) -> None:
+def name_doctor(server: CommandLine) -> None:
     """Print the command that compares the server with known bugs, without its secrets."""
     import os
     import shlex

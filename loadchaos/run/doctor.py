@@ -42,7 +42,7 @@ _PACKAGES = {
 }  # fmt: skip
 TYPED = ("the command", "--flags")
 """Sources that people type: a wrong flag there is a mistake."""
-_BEHIND = "give --version ENGINE==VERSION, and --flags with its launch flags, or the URL of the server itself"
+_BEHIND = "--version ENGINE==VERSION, and --flags with its launch flags, or the URL of the server itself"
 
 
 def named_version(text: str) -> tuple[str, Fact | None, dict[str, Fact], list[str]]:
@@ -95,7 +95,8 @@ def of_command(text: str | Sequence[str], source: str, folder: Path | None = Non
     if found is None:
         name = PurePath(command.argv[0]).name
         near = did_you_mean(name, programs())
-        raise OptionError(f"{name!r} starts no engine that has advisories{near}; known: {', '.join(programs())}")
+        known = ", ".join(programs())
+        raise OptionError(f"{name!r} starts no engine that has advisories{near}; one of {known} was expected")
     program = (
         command.argv[found.program] if PurePath(command.argv[found.program]).name in programs() else command.argv[0]
     )
@@ -150,7 +151,7 @@ def installed_version(name: str, program: str) -> Fact | None:
 
 
 def model_facts(model: str, folder: Path) -> dict[str, Fact]:
-    """What a model is: by its config.json in its folder or in the cache of Hugging Face, else by its name."""
+    """Kind of a model: by its config.json in its folder or in the cache of Hugging Face, else by its name."""
     cached = Path.home() / ".cache/huggingface/hub" / f"models--{model.replace('/', '--')}"
     files = [folder / model / "config.json", *cached.glob("snapshots/*/config.json")]
     facts = {"model": Fact(model, "the command")}
@@ -223,13 +224,13 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
             facts = await identify_server(client, CalibrationRequest())
     except TimeoutError:
         raise TargetError(
-            f"{client.base_url} did not answer all pages within {_READ_WITHIN_S:g} s; {_BEHIND}"
+            f"{client.base_url} did not answer all pages within {_READ_WITHIN_S:g} s; give {_BEHIND}"
         ) from None
     gateway = facts.dialect == UNKNOWN.name or not facts.own_pages or client.health_path == LIVENESS_PATH
     if gateway and version is None:
         raise TargetError(
             f"{client.base_url} shows no page of a server's own: it is a gateway, or a server without advisories. The facts "
-            f"behind it cannot be seen: {_BEHIND}"
+            f"behind it cannot be seen: give {_BEHIND}"
         )
     if gateway and version is not None:
         note = "the URL is a gateway: the flags of the server behind it cannot be seen"

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadchaos.advisories.advisory import Advisory
+from loadchaos.advisories.advisory import OR, Advisory
 from loadchaos.advisories.condition import Judgement, Result, ServerFacts
 from loadchaos.core.typed_json import to_json
 from loadchaos.core.version_ranges import within
@@ -27,6 +27,8 @@ _WORDS = {
     "degraded": ("degraded", "degrade it", "degrades it"),
 }
 _LINES = 40
+_FEWEST_MAY = 6
+"""Lines for what may apply, however much applies."""
 _HOW = {
     "version": "--version ENGINE==VERSION",
     "hardware": "--fact hardware=cpu (or cuda, rocm)",
@@ -54,7 +56,7 @@ def links(one: Advisory) -> list[str]:
 
 
 def evidence_text(one: Advisory, version: str | None) -> str:
-    """How it is known, for a version the evidence about that first."""
+    """VersionEvidence of the bug, for a version that about it."""
     found = sorted(one.affected, key=lambda e: (not (version and within(e.versions, version)), e.proved is None))
     if not found:
         return ""
@@ -90,7 +92,7 @@ class DoctorResult:
 
     def to_json(self) -> dict[str, object]:
         """All judgements; of the facts those that a condition names, so that no secret of a command is among them."""
-        named = {name for j in self.judgements for name in j.advisory.when}
+        named = {name for j in self.judgements for names in j.advisory.when for name in names.split(OR)}
         facts = {n: {"value": f.value, "source": f.source} for n, f in self.facts.facts.items() if n in named}
         version = self.facts.version
         return {
@@ -137,8 +139,9 @@ def page(result: DoctorResult, width: int, *, everything: bool = False) -> str:
         ]
         return "\n".join([*lines, *(["", f"NOT KNOWN FOR {result.name}"] if rest else []), *rest])
     room = _LINES - len(head) - len(foot)
-    below = ["", "MAY APPLY", *_listed(may, width, 6 if applies else room - 2)] if may else []
-    above = ["", "APPLIES", *_fitted(result, applies, width, room - 2 - len(below))] if applies else []
+    kept = 2 + min(len(may), _FEWEST_MAY) if may else 0
+    above = ["", "APPLIES", *_fitted(result, applies, width, room - 2 - kept)] if applies else []
+    below = ["", "MAY APPLY", *_listed(may, width, room - len(above) - 2)] if may else []
     return "\n".join([*head, *above, *below, *foot])
 
 

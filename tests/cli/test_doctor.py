@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.cli.launch import name_doctor
+from loadchaos.server.process.launcher import parse_command_line
 from tests.embedded_server import EmbeddedServer
 from tests.http_server import Asked, answering
 from tests.invoking import output_of
@@ -28,10 +30,11 @@ def test_command_that_has_a_deadly_bug_exits_with_1_and_names_the_cure_on_40_lin
 
 
 @pytest.mark.parametrize(
-    "words", [("--version", "vllm==0.32.0"), (MTP, "--version", "vllm==0.22.1"), ("--version", "sglang==0.5.23")]
+    ("words", "code"),
+    [(("--version", "vllm==0.32.0"), 0), ((MTP, "--version", "vllm==0.22.1"), 1), (("--version", "sglang==0.5.23"), 1)],
 )
-def test_output_has_at_most_40_lines_and_all_of_it_more(words: tuple[str, ...]) -> None:
-    short, everything = (output_of("doctor", *words, *more, code=1) for more in ((), ("--all",)))
+def test_output_has_at_most_40_lines_and_all_of_it_more(words: tuple[str, ...], code: int) -> None:
+    short, everything = (output_of("doctor", *words, *more, code=code) for more in ((), ("--all",)))
     assert len(short.splitlines()) <= 40
     assert len(everything.splitlines()) > len(short.splitlines())
 
@@ -98,6 +101,17 @@ def test_embedded_server_is_read_with_few_gets_and_without_a_generation() -> Non
         assert found[""]["version"] == {"value": "0.18.0", "source": "/version"}
         assert 5 <= server.text.count('"GET /') <= 20
         assert "POST" not in server.text
+        assert output_of("probe", server.url).rstrip().endswith(f"known bugs: loadchaos doctor {server.url}")
+
+
+def test_launch_names_the_command_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    name_doctor(parse_command_line("vllm serve 'a model' --api-key sk-hidden-0123456789"))
+    assert (
+        capsys.readouterr().err
+        == "known bugs of it: loadchaos doctor 'vllm serve '\"'\"'a model'\"'\"' --api-key '\"'\"'[redacted]'\"'\"''\n"
+    )
+    name_doctor(parse_command_line("python my_server.py"))
+    assert capsys.readouterr().err == ""
 
 
 def test_gateway_is_told_and_a_version_is_taken() -> None:
