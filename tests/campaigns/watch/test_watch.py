@@ -255,3 +255,35 @@ def test_watch_compares_the_commands_own_result_with_the_wire(server: EmbeddedSe
     assert "reported 9 of 9 ok; of 4 on the wire all were ok" in done.stdout
     assert "TTFT p99" in done.stdout
     assert f"result file    {tmp_path / 'result.json'}\n" in done.stdout
+
+
+def test_watch_ends_its_command_with_ctrl_c(server: EmbeddedServer, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.touch()
+    script = "echo $$ >pid; exec sleep 600"
+    argv = ("watch", "--target", server.url, *OPTIONS, "--", "sh", "-c", script)
+    watching = ForkedCommand(*argv, cwd=tmp_path, env=outside_ci(), output=(str(out), str(out)))
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the command")
+    pid = int((tmp_path / "pid").read_text())
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(60) == 130, out.read_text()
+    assert not psutil.pid_exists(pid)
+    assert check(verdict_of(tmp_path)[0], "run") == ("unknown", "interrupted by SIGINT")
+
+
+def test_watch_without_a_command_judges_the_clients_of_its_proxy(
+    server: EmbeddedServer, tmp_path: Path, unused_port: int
+) -> None:
+    out = tmp_path / "out"
+    out.touch()
+    argv = ("watch", "--target", server.url, "--listen", f"127.0.0.1:{unused_port}", *OPTIONS)
+    watching = ForkedCommand(*argv, cwd=tmp_path, env=outside_ci(), output=(str(out), str(out)))
+    until(lambda: "proxy listens" in out.read_text(), "the proxy")
+    with traffic(f"http://127.0.0.1:{unused_port}"):
+        time.sleep(2)
+    watching.send_signal(signal.SIGTERM)
+    assert watching.wait(60) == 0, out.read_text()
+    verdict, home = verdict_of(tmp_path)
+    assert verdict.outcomes["ok"] > 3 and verdict.verdict == "pass"
+    recorded = b"".join(path.read_bytes() for path in (home / "recording" / "ring").iterdir())
+    assert b'"shape"' in recorded and b'"body":' not in recorded
