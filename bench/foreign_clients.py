@@ -118,7 +118,7 @@ storage: {{local_storage: {{path: reports}}}}
 
 
 def _locust(program: Path) -> Tool:
-    words = f"-f locustfile.py --headless -u {USERS} -r {USERS} -t 3s --csv out --json-file out".split()
+    words = f"-f locustfile.py --headless -u {USERS} -r {USERS} -t 6s --csv out --json-file out".split()
     return Tool(program, words, {"locustfile.py": _LOCUSTFILE}, {})
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-EVERY = 3
+EVERY, DIES_AT = 3, 4
 _DONE = b"data: [DONE]\n\n"
 _TOKENS = 3
 _UPSTREAM_S = 60
@@ -178,7 +178,7 @@ FAULTS: Mapping[str, Fault] = {
 @dataclass
 class Gateway:
     """What the gateway passes on, and to whom. With `second`, an engine that died is replaced by the second one, which is
-    asked again: no client sees the death. `kill` kills the first engine; it is called at the tenth answer.
+    asked again: no client sees the death. `kill` kills the first engine; it is called at the fourth question.
     """
 
     upstream: tuple[str, int]
@@ -193,7 +193,7 @@ class Gateway:
         """Count a question; True if its answer is to be spoiled."""
         with self.lock:
             self.posts += 1
-            if self.posts == 10 and self.kill is not None:
+            if self.posts == DIES_AT and self.kill is not None:
                 self.kill()
             hit = self.fault is not None and self.posts % EVERY == 0
             self.spoiled += hit
