@@ -143,8 +143,10 @@ def server(version: str | None, facts: Mapping[str, Any] | None = None, *, compl
          server("0.30.0", {"speculative_config": None}, complete=False),
          "does not apply", ()),
         (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 3}), "applies", ()),
-        (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9}), "may apply", ("seed or max_num_seqs",)),
-        (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9, "max_num_seqs": 8}), "does not apply", ()),
+        (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9}), "may apply",
+         ("seed or max_num_seqs",)),
+        (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9, "max_num_seqs": 8}),
+         "does not apply", ()),
         (advisory(when={"max_num_seqs": "<8"}), server("0.30.0"), "may apply", ("max_num_seqs",)),  # no default is known
     ],
 )  # fmt: skip
