@@ -307,7 +307,7 @@ class RunHealth(RowFold):
             return CheckResult("command", "exit code 0", "its end was not recorded", "unknown")
         ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
         if self._command_cut:
-            return CheckResult("command", "exit code 0", f"{ended}, ended by --for", "pass")
+            return CheckResult("command", "exit code 0", f"{ended}, ended with the watch", "pass")
         return CheckResult("command", "exit code 0", ended, "pass" if code == 0 else "unknown")
 
     def _completed(self) -> CheckResult:

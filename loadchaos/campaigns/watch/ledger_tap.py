@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 
@@ -14,7 +15,7 @@ from loadchaos.core.model import Facts, Output, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, known_endpoint_of_path
 from loadchaos.load.payloads.body_contract import contract_of_request
-from loadchaos.load.wire.answer_reader import AnswerRules
+from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.seen_exchange import SeenExchange
@@ -98,6 +99,13 @@ class RequestLog:
         return request
 
 
+class _SkippedAnswer(AnswerReader):
+    """Answer of which only the end counts."""
+
+    def feed(self, at_ns: int, piece: bytes) -> int:  # noqa: ARG002 - nothing of it is kept
+        return 0
+
+
 class _Seen:
     """A request of a connection. Only one to an endpoint is `judged`; the answers to others are read for their end."""
 
@@ -147,6 +155,13 @@ class _ConnectionLog:
             self._answered_ns = now_ns
             self._ended(self.waiting.popleft())
 
+    def drop(self) -> None:
+        """Forget requests that cannot be read on: their rows have no end, and they are in flight no more."""
+        for seen in self.waiting:
+            if seen.exchange is not None:
+                self.log.recorder.in_flight.pop(seen.exchange.request.id, None)
+        self.waiting.clear()
+
     def close(self, reason: str) -> None:
         while self.waiting:
             seen = self.waiting.popleft()
@@ -160,6 +175,8 @@ class _ConnectionLog:
         if seen.exchange is None:
             idle_ns = None if self._answered_ns is None else max(0, seen.tapped.at_ns - self._answered_ns)
             request = self.log.request_of(seen.tapped, b"".join(seen.body))
+            if not seen.judged:
+                request.reader = _SkippedAnswer
             seen.exchange = SeenExchange(request, self.log.recorder.progress, seen.tapped.at_ns, self._number, idle_ns)
             if seen.judged:
                 self.log.begin(seen.exchange)
@@ -185,12 +202,14 @@ class LedgerTap(ConnectionTap):
             if protocol:
                 self._seen.log.not_read[f"the client speaks {protocol}"] += 1
                 raise UnreadableConnectionError(protocol)
-        super().feed_request(data)
+        with self._dropped_on_error():
+            super().feed_request(data)
 
     def feed_answer(self, data: bytes) -> None:
-        if not self._upgraded:
-            self._seen.read(time.monotonic_ns(), data)
-        super().feed_answer(data)
+        with self._dropped_on_error():
+            if not self._upgraded:
+                self._seen.read(time.monotonic_ns(), data)
+            super().feed_answer(data)
         if self._upgraded and self._seen.waiting:
             self._seen.log.not_read["the connection was upgraded, as for WebSocket"] += 1
             self._seen.waiting.clear()
@@ -198,3 +217,12 @@ class LedgerTap(ConnectionTap):
     def end(self, reason: str) -> None:
         super().end(reason)
         self._seen.close(reason)
+
+    @contextlib.contextmanager
+    def _dropped_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._seen.drop()
+            self._seen.log.not_read["it is not readable as HTTP/1.1"] += 1
+            raise

@@ -108,7 +108,10 @@ class Proxied:
         control = Tail(self._folder.control)
         while True:
             due_s = time.monotonic() + HEARTBEAT_S
-            self._recorder.heartbeat(len(self._proxy.links))
+            try:
+                self._recorder.heartbeat(len(self._proxy.links))
+            except LedgerError as e:
+                self._log.failure = self._log.failure or e
             if self._log.failure is not None or any(row.get("what") == "stop" for row in control.rows()):
                 self._stop.set()
             await asyncio.sleep(HEARTBEAT_S)

@@ -118,7 +118,7 @@ class WatchService:
             self._campaign.print_line(str(e))
 
     def health(self) -> dict[str, object]:
-        """Return what /healthz answers: `ok` while the service has a part at work."""
+        """Answer of /healthz: `ok` while the service has a part at work."""
         part = None if self._part is None else self._part.name
         state = "watching" if self._watching else "waiting for the server"
         return {"ok": self._child.alive(), "state": state, "healthy": self._healthy, "run": part, "parts": self.parts}

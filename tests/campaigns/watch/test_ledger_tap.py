@@ -210,6 +210,27 @@ def test_ledger_tap_counts_connections_that_it_cannot_read(log: Log, first: byte
     assert what in name and count == 1
 
 
+@pytest.mark.parametrize("bad", ["request", "answer", "second request"])
+def test_ledger_tap_leaves_nothing_in_flight_where_bytes_are_no_http(log: Log, bad: str) -> None:
+    """They would look like a server that hangs."""
+
+    def serve(c: socket.socket) -> None:
+        c.recv(1 << 16)
+        if bad != "second request":
+            c.sendall(b"NOT HTTP AT ALL\r\n\r\n" if bad == "answer" else plain(b"200 OK", whole("one")))
+        while c.recv(1 << 16):
+            pass
+
+    with log.serve(serve) as client:
+        if bad != "request":
+            client.sendall(asked(stream=False))
+            until(lambda: log.log.recorder.begun, "the first request")
+        if bad != "answer":
+            client.sendall(b"\x00\x01\x02 no request\r\n\r\n")
+        until(lambda: log.log.not_read, "a connection that is not read")
+    assert not log.log.recorder.in_flight
+
+
 def test_ledger_tap_forgives_a_connection_that_was_idle_too_long(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server closes an idle connection as it is used again: the client repeats that request, and nothing is lost."""
     limits = WireTimeouts(retry_idle_ns=1)

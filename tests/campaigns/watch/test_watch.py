@@ -168,7 +168,7 @@ def test_watch_ends_a_command_that_never_ends_with_its_children(server: Embedded
     done = run_command("watch", "--target", server.url, "--for", "2s", *OPTIONS, "--", *command, cwd=tmp_path)
     verdict, _ = verdict_of(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert check(verdict, "command")[1].endswith("ended by --for")
+    assert check(verdict, "command")[1].endswith("ended with the watch")
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
 
