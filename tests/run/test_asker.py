@@ -62,6 +62,8 @@ ROWS = [
     for stream in kinds
     if mode not in WAITING and not any(part in mode for part in OF_THE_REQUEST)
 ]
+# A question may be cut at once: only the load knows how long an answer may be.
+ROWS = [row for row in ROWS if row[0] != "length_after_5_tokens_of_32"]
 
 
 @pytest.fixture(scope="module")
