@@ -1,11 +1,11 @@
-"""Write docs/advisories.md from loadchaos/advisories: `python -m docs.advisories`."""
+"""Write docs/advisories.md from loadchaos/analysis/advisories: `python -m docs.advisories`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadchaos.advisories.advisory import ENGINES, WORST_FIRST, Advisory, VersionEvidence, all_shipped, engine
+from loadchaos.analysis.advisories.advisory import ENGINES, WORST_FIRST, Advisory, VersionEvidence, all_shipped, engine
 from loadchaos.report.phrases import issue_path
 from loadchaos.run.doctor_page import cure_texts, title_of
 from loadchaos.server.dialects import DIALECTS
@@ -15,8 +15,9 @@ _NEWEST = 14
 _HEAD = """# Advisories
 
 Known bugs of servers, as [`loadchaos doctor`](how-to/doctor.md) compares them with a server. This page is generated from
-`loadchaos/advisories/`, a file for each. A fact stands here only if its source says so: versions of which no source says
-anything are left out. `proved` is a reproducer that was run here, all else is `reported`.
+`loadchaos/analysis/advisories/`, a file for each. `proved`: a reproducer was run. All else is `reported`: it was read in a
+public report or in a summary of one, and not tried. {open} of the {all} advisories name no affected version and no fix, as
+nothing that was read does: doctor counts them, and judges no version by them.
 
 """
 
@@ -28,7 +29,9 @@ def page() -> str:
         if found:
             lines += [f"## {DIALECTS[name].title}", "", *_by_version(name, found), *_table(found)]
             lines += [line for one in found for line in _entry(one)]
-    return _HEAD + "\n".join(lines).rstrip() + "\n"
+    every = [a for name in ENGINES for a in all_shipped(name)]
+    unknown = sum(not a.affected and a.first_good is None for a in every)
+    return _HEAD.format(open=unknown, all=len(every)) + "\n".join(lines).rstrip() + "\n"
 
 
 def _by_version(name: str, found: Sequence[Advisory]) -> list[str]:

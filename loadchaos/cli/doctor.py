@@ -24,7 +24,7 @@ from loadchaos.cli.common import (
 from loadchaos.core.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
-    from loadchaos.advisories.condition import ServerFacts
+    from loadchaos.analysis.advisories.condition import ServerFacts
 
 
 @click.command()
@@ -57,9 +57,9 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
     Exit codes: 0 nothing that applies ends the engine or gives wrong answers, 1 something does, 2 a mistake in the
     options, 4 the server cannot be read.
     """
-    from loadchaos.advisories.advisory import all_shipped
-    from loadchaos.advisories.advisory_file import read_folder
-    from loadchaos.advisories.condition import judge_all
+    from loadchaos.analysis.advisories.advisory import all_shipped
+    from loadchaos.analysis.advisories.advisory_file import read_folder
+    from loadchaos.analysis.advisories.condition import judge_all
     from loadchaos.core.redact import Redactor
     from loadchaos.run.doctor_page import DoctorResult, page
 
@@ -76,7 +76,7 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
 
 def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
     """Facts of all sources that were given, what was typed before what the server says."""
-    from loadchaos.advisories.condition import ServerFacts
+    from loadchaos.analysis.advisories.condition import ServerFacts
     from loadchaos.run import doctor as learned
 
     url = server if server is not None and "://" in server.split(" ", 1)[0] else None
@@ -136,7 +136,7 @@ def _of_url(url: str, options: dict[str, Any]) -> ServerFacts:
 
 
 def _traffic(names: Sequence[str]) -> Sequence[str]:
-    from loadchaos.advisories.advisory import Traffic
+    from loadchaos.analysis.advisories.advisory import Traffic
 
     known = get_args(Traffic)
     if wrong := next((name for name in names if name not in known), None):

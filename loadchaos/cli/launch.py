@@ -71,7 +71,7 @@ def name_doctor(server: CommandLine) -> None:
     import os
     import shlex
 
-    from loadchaos.advisories.command_line import engine_of
+    from loadchaos.analysis.advisories.command_line import engine_of
     from loadchaos.core.redact import Redactor
 
     if engine_of(server.argv) is not None:

@@ -38,6 +38,7 @@ from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.record import listen_address
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.urls import LOOPBACK
 
 
 @click.command(cls=HelpInGroups, context_settings={"allow_interspersed_args": False})
@@ -87,7 +88,7 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
 
 def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -> int:
     from loadchaos.campaigns.watch.reported import compare_with_result, comparison_lines
-    from loadchaos.campaigns.watch.watch_profile import watch_profile
+    from loadchaos.campaigns.watch.watch_profile import PROXY_MODULE, watch_profile
     from loadchaos.cli.run import print_run_result, redacted_argv
     from loadchaos.report.export import notify
     from loadchaos.run.interrupts import Interrupts
@@ -101,7 +102,7 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
     listen = _listen(options["listen"], targets)
     if command and shutil.which(command[0]) is None:
         raise OptionError(f"{command[0]}: no such command; give one that can be run after --")
-    others = OthersOptions(command, listen)
+    others = OthersOptions(command, listen, PROXY_MODULE)
     attacks = None if options["attack"] is None else profile_of(options["attack"], ())
     profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks)
     addresses = [notify.address(a) for a in options["notify"]]
@@ -159,11 +160,8 @@ def _listen(text: str | None, targets: tuple[str, ...]) -> tuple[str, int] | Non
     if text is None:
         return None
     host, port = listen_address(text)
-    if port and any(urlsplit(url).port == port and _is_here(urlsplit(url).hostname) for url in targets):
+    here = (*LOOPBACK, "0.0.0.0")
+    if port and any(urlsplit(url).port == port and urlsplit(url).hostname in here for url in targets):
         raise OptionError(f"--listen {text}: this is the target, so the proxy would pass requests on to itself")
     refuse_bound(host, port, f"--listen {text}", " address, or port 0 for a free one")
     return host, port
-
-
-def _is_here(host: str | None) -> bool:
-    return host in ("localhost", "127.0.0.1", "::1", "0.0.0.0")

@@ -15,15 +15,15 @@ from typing import Any
 
 import psutil
 
-from loadchaos.advisories.advisory import ENGINES, OTHER_FACTS, engine
-from loadchaos.advisories.command_line import ParsedCommand, parse, parse_flags, parse_logged, programs
-from loadchaos.advisories.condition import Fact, ServerFacts
+from loadchaos.analysis.advisories.advisory import ENGINES, OTHER_FACTS, engine
+from loadchaos.analysis.advisories.command_line import ParsedCommand, parse, parse_flags, parse_logged, programs
+from loadchaos.analysis.advisories.condition import Fact, ServerFacts
 from loadchaos.analysis.classify.diagnosis import Landmarks
 from loadchaos.chaos.listeners import listeners
 from loadchaos.core.errors import OptionError, TargetError, did_you_mean
 from loadchaos.core.model import Facts
 from loadchaos.core.secret_patterns import secret_name
-from loadchaos.core.urls import host_and_port
+from loadchaos.core.urls import LOOPBACK, host_and_port
 from loadchaos.core.version_ranges import order
 from loadchaos.server.dialects import UNKNOWN
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
@@ -161,7 +161,7 @@ def model_facts(model: str, folder: Path) -> dict[str, Fact]:
         except (OSError, ValueError):
             continue
         return facts | {name: Fact(is_so, "config.json") for name, is_so in _kinds(config).items()}
-    by_name = tomllib.loads((resources.files("loadchaos.advisories") / "models.toml").read_text("utf-8"))
+    by_name = tomllib.loads((resources.files("loadchaos.analysis.advisories") / "models.toml").read_text("utf-8"))
     return facts | {
         kind: Fact(True, "the model's name") for kind, pattern in by_name.items() if re.search(pattern, model)
     }
@@ -271,7 +271,7 @@ def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> Se
 def _local_command(url: str) -> ServerFacts | None:
     """Facts of the command line of the process that listens at a URL of this machine, or of a parent of it."""
     host, port = host_and_port(url)
-    if host not in ("127.0.0.1", "localhost", "::1"):
+    if host not in LOOPBACK:
         return None
     for one in listeners(None, port):
         try:

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadchaos.advisories.advisory import OR, Advisory
-from loadchaos.advisories.condition import Judgement, Result, ServerFacts
+from loadchaos.analysis.advisories.advisory import OR, Advisory
+from loadchaos.analysis.advisories.condition import Judgement, Result, ServerFacts
 from loadchaos.core.typed_json import to_json
 from loadchaos.core.version_ranges import within
 from loadchaos.report.formatting import plural
@@ -56,7 +56,7 @@ def links(one: Advisory) -> list[str]:
 
 
 def evidence_text(one: Advisory, version: str | None) -> str:
-    """VersionEvidence of the bug, for a version that about it."""
+    """How it is known that this version has the bug; of no version: the best evidence of any."""
     found = sorted(one.affected, key=lambda e: (not (version and within(e.versions, version)), e.proved is None))
     if not found:
         return ""
@@ -215,9 +215,7 @@ def _others(result: DoctorResult, unsettled: Sequence[Judgement], *, everything:
     text = f"{plural(len(result.of('does not apply')), 'advisory does', 'advisories do')} not apply."
     if unsettled:
         more = "" if everything else " (--all lists them)"
-        text += (
-            f" {len(unsettled)} are known of other versions, and no source says whether {result.name} has them{more}."
-        )
+        text += f" {len(unsettled)} more are known; nothing that was read says whether {result.name} has them{more}."
     return text
 
 

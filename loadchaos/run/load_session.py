@@ -99,7 +99,8 @@ class LoadSession:
             return locust_arguments(options, self._context.profile)
         listen, tls = others.listen or ("127.0.0.1", 0), self._context.target.tls
         url, via = self._server.url, self._server.proxy_address
-        return [], proxy_variables(ProxySetup(str(folder.resolve()), url, via, tls, listen, others.command))
+        setup = ProxySetup(str(folder.resolve()), url, via, tls, listen, others.command)
+        return [others.proxy_module], proxy_variables(setup)
 
     def ended_by(self, number: signal.Signals) -> bool:
         """Tell whether a signal is the regular end of the load, as of a watch without one of its own; end it then."""

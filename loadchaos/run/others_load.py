@@ -16,17 +16,18 @@ from loadchaos.run.children import Locust
 
 SETUP_VARIABLE = "LOADCHAOS_PROXY"
 """JSON of `ProxySetup`; no file, as the words of a command may hold keys."""
-PROXY_MODULE = "loadchaos.campaigns.watch.proxy_load"
 
 
 @dataclass(frozen=True)
 class OthersOptions:
     """Load that a run watches in place of its own. The requests of a `command` come through a recording proxy, which
-    listens at `listen`. A proxy without a command serves the clients of others; without both nobody sees requests.
+    listens at `listen` in a process of the module `proxy_module`. A proxy without a command serves the clients of
+    others; without both nobody sees requests.
     """
 
     command: Sequence[str] = ()
     listen: tuple[str, int] | None = None
+    proxy_module: str = ""
 
     @property
     def has_proxy(self) -> bool:
@@ -76,9 +77,9 @@ class UnseenLoad(RowFold):
 class ProxyLoad(Locust):
     """Process with the recording proxy and the command that is the load. It writes the rows of the requests."""
 
-    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - options of Locust
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         # Its output is that of the command.
-        await self.start([*PYTHON_MODULE, PROXY_MODULE], variables or {}, None)
+        await self.start([*PYTHON_MODULE, *argv], variables or {}, None)
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
 

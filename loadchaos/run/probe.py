@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadchaos.advisories.advisory import ENGINES
+from loadchaos.analysis.advisories.advisory import ENGINES
 from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError

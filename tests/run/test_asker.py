@@ -50,9 +50,10 @@ OF_THE_REQUEST = (
     "tools_unknown",
     "tools_not",
     "no_logprobs",
+    "length_after_5_tokens",
 )
-"""Parts of the names of modes that only a request with a secret word, a schema, tools or logprobs tells from a right
-answer.
+"""Parts of the names of modes that only a request with a secret word, a schema, tools, logprobs or a limit of tokens tells
+from a right answer.
 """
 WAITING = ("not_http",)
 """httpx waits for the end of what is no response head; the load does not."""
@@ -62,8 +63,6 @@ ROWS = [
     for stream in kinds
     if mode not in WAITING and not any(part in mode for part in OF_THE_REQUEST)
 ]
-# A question may be cut at once: only the load knows how long an answer may be.
-ROWS = [row for row in ROWS if row[0] != "length_after_5_tokens_of_32"]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import get_args
 
-from loadchaos.advisories import advisory
+from loadchaos.analysis.advisories import advisory
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core import typed_json
 from loadchaos.core.errors import LoadchaosError

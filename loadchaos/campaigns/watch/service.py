@@ -39,8 +39,8 @@ _RETRY_S = 10.0
 """Shortest time from the start of a part to that of the next one."""
 _SIZE_S = 60.0
 """Period at which the size of a part is looked at."""
-_MOST_OF_A_PART = 4
-"""A part is ended early when it has this part (a fourth) of the folder's size."""
+_PARTS_THAT_FIT = 4
+"""Parts of the largest size that the folder has room for. A larger part is ended early."""
 _DOWN = ("dying", "dead", "unreachable", "terminated", "restarting")
 _FOREVER = "87600h"
 
@@ -164,7 +164,7 @@ class WatchService:
             self._save()
         if self._part is not None and self._now_s() - self._sized_s > _SIZE_S:
             self._sized_s = self._now_s()
-            if size_of(self._part) > self._order.keep_bytes / _MOST_OF_A_PART:
+            if size_of(self._part) > self._order.keep_bytes / _PARTS_THAT_FIT:
                 self._child.end(self._pid, signal.SIGTERM)
 
 
@@ -176,7 +176,7 @@ def delete_old(home: Path, keep_bytes: int) -> None:
     """Delete the oldest parts until a part has room: first those without an incident. Marked ones stay."""
     parts = sorted(p for p in home.glob("watch-*") if (p / "events.jsonl").is_file() and not p.is_symlink())
     sizes = {part: size_of(part) for part in parts}
-    room = keep_bytes - keep_bytes // _MOST_OF_A_PART
+    room = keep_bytes - keep_bytes // _PARTS_THAT_FIT
     for part in sorted(parts[:-1], key=lambda p: (any((p / "incidents").glob("*")), p.name)):
         if sum(sizes.values()) <= room:
             return

@@ -11,6 +11,8 @@ from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run.others_load import OthersOptions
 from loadchaos.server.discovery.client import parse_target
 
+PROXY_MODULE = "loadchaos.campaigns.watch.proxy_load"
+"""Module of the process with the recording proxy (it imports much: nothing here imports it)."""
 _UNSEEN_EXPECT = ("engine_deaths == 0", "hangs == 0", "outages == 0")
 
 

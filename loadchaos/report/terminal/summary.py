@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from loadchaos.advisories.advisory import ENGINES
+from loadchaos.analysis.advisories.advisory import ENGINES
 from loadchaos.analysis.verdict.model import FailureResult, StateChange, Verdict
 from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.report import headline, performance, phrases

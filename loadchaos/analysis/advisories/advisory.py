@@ -151,7 +151,7 @@ class EngineOptions:
 
 
 ENGINES: Final = ("vllm", "sglang", "lmdeploy", "llamacpp", "transformers")
-_SHIPPED = resources.files("loadchaos.advisories")
+_SHIPPED = resources.files("loadchaos.analysis.advisories")
 
 
 @lru_cache

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from loadchaos.advisories.advisory import COMPARISON, OR, OTHER_FACTS, WORST_FIRST, Advisory, Test, engine
+from loadchaos.analysis.advisories.advisory import COMPARISON, OR, OTHER_FACTS, WORST_FIRST, Advisory, Test, engine
 
 Result = Literal["applies", "may apply", "unsettled", "does not apply"]
-"""`unsettled`: no source says whether this version has it."""
+"""`unsettled`: nothing that was read says whether this version has it."""
 OFF: Final = (None, False, 0, "", "0", "none", "None", "off")
 """Values of an option that turn it off."""
 

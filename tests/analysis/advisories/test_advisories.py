@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.advisories import advisory
-from loadchaos.advisories.advisory import ENGINES, Advisory, all_shipped, engine
-from loadchaos.advisories.advisory_file import AdvisoryError, read, read_folder
+from loadchaos.analysis.advisories import advisory
+from loadchaos.analysis.advisories.advisory import ENGINES, Advisory, all_shipped, engine
+from loadchaos.analysis.advisories.advisory_file import AdvisoryError, read, read_folder
 from loadchaos.analysis.classify.signature_file import load
 from loadchaos.core.version_ranges import order
 
 FOLDER = Path(advisory.__file__).parent
-REPROS = Path(__file__).parents[2] / "docs/repros"
+REPROS = Path(__file__).parents[3] / "docs/repros"
 FILES = sorted(file for name in ENGINES for file in (FOLDER / name).glob("*.toml"))
 SHIPPED = [one for name in ENGINES for one in all_shipped(name)]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.advisories.advisory import ENGINES, OR, Advisory, VersionEvidence, all_shipped, engine
-from loadchaos.advisories.condition import Fact, ServerFacts, holds, judge
+from loadchaos.analysis.advisories.advisory import ENGINES, OR, Advisory, VersionEvidence, all_shipped, engine
+from loadchaos.analysis.advisories.condition import Fact, ServerFacts, holds, judge
 
 SHIPPED = [one for name in ENGINES for one in all_shipped(name)]
 ADVISORIES = st.sampled_from(SHIPPED)

@@ -2,5 +2,5 @@
 
 A bug is one file, `<engine>/<id>.toml`, whose keys are the fields of `Advisory` (advisory.py). `<engine>.toml` holds the
 options and releases of an engine. `loadchaos doctor` compares them with a server; known issues of signatures are these.
-A fact stands here only if its source says so: what a source leaves open is left out.
+What its source leaves open is left out.
 """

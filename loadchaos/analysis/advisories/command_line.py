@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
 
-from loadchaos.advisories.advisory import EngineOptions, engine, fact_name
+from loadchaos.analysis.advisories.advisory import EngineOptions, engine, fact_name
 from loadchaos.core.errors import did_you_mean
 
 _PROGRAMS: Final = {
@@ -151,9 +151,7 @@ def parse_logged(text: str) -> dict[str, Any]:
         )
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         data = {name: _value(value.strip().strip("'\"")) for name, value in _KEYWORD.findall(text)}
-        data |= {
-            name: _value(value.strip().strip("'\"")) for name, value in re.findall(r"'(\w+)': ('[^']*'|[\w.+-]+)", text)
-        }
+        data |= {name: _value(value.strip().strip("'\"")) for name, value in _ENTRY.findall(text)}
     if isinstance(data, Mapping):
         for name, value in data.items():
             found.update(flattened(str(name), value))

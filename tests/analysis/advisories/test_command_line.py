@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.advisories.command_line import parse, parse_logged
+from loadchaos.analysis.advisories.command_line import parse, parse_logged
 
 MTP = {"speculative_config.method": "mtp", "speculative_config.num_speculative_tokens": 2}
 

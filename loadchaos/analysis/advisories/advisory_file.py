@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadchaos.advisories.advisory import COMPARISON, ENGINES, OR, OTHER_FACTS, Advisory, engine
+from loadchaos.analysis.advisories.advisory import COMPARISON, ENGINES, OR, OTHER_FACTS, Advisory, engine
 from loadchaos.core.errors import LoadchaosError, did_you_mean
 from loadchaos.core.typed_json import from_json, schema
 from loadchaos.core.version_ranges import clauses
