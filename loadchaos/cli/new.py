@@ -1,24 +1,19 @@
-"""`loadchaos new`: write a commented profile from options or answers."""
+"""`loadchaos new`: write a commented profile from options."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import ABOVE_ZERO, COUNT, expect_option, flag, option, time_option, writing
+from loadchaos.cli.common import COUNT, expect_option, option, time_option, writing
 from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
-from loadchaos.core.dataset_names import DatasetOptions
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import DEFAULT_EXPECT, DEFAULT_OUTPUT_TOKENS
+from loadchaos.core.model import DEFAULT_EXPECT
 
 if TYPE_CHECKING:
     from loadchaos.profile.made import LoadOptions
-
-_KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_repetition", "file": "custom"}
 
 
 @click.command(cls=ManyGoodputWords)
@@ -29,21 +24,16 @@ _KINDS = {"text": "random", "images": "random-mm", "shared prefixes": "prefix_re
 @time_option("-t --duration duration", "Length of the load.")
 @option("--endpoint", "Endpoint of the requests: chat, completions and others.", "NAME")
 @expect_option("Expectation such as 'ttft_p99 <= 2s'. Repeatable.")
-@flag("--ask", "Ask for the load, also where the input is no terminal.")
-def new(file: Path, expect: tuple[str, ...], ask: bool, **options: Any) -> None:
+def new(file: Path, expect: tuple[str, ...], **options: Any) -> None:
     """Write a new profile with comments to FILE ("-": print it).
 
-    The options are those of `loadchaos run` without a profile. Without any of them a few questions are asked on a terminal.
+    The options are those of `loadchaos run` without a profile.
     """
     if str(file) != "-" and file.exists():
         raise OptionError(f"{file} exists already; choose another name, or remove it")
     made = made_from({**options, "embedded": True})
-    if ask or (made is None and sys.stdin.isatty()):
-        if made is not None:
-            raise OptionError("--ask and options of the load exclude each other: leave one of them out")
-        made = _answers()
     if made is None:
-        raise OptionError("what load? Give options such as --rate 5 --num-prompts 200, or --ask")
+        raise OptionError("what load? Give options such as --rate 5 --num-prompts 200")
     text = _written(made, file, expect)
     if str(file) == "-":
         click.echo(text, nl=False)
@@ -68,47 +58,3 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
     made = replace(made, name=name.lstrip("._-") or "new", expect=rules)
     made_profile(made, ())
     return commented(make(made), str(file) if str(file) != "-" else "new.yaml")
-
-
-def _answers() -> LoadOptions:
-    from loadchaos.profile.made import LoadOptions
-
-    kind = click.prompt("Requests", type=click.Choice(list(_KINDS)), default="text")
-    values = _dataset_answers(kind)
-    pace = click.prompt("Load: a rate, or users who wait for their answers", type=click.Choice(["rate", "users"]))
-    rate = click.prompt("Requests per second", type=ABOVE_ZERO, default=5.0) if pace == "rate" else None
-    users = click.prompt("Users", type=COUNT, default=16) if pace == "users" else None
-    requests = click.prompt("Requests in all", type=COUNT, default=200)
-    limits = click.prompt("Limits of a request, e.g. ttft:2s tpot:50ms e2e:30s", default="none", value_proc=_limits)
-    return LoadOptions(
-        rate=rate, users=users, requests=requests, dataset=_KINDS[kind], values=values, slo=limits, embedded=True
-    )
-
-
-def _dataset_answers(kind: str) -> DatasetOptions:
-    if kind == "file":
-        path = click.prompt("File with requests (JSON Lines, ShareGPT)", type=click.Path(exists=True, dir_okay=False))
-        return DatasetOptions(dataset_path=str(path))
-    tokens = click.prompt("Prompt tokens", type=COUNT, default=512)
-    output = click.prompt("Output tokens", type=COUNT, default=DEFAULT_OUTPUT_TOKENS)
-    if kind != "shared prefixes":
-        return DatasetOptions(random_input_len=tokens, random_output_len=output)
-    shared = click.prompt(
-        "Prompt tokens that requests share", type=click.IntRange(1, max(1, tokens - 1)), default=tokens // 2
-    )
-    groups = click.prompt("Number of different prefixes", type=COUNT, default=10)
-    return DatasetOptions(
-        prefix_repetition_prefix_len=shared,
-        prefix_repetition_suffix_len=max(1, tokens - shared),
-        prefix_repetition_num_prefixes=groups,
-        prefix_repetition_output_len=output,
-    )
-
-
-def _limits(text: str) -> Mapping[str, float]:
-    from loadchaos.profile.slo import parse_bench_limits
-
-    try:
-        return {} if text.strip() in ("", "none") else parse_bench_limits(text.split(), "limits")
-    except OptionError as e:
-        raise click.UsageError(str(e)) from None

@@ -56,7 +56,7 @@ def links(one: Advisory) -> list[str]:
 
 
 def evidence_text(one: Advisory, version: str | None) -> str:
-    """How it is known that this version has the bug; of no version: the best evidence of any."""
+    """Name the evidence that this version has the bug; without a version the best of all."""
     found = sorted(one.affected, key=lambda e: (not (version and within(e.versions, version)), e.proved is None))
     if not found:
         return ""

@@ -8,8 +8,8 @@ from loadchaos.profile.steps import steps
 from tests.invoking import output_of
 
 
-def new(path: Path, *words: str, answers: str = "") -> Profile:
-    output_of("new", path, *words, stdin=answers)
+def new(path: Path, *words: str) -> Profile:
+    output_of("new", path, *words)
     output_of("check", path)
     return load(path, full_registry())
 
@@ -37,16 +37,6 @@ def test_new_profile_of_each_data_set_is_valid(dataset: str, tmp_path: Path) -> 
     assert profile.load[0].slots == 4
 
 
-def test_new_profile_of_answers(tmp_path: Path) -> None:
-    answers = "shared prefixes\n300\n20\n200\n7\nusers\n8\n50\nfoo\nttft:2s e2e:9s\n"
-    profile = new(tmp_path / "x.yaml", "--ask", answers=answers)
-    (traffic,) = profile.traffic
-    assert traffic.payload["text"] == {"tokens": 300, "shared_prefix": {"tokens": 200, "groups": 7}}
-    assert (profile.load[0].users, profile.load[0].requests) == (8, 50)
-    assert profile.slo is not None
-    assert profile.slo.limits_s() == {"ttft": 2.0, "e2e": 9.0}
-
-
 def test_new_prints_with_a_dash_and_writes_nothing() -> None:
     assert "name: new" in output_of("new", "-", "--rate", "5", "--num-prompts", "40")
 
@@ -59,7 +49,6 @@ def test_new_prints_with_a_dash_and_writes_nothing() -> None:
         (["--rate", "inf", "--concurrency", "8", "--num-prompts", "60", "--duration", "2s"], "give one of them"),
         (["--concurrency", "8", "--num-prompts", "60", "--duration", "2s"], "give one of them"),
         (["--rate", "5", "--num-prompts", "5", "--expect", "latency < 5"], "expect.6: unknown figure 'latency'"),
-        (["--rate", "5", "--num-prompts", "5", "--ask"], "--ask and options of the load exclude each other"),
     ],
 )
 def test_new_refuses_what_would_be_no_profile(words: list[str], text: str, tmp_path: Path) -> None:

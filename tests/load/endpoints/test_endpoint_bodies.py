@@ -131,7 +131,10 @@ def test_length_is_unknown_where_the_server_did_not_tell_what_an_endpoint_adds()
     ("traffic", "said"),
     [
         ("endpoint: completion", "unknown endpoint 'completion'; did you mean completions?"),
-        ("endpoint: completions, payload: {images: {size: 64x64}}", "cannot carry images: it takes near_limit, "),
+        (
+            "endpoint: completions, payload: {images: {size: 64x64}}",
+            "cannot carry images: it takes extra_body, near_limit, ",
+        ),
         (
             "endpoint: completions, payload: {images: {size: 64x64}}",
             "images goes with endpoint: chat or responses or messages",
