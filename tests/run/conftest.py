@@ -168,8 +168,10 @@ def _started(
     with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
         if not prefix and "LOADCHAOS_HOUR_S" not in env:
             return ForkedCommand(*command, cwd=home, env=env, output=(stdout.name, stderr.name))
+        # The installed script: with `-m`, CPython ends by SIGINT where Ctrl-C met an exec(), whatever sys.exit() asked for.
+        script = str(Path(sys.executable).with_name("loadchaos"))
         return subprocess.Popen(
-            [*prefix, sys.executable, "-m", "loadchaos", *command], cwd=home, env=env, stdin=subprocess.DEVNULL,
+            [*prefix, script, *command], cwd=home, env=env, stdin=subprocess.DEVNULL,
             stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
 

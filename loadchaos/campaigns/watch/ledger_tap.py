@@ -15,7 +15,7 @@ from loadchaos.core.model import Facts, Output, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, known_endpoint_of_path
 from loadchaos.load.payloads.body_contract import contract_of_request
-from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
+from loadchaos.load.wire.answer_reader import SMALLEST_CONTEXT, AnswerReader, AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.seen_exchange import SeenExchange
@@ -43,6 +43,7 @@ class RequestLog:
         self.not_read: Counter[str] = Counter()
         self.failure: LedgerError | None = None
         self._dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
+        self._context = facts.max_model_len or SMALLEST_CONTEXT
         self._redactor = redactor
         self._steps = self._connections = 0
 
@@ -94,6 +95,8 @@ class RequestLog:
             request.max_tokens,
             model=model if isinstance(model, str) else None,
             logprobs=name == DEFAULT and fields.get("logprobs") is True,
+            limit=request.max_tokens,
+            context=self._context,
         )
         request.reader = ENDPOINTS[name].answer
         return request

@@ -34,7 +34,7 @@ _POLL_S = 1.0
 _END_S = 60.0
 """Time in which a part has to end after our own signal."""
 _GAP_S = 20.0
-"""A server that was healthy, and does not answer a part for so long, went between two parts."""
+"""A server that was healthy, and does not answer a new part for so long, stopped between two parts."""
 _RETRY_S = 10.0
 """Shortest time from the start of a part to that of the next one."""
 _SIZE_S = 60.0
@@ -159,7 +159,7 @@ class WatchService:
                 self._healthy = row["to"] not in _DOWN
         if not self._watching and self._now_s() - self._begun_s > _GAP_S and self._healthy and not self._told_down:
             self._told_down, self._healthy = True, False
-            self._announce("the server does not answer: it went between two parts of the watch")
+            self._announce("the server does not answer: it stopped between two parts of the watch")
         if before != (self._healthy, self._told_down):
             self._save()
         if self._part is not None and self._now_s() - self._sized_s > _SIZE_S:

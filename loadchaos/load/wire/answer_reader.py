@@ -59,8 +59,9 @@ _SKIPPED_CHOICE = -1
 """Stands for the choices that ended before the part of a stream that is read."""
 _MOST_LOGPROB = 1e-3  # more than rounding gives
 _MIN_COUNTED_TOKENS = 8
-SMALLEST_CONTEXT = 2_048  # of servers that people use
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
+SMALLEST_CONTEXT = 2_048
+"""Context of a server that does not tell its own: the least that an answer may have to end by."""
 
 
 class WrongShapeError(Exception):
@@ -72,8 +73,9 @@ class AnswerRules:
     """Rules of a `server`'s answers, and of the answer to one request. `foreign_nonce` finds a word of another request in
     the answer's text. `answers` is the number of choices that were requested, `most_tokens` that of tokens that each may
     have, `model` the one that was asked for (None: unknown). `logprobs`: they were asked for. `texts_differ`: the
-    request has several texts, and all of them differ. `limit` is `most_tokens`, also of a
-    request whose length is judged over all answers. `context`: tokens of prompt and answer that the server takes.
+    request has several texts, and all of them differ. `limit`: tokens that each choice was allowed, also where
+    `most_tokens` is None as lengths are judged over all answers. `context`: tokens of prompt and answer that the server
+    takes.
     """
 
     server: OutcomeRules = field(default_factory=OutcomeRules)

@@ -281,7 +281,7 @@ def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> No
 
 
 def _doctor(verdict: Verdict, folder: Path) -> str:
-    """The command that compares a server that died with known bugs; empty for another, and without its exact version."""
+    """Name the command that compares a dead server with known bugs; empty where none died, or its version is unknown."""
     died = any(phrases.is_server_fault(f) and f.severity == "engine_death" for f in verdict.failures)
     target, log = verdict.target, folder / "server.log"
     if not died or target.kind == "embedded" or target.dialect not in ENGINES or " " in (target.version or " "):

@@ -88,6 +88,7 @@ def asked(**more: object) -> bytes:
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": {"type": "object"}}}
 USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 9}}
+SHORT = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}
 ERROR = chunk(b'data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}\n\n')
 
 
@@ -100,6 +101,7 @@ ERROR = chunk(b'data: {"error":{"message":"EngineDeadError","type":"InternalServ
         (asked(), (SSE_HEAD, delta("a"), DONE), "truncated"),
         (asked(), (SSE_HEAD, delta("a")), "reset"),
         (asked(), (SSE_HEAD, delta("a"), delta("", "stop", **USAGE), DONE), "wrong_output"),
+        (asked(max_tokens=32), (SSE_HEAD, delta("a"), delta("b", "length", **SHORT), DONE), "wrong_output"),
         (asked(n=2), (SSE_HEAD, delta("a"), delta("b", "stop"), DONE), "wrong_output"),
         (asked(response_format=SCHEMA), (SSE_HEAD, delta("no"), delta(" json", "stop"), DONE), "wrong_output"),
         (asked(stream=False), (plain(b"200 OK", whole("one two three")),), "ok"),
