@@ -89,17 +89,28 @@ def report(run_folder: Path) -> None:
 @click.argument("run_b", metavar="RUN_B", type=PATH)
 @json_option("Print the result as JSON, in seconds and shares.")
 @page_option
-def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
+@option(
+    "--fail-if",
+    "End with 1 if B is worse than A by more than this: 'ttft_p99 > +10%', 'requests_per_s < -5%', "
+    "'failed > +1pp', or worse. Repeatable.",
+    "LIMIT",
+    multiple=True,
+)
+def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None, fail_if: tuple[str, ...]) -> None:
     """Compare two runs: latencies and failure rates.
 
-    Or two capacity searches: their answers. Differences have confidence intervals.
+    Or two capacity searches: their answers. Differences have confidence intervals. With --fail-if the exit code is 1 where
+    B is beyond a limit, and 3 where the two runs cannot be told apart.
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.html import compare as c
-    from loadchaos.report.html import compare_page
+    from loadchaos.report.html import compare_gate, compare_page
 
+    limits = [compare_gate.parse(text) for text in fail_if]
     searches = [(path / "capacity.json").is_file() for path in (run_a, run_b)]
     if any(searches):
+        if limits:
+            raise OptionError("--fail-if: it takes two runs, not capacity searches")
         for path in (run_a, run_b):
             own_folder.refuse_links(path)
         _compare_searches(run_a, run_b, searches, as_json=as_json, page=page)
@@ -109,7 +120,14 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
     found = c.compare(*(c.side(path, on_terminal()) for path in (run_a, run_b)))
     if page is not None:
         write_page(page, compare_page.html(found))
-    print_result(as_json, found.to_json, lambda: compare_page.text(found))
+    results = compare_gate.judge(limits, found)
+    data = {"fail_if": [vars(result) for result in results]} if results else {}
+    print_result(
+        as_json,
+        lambda: found.to_json() | data,
+        lambda: "\n".join([*compare_gate.lines(results), *([""] if results else []), compare_page.text(found)]),
+    )
+    sys.exit(compare_gate.exit_code(results))
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:

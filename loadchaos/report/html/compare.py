@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,14 @@ from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.latency_percentiles import FEWEST_SAMPLES, REPORTED_LATENCIES, REPORTED_QUANTILES, label
+from loadchaos.core.latency_percentiles import (
+    FEWEST_SAMPLES,
+    REPORTED_LATENCIES,
+    REPORTED_QUANTILES,
+    STATISTICS,
+    LatencyName,
+    label,
+)
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
@@ -34,6 +42,7 @@ from loadchaos.report.html.trend import marks_of, server_of
 from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
+_CONFIDENCE = 0.95
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
 _BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
@@ -64,7 +73,7 @@ class Side:
     failed_by: Mapping[str, int] = field(default_factory=dict)
     """Requests that failed, by traffic."""
     server: Mapping[str, str] = field(default_factory=dict)
-    """Versions, flags and load, which must be equal for two runs to be comparable."""
+    """Versions, flags and load, which must be equal for two runs to be comparable; empty: not known."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
@@ -72,7 +81,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure in both runs; `low` and `high` bound b - a at 95 %."""
+    """One figure in both runs; `low` and `high` bound b - a, at 95 % where nothing else was asked."""
 
     what: str
     unit: Literal["s", "share"]
@@ -100,7 +109,8 @@ class Comparison:
     @property
     def changes(self) -> list[str]:
         """Versions, flags and settings of the server, and parts of the profile, that differ."""
-        return marks_of(self.a.server, self.b.server)
+        unknown = {key for side in (self.a, self.b) for key, value in side.server.items() if not value}
+        return marks_of(*({k: v for k, v in s.server.items() if k not in unknown} for s in (self.a, self.b)))
 
     @property
     def tables(self) -> Sequence[tuple[str, tuple[Difference, ...]]]:
@@ -195,7 +205,7 @@ def compare(a: Side, b: Side) -> Comparison:
             _traffic_name(a, b, traffic), a.run.answers.latency[traffic], b.run.answers.latency[traffic], random
         )
     ]
-    rates = [_share("requests that failed", a.failed, a.sent, b.failed, b.sent)]
+    rates = [failed_share(a, b)]
     if a.due and b.due and a.slo_s == b.slo_s:
         rates.append(_share("requests not within slo", a.due - a.good, a.due, b.due - b.good, b.due))
     rates += [
@@ -204,6 +214,33 @@ def compare(a: Side, b: Side) -> Comparison:
     ]
     sessions, endpoints = tuple(_sessions(a, b, random)), tuple(_endpoints(a, b, random))
     return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)), sessions, endpoints)
+
+
+def failed_share(a: Side, b: Side, confidence: float = _CONFIDENCE) -> Difference:
+    return _share("requests that failed", a.failed, a.sent, b.failed, b.sent, confidence)
+
+
+def overall_latency(a: Side, b: Side, name: LatencyName, confidence: float = _CONFIDENCE) -> Difference | None:
+    """Compare a percentile over all traffic; None where a run has no such latency, or the name has no quantile."""
+    both = [side.run.answers.all_latency() for side in (a, b)]
+    if name.quantile is None or not all(side[name.latency].n for side in both):
+        return None
+    samples = [_Sample(side, name.latency) for side in both]
+    title = label(name.latency, name.statistic)
+    found = _latency(title, samples[0], samples[1], name.statistic, np.random.default_rng(0), confidence)
+    return replace(found, says="void") if name.latency in both[0].void() | both[1].void() else found
+
+
+def incomparable(a: Side, b: Side) -> list[str]:
+    """Reasons for which a difference of two runs says nothing about their servers."""
+    found = [f"the profile differs: {a.profile} and {b.profile}"] if a.profile != b.profile else []
+    if only := set(a.run.answers.lengths) ^ set(b.run.answers.lengths):
+        found.append(f"traffic in one run only: {', '.join(sorted(only))}")
+    return found + [
+        f"{s.name}: the load generator was the limit, so its latencies include its own delay"
+        for s in (a, b)
+        if s.limited
+    ]
 
 
 def _latencies(
@@ -265,14 +302,9 @@ def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]
 
 
 def _caveats(a: Side, b: Side) -> list[str]:
-    caveats = [
-        f"the {what} differs: {x} and {y}"
-        for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed))
-        if x != y
-    ]
-    only = set(a.run.answers.lengths) ^ set(b.run.answers.lengths)
-    if only:
-        caveats.append(f"traffic in one run only: {', '.join(sorted(only))}")
+    caveats = incomparable(a, b)
+    if a.seed != b.seed:
+        caveats.append(f"the seed differs: {a.seed} and {b.seed}")
     for traffic in sorted(set(a.run.endpoints) & set(b.run.endpoints)):
         ends = a.run.endpoints[traffic], b.run.endpoints[traffic]
         if ends[0] != ends[1]:
@@ -282,8 +314,7 @@ def _caveats(a: Side, b: Side) -> list[str]:
     for s in (a, b):
         for kind, why in s.run.answers.all_latency().void().items():
             caveats.append(f"{s.name}: {kind.upper()} means nothing: {why}")
-        if s.limited:
-            caveats.append(f"{s.name}: the load generator was the limit, so its latencies include its own delay")
+        caveats += [f"{s.name}: {key} of the server are not known" for key, value in s.server.items() if not value]
         if s.verdict == "unknown":
             caveats.append(f"{s.name}: the verdict is unknown, so the run may be incomplete")
     if min(a.sent, b.sent) * 2 < max(a.sent, b.sent):
@@ -310,15 +341,17 @@ class _Sample:
         return found
 
 
-def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random.Generator) -> Difference:
-    q = REPORTED_QUANTILES[quantile]
+def _latency(
+    what: str, a: _Sample, b: _Sample, quantile: str, random: np.random.Generator, confidence: float = _CONFIDENCE
+) -> Difference:
+    q = STATISTICS[quantile] or 0.0
     quantile_a, quantile_b = a.hist.quantile(q), b.hist.quantile(q)
     if min(a.n, b.n) < FEWEST_SAMPLES[quantile] or quantile_a is None or quantile_b is None:
         low = high = None
         says: Says = "too few"
     else:
         drawn = b.drawn(q, random) - a.drawn(q, random)
-        low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, (0.025, 0.975)))
+        low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, ((1 - confidence) / 2, (1 + confidence) / 2)))
         # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
         says = _says(low, high, 0.016 * quantile_a / NS_PER_S)
     return Difference(
@@ -334,7 +367,7 @@ def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random
     )
 
 
-def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
+def _share(what: str, a: int, n_a: int, b: int, n_b: int, confidence: float = _CONFIDENCE) -> Difference:
     if not n_a or not n_b:
         return Difference(
             what=what, unit="share", a=None, b=None, n_a=n_a, n_b=n_b, low=None, high=None, says="too few"
@@ -342,7 +375,8 @@ def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
     # A failure can occur more than once per request: limit it to one per request.
     a, b = min(a, n_a), min(b, n_b)
     p_a, p_b = a / n_a, b / n_b
-    (low_a, high_a), (low_b, high_b) = wilson(a, n_a), wilson(b, n_b)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    (low_a, high_a), (low_b, high_b) = wilson(a, n_a, z), wilson(b, n_b, z)
     d = p_b - p_a
     low = d - math.hypot(p_b - low_b, high_a - p_a)
     high = d + math.hypot(high_b - p_b, p_a - low_a)

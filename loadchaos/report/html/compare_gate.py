@@ -1,0 +1,164 @@
+"""Gate for CI: decide whether a run is worse than another one by more than a limit (`compare --fail-if`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from loadchaos.core import exit_codes, latency_percentiles
+from loadchaos.core.errors import OptionError, did_you_mean
+from loadchaos.core.latency_percentiles import LatencyName
+from loadchaos.report.formatting import clean, duration, percent
+from loadchaos.report.html.compare import Comparison, Difference, failed_share, incomparable, overall_latency
+
+WORSE = "worse"
+_FAILED = "failed"
+_RATES: Mapping[str, str] = {
+    "requests_per_s": "requests/s",
+    "good_requests_per_s": "good requests/s",
+    "output_tokens_per_s": "output tokens/s",
+}
+"""Throughput figure of a limit, with its name in a comparison. These have no interval."""
+_LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]\d+(?:\.\d+)?)\s*(%|pp)\s*")
+_WORSE_OF = (
+    LatencyName("ttft", "p50"),
+    LatencyName("ttft", "p99"),
+    LatencyName("itl", "p50"),
+    LatencyName("itl", "p99"),
+)
+_CONFIDENCE_OF_WORSE = 0.99
+"""Of each figure of `worse`: five figures of two equal servers then give a false alarm in at most 5 % of comparisons."""
+
+
+@dataclass(frozen=True)
+class DifferenceLimit:
+    """`figure > +change`. `change` is a share of the figure in A, that of `failed` a difference of two shares."""
+
+    text: str
+    figure: str
+    sign: Literal["<", ">"]
+    change: float
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Verdict of one limit on two runs."""
+
+    limit: str
+    verdict: Literal["pass", "fail", "unknown"]
+    why: str
+
+
+def parse(text: str) -> DifferenceLimit | None:
+    """Parse `ttft_p99 > +10%`, `failed > +1pp` or `worse` (None). Raises OptionError."""
+    if text.strip() == WORSE:
+        return None
+    latency = [str(name) for name in latency_percentiles.all_names() if name.quantile and name.latency != "session_e2e"]
+    known = [_FAILED, *_RATES, *latency]
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            f"--fail-if {text!r}: expected {WORSE}, or a figure with a limit such as 'ttft_p99 > +10%', "
+            "'requests_per_s < -5%' or 'failed > +1pp'"
+        )
+    figure, sign, change, unit = found.groups()
+    if figure not in known:
+        examples = f"; known are {', '.join([_FAILED, *_RATES])} and latencies such as ttft_p99"
+        raise OptionError(f"--fail-if: unknown figure {figure!r}{did_you_mean(figure, known, examples)}")
+    if (unit == "pp") is not (figure == _FAILED):
+        wanted = "percentage points, for example '> +1pp'" if figure == _FAILED else "per cent, for example '> +10%'"
+        raise OptionError(f"--fail-if {text!r}: the limit of {figure} was expected in {wanted}")
+    if (sign == ">") is not (float(change) >= 0):
+        raise OptionError(f"--fail-if {text!r}: expected > with a rise (+), or < with a fall (-)")
+    return DifferenceLimit(text.strip(), figure, "<" if sign == "<" else ">", float(change) / 100)
+
+
+def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
+    """Judge each limit. A difference beyond it fails where the two runs can be told apart, and is unknown elsewhere."""
+    if why := "; ".join(incomparable(found.a, found.b)):
+        return tuple(GateResult(limit.text if limit else WORSE, "unknown", why) for limit in limits)
+    return tuple(_worse(found) if limit is None else _judge(limit, found) for limit in limits)
+
+
+def exit_code(results: Sequence[GateResult]) -> int:
+    verdicts = {result.verdict for result in results}
+    if "fail" in verdicts:
+        return exit_codes.FAIL
+    return exit_codes.UNKNOWN if "unknown" in verdicts else exit_codes.PASS
+
+
+def lines(results: Sequence[GateResult]) -> list[str]:
+    signs = {"pass": "ok", "fail": "FAIL", "unknown": "?"}
+    return [f"{signs[r.verdict]:5} {r.limit}: {clean(r.why, 300)}" for r in results]
+
+
+def _judge(limit: DifferenceLimit, found: Comparison) -> GateResult:
+    if limit.figure in _RATES:
+        return _judge_rate(limit, found)
+    name = latency_percentiles.parse(limit.figure)
+    difference = failed_share(found.a, found.b) if name is None else overall_latency(found.a, found.b, name)
+    if difference is None or difference.a is None or difference.b is None:
+        return GateResult(limit.text, "unknown", "a run has no such figure")
+    if difference.low is None or difference.high is None:
+        return GateResult(limit.text, "unknown", f"{_both(difference)}: {_few(difference)}")
+    if difference.says == "void":
+        return GateResult(limit.text, "unknown", "the figure means nothing in one of the runs")
+    if name is not None and not difference.a:
+        return GateResult(limit.text, "unknown", "the figure is 0 in A")
+    change = difference.b - difference.a if name is None else difference.b / difference.a - 1
+    told_apart = difference.says == ("higher" if limit.sign == ">" else "lower")
+    if not _beyond(limit, change):
+        bound = difference.high if limit.sign == ">" else difference.low
+        wide = _beyond(limit, bound if name is None else bound / difference.a)
+        doubt = "; its interval reaches beyond the limit" if wide else ""
+        return GateResult(limit.text, "pass", _both(difference) + doubt)
+    if told_apart:
+        return GateResult(limit.text, "fail", _both(difference))
+    return GateResult(limit.text, "unknown", f"{_both(difference)}: not told apart from noise; run longer")
+
+
+def _judge_rate(limit: DifferenceLimit, found: Comparison) -> GateResult:
+    a, b = (side.figures.get(_RATES[limit.figure]) for side in (found.a, found.b))
+    if not a or b is None:
+        return GateResult(limit.text, "unknown", "a run has no such figure")
+    change = b / a - 1
+    why = f"{a:.4g} to {b:.4g}, {100 * change:+.1f} % (without an interval)"
+    return GateResult(limit.text, "fail" if _beyond(limit, change) else "pass", why)
+
+
+def _worse(found: Comparison) -> GateResult:
+    if found.b.verdict == "fail" and found.a.verdict == "pass":
+        return GateResult(WORSE, "fail", "the verdict of A is pass, that of B fail")
+    differences = [
+        failed_share(found.a, found.b, _CONFIDENCE_OF_WORSE),
+        *(overall_latency(found.a, found.b, name, _CONFIDENCE_OF_WORSE) for name in _WORSE_OF),
+    ]
+    judged = [d for d in differences if d is not None and d.says not in ("too few", "void")]
+    if worse := [d for d in judged if d.says == "higher"]:
+        return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
+    if not any(d.unit == "s" for d in judged):
+        return GateResult(WORSE, "unknown", "too few answers to compare latencies; run longer")
+    return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged)}")
+
+
+def _beyond(limit: DifferenceLimit, change: float) -> bool:
+    return change > limit.change if limit.sign == ">" else change < limit.change
+
+
+def _few(difference: Difference) -> str:
+    return f"too few answers ({min(difference.n_a, difference.n_b):,}) to compare; run longer"
+
+
+def _both(d: Difference) -> str:
+    """Both values and the change with its interval."""
+    if d.a is None or d.b is None:
+        return "no value"
+    if d.unit == "share":
+        bounds = "" if d.low is None or d.high is None else f" ({100 * d.low:+.2f} to {100 * d.high:+.2f})"
+        return f"{percent(d.a, 2)} to {percent(d.b, 2)}, {100 * (d.b - d.a):+.2f} pp{bounds}"
+    if not d.a or d.low is None or d.high is None:
+        return f"{duration(d.a)} to {duration(d.b)}"
+    change = f"{100 * (d.b / d.a - 1):+.1f} % ({100 * d.low / d.a:+.1f} to {100 * d.high / d.a:+.1f})"
+    return f"{duration(d.a)} to {duration(d.b)}, {change}"
