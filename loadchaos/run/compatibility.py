@@ -1,5 +1,6 @@
 """Check that the server accepts the profile's special requests: models by name, tools, schemas, sampling options,
-audio. A server that rejects these is correct and the profile does not fit it: a TargetError says what to change.
+more fields of the body, audio. A server that rejects these is correct and the profile does not fit it: a TargetError
+says what to change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from loadchaos.run.endpoint_check import active_traffic, small_step
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery.client import DiscoveryClient
 
-_TRIED = ("audio", "sampling", "structured", "tools")
+_TRIED = ("audio", "extra_body", "sampling", "structured", "tools")
 _SHORT = 16
 _FIRST_STEPS = 64
 _BUILT_OF_EACH = 4

@@ -140,6 +140,12 @@ def test_compatibility_names_the_option_for_a_rejected_payload(
         tried(profile(TOOLS), answer, dialect)
 
 
+def test_compatibility_names_a_field_of_the_body_that_is_refused() -> None:
+    field = {"text": {"tokens": 50}, "extra_body": {"enable_wonders": True}}
+    with pytest.raises(TargetError, match=r"traffic\.0\.payload\.extra_body .*400 Extra inputs are not permitted"):
+        tried(profile(field), refused("Extra inputs are not permitted"), "openai")
+
+
 @pytest.mark.parametrize(
     "answer",
     [httpx.Response(200, text=CHUNK), refused("index out of range"), refused("boom", 500), refused("later", 429)],
