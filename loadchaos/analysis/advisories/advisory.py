@@ -78,6 +78,7 @@ class Advisory:
         fixed: first good version, with a condition behind a blank, or the change with the fix.
         affected, unaffected: versions that certainly have it, or have it not.
         when: conditions of the launch flags and the machine, all of which must hold; `a or b` needs one of two.
+        needs: conditions beside `when` that its reproducer has: small caches, limits that its requests exceed.
         traffic: kinds of traffic without which it does not happen.
         trigger: when it happens, in words.
         cures: likeliest first. An upgrade follows from `fixed`.
@@ -94,6 +95,7 @@ class Advisory:
     trigger: str = ""
     traffic: tuple[Traffic, ...] = ()
     when: Mapping[str, Test] = field(default_factory=dict)
+    needs: Mapping[str, Test] = field(default_factory=dict)
     affected: tuple[VersionEvidence, ...] = ()
     unaffected: tuple[VersionEvidence, ...] = ()
     cures: tuple[Cure, ...] = ()
@@ -115,6 +117,12 @@ class Advisory:
     @property
     def proofs(self) -> list[Proof]:
         return [e.proved for e in self.affected if e.proved is not None]
+
+    @property
+    def reproducers(self) -> list[str]:
+        """Folders of docs/repros, or of the user's own advisories, whose script shows the bug."""
+        found = [e.proved.reproducer for e in (*self.affected, *self.unaffected) if e.proved is not None]
+        return [name for name in dict.fromkeys(found) if name]
 
     def has(self, version: str) -> bool | None:
         """True or false by the sources; None: none of them says whether this version has the bug."""
