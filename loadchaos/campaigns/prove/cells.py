@@ -21,7 +21,9 @@ _RELEASES_ABREAST = 6
 
 @dataclass(frozen=True)
 class Cell:
-    """A reproducer on a release: what doctor said before, and what was seen. `why` it is unknown or was not run."""
+    """A reproducer on a release: what doctor said before, and what was seen. `launch`: number of the --launch command that
+    was used. `why` it is unknown or was not run.
+    """
 
     reproducer: str
     advisory: str
@@ -29,12 +31,17 @@ class Cell:
     release: str
     predicted: Result
     predicted_on: str
-    launch: str = ""
+    launch: int = 0
     state: State = "not run"
     reproduced: int = 0
     tries: int = 0
     measured: str = ""
     why: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """True where what was seen is not what was predicted."""
+        return self.state in ("present", "absent") and (self.state == "present") != (self.predicted == "applies")
 
     def text(self) -> str:
         """Count, share and interval; for what was not seen the highest share that fits."""
@@ -56,9 +63,17 @@ class Score:
     left_open: int
     """Present ones of which doctor said that they may apply, or that nothing was read about this version."""
 
+    @property
+    def precision(self) -> str:
+        return _share(self.right, self.applies)
+
+    @property
+    def recall(self) -> str:
+        return _share(self.right, self.present)
+
     def text(self) -> str:
         return (
-            f"precision {_share(self.right, self.applies)}, recall {_share(self.right, self.present)}: of {self.seen} "
+            f"precision {self.precision}, recall {self.recall}: of {self.seen} "
             f"cells {self.applies} were predicted to apply, {self.present} are present, {self.right} are both; "
             f"{self.left_open} of the others that are present were left open"
         )
@@ -81,7 +96,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def data(cells: Sequence[Cell]) -> dict[str, object]:
-    """Rows as docs/measured/doctor-*.json has them."""
+    """Make the rows of docs/measured/doctor-*.json."""
     rows = [to_json(c) | {"interval": list(wilson(c.reproduced, c.tries)) if c.tries else None} for c in cells]
     return {"schema": 1, "score": to_json(score(cells)), "rows": rows}
 
@@ -110,10 +125,7 @@ def _matrix(cells: Sequence[Cell], releases: Sequence[str]) -> list[str]:
 def _mark(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    differs = (cell.state == "present" and cell.predicted != "applies") or (
-        cell.state == "absent" and cell.predicted == "applies"
-    )
-    return cell.state + ("!" if differs else "")
+    return cell.state + ("!" if cell.differs else "")
 
 
 def exit_code(cells: Sequence[Cell]) -> int:

@@ -16,7 +16,7 @@ from loadchaos.core.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Reproducer:
+class AdvisoryScript:
     """Script that shows the bug of an advisory."""
 
     name: str
@@ -31,18 +31,18 @@ class Reproducer:
         return found if one.failure and one.failure not in CHECKS and can_try(found) else None
 
     def lacks(self, facts: ServerFacts) -> list[str]:
-        """What a server has to have, and has not: conditions of the advisory, and those of the script."""
+        """List what a server has to have, and has not: conditions of the advisory, and those of the script."""
         one = self.advisory
         return [
-            f"{_wanted(names, test)} ({'; '.join(_told(name, facts) for name in names.split(OR))})"
+            f"{_wanted(names, test)} ({'; '.join(_as_told(name, facts) for name in names.split(OR))})"
             for names, test in {**one.when, **one.needs}.items()
             if not any((fact := facts.get(n)) is not None and holds(test, fact.value) for n in names.split(OR))
         ]
 
 
-def find(advisories: Sequence[Advisory], own: Path | None = None) -> list[Reproducer]:
+def find(advisories: Sequence[Advisory], own: Path | None = None) -> list[AdvisoryScript]:
     """The reproducers of advisories. `own`: folder of the user's advisories. Raises OptionError for a missing script."""
-    return [Reproducer(name, one, _script(name, one, own)) for one in advisories for name in one.reproducers]
+    return [AdvisoryScript(name, one, _script(name, one, own)) for one in advisories for name in one.reproducers]
 
 
 def _script(name: str, one: Advisory, own: Path | None) -> Path:
@@ -66,6 +66,6 @@ def _wanted(names: str, test: Test) -> str:
     return f"{shown} {' or '.join(map(str, test[:3])) if isinstance(test, tuple) else test}"
 
 
-def _told(name: str, facts: ServerFacts) -> str:
+def _as_told(name: str, facts: ServerFacts) -> str:
     fact = facts.get(name)
     return "not known" if fact is None else fact_text(fact)

@@ -12,8 +12,8 @@ from loadchaos.campaigns.campaign import Campaign, SavedState
 from loadchaos.campaigns.minimise.candidate_session import short_reason
 from loadchaos.campaigns.minimise.validate import on_fresh_server
 from loadchaos.campaigns.prove.cells import Cell, State
-from loadchaos.campaigns.prove.reproducers import Reproducer
-from loadchaos.campaigns.replay.servers import ServerChoice, redacted_command, result_redactor
+from loadchaos.campaigns.prove.reproducers import AdvisoryScript
+from loadchaos.campaigns.replay.servers import ServerChoice, result_redactor
 from loadchaos.core.errors import TargetError
 
 STATE = "doctor.json"
@@ -24,12 +24,12 @@ _SCRIPT_S = 900.0
 
 @dataclass(frozen=True)
 class ProvePlan:
-    """What is proved. `servers`: the launch commands of each release with their facts. `prepare` installs a release and
+    """Reproducers, and `servers`: the launch commands of each release with their facts. `prepare` installs a release and
     returns why it cannot; None: the server is there. Then only bugs that are not ruled out are tried, `times` each; of
     several releases each bug, until it has shown itself once.
     """
 
-    reproducers: Sequence[Reproducer]
+    reproducers: Sequence[AdvisoryScript]
     servers: Mapping[str, Sequence[tuple[ServerChoice, ServerFacts]]]
     times: int
     settings: Mapping[str, str | tuple[str, ...]]
@@ -58,19 +58,22 @@ class ProveSession:
                 self._predict(one, release)
         self._save()
 
-    def _predict(self, one: Reproducer, release: str) -> None:
+    def _predict(self, one: AdvisoryScript, release: str) -> None:
         """Choose the first command that the reproducer can run on, and judge the advisory on it."""
-        lacking = [(one.lacks(facts), server, facts) for server, facts in self.plan.servers[release]]
-        lacks, server, facts = min(lacking, key=lambda found: len(found[0]))
+        servers = self.plan.servers[release]
+        lacking = [one.lacks(facts) for _, facts in servers]
+        number = min(range(len(servers)), key=lambda n: len(lacking[n]))
+        lacks, (server, facts) = lacking[number], servers[number]
         key, judged = (one.name, release), judge(one.advisory, facts)
         self._servers[key] = server
         known = self.cells.get(key)
         why = f"the launch command lacks {', '.join(lacks)}" if lacks else ""
-        if self.plan.prepare is None and judged.result == "does not apply" and not lacks:
+        never_sent = any(kind in facts.never for kind in one.advisory.traffic)
+        if judged.result == "does not apply" and not lacks and (never_sent or self.plan.prepare is None):
             why = f"doctor rules it out: {judged.why_not}"
         if known is None or not known.tries:
             made = known or Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today())
-            self.cells[key] = replace(made, launch=redacted_command(server), state="not run", why=why)
+            self.cells[key] = replace(made, launch=number + 1, state="not run", why=why)
 
     async def run(self) -> None:
         for release in self.plan.servers:
@@ -86,15 +89,15 @@ class ProveSession:
     def _done(self, cell: Cell) -> bool:
         return cell.tries >= self.plan.times or (self.plan.prepare is not None and cell.reproduced > 0)
 
-    async def _tries(self, cell: Cell, one: Reproducer) -> None:
+    async def _tries(self, cell: Cell, one: AdvisoryScript) -> None:
         while not self._done(cell):
             cell, said = await self._try(cell, one)
             self._keep(cell)
-            self.campaign.print_line(f"{cell.release} {one.name}, try {cell.tries}: {said}")
+            self.campaign.print_line(f"{cell.release} {one.name}: {said}")
             if cell.why:
                 return
 
-    async def _try(self, cell: Cell, one: Reproducer) -> tuple[Cell, str]:
+    async def _try(self, cell: Cell, one: AdvisoryScript) -> tuple[Cell, str]:
         server = self._servers[one.name, cell.release]
         folder = self.campaign.folder / "servers" / cell.release / one.name / f"{cell.tries + 1:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a try that was stopped
