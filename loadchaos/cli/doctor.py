@@ -164,7 +164,7 @@ def _proof_plan(own: Sequence[Advisory], options: Given, stack: contextlib.ExitS
     from loadchaos.campaigns.campaign import Settings
     from loadchaos.campaigns.prove.reproducers import find
     from loadchaos.campaigns.prove.session import ProvePlan
-    from loadchaos.campaigns.replay.servers import from_launch, redacted_command
+    from loadchaos.campaigns.replay.servers import from_launch, without_port
     from loadchaos.core.redact import Redactor
 
     launches, install = options["launches"], options["install"] or ""
@@ -190,7 +190,7 @@ def _proof_plan(own: Sequence[Advisory], options: Given, stack: contextlib.ExitS
     advisories = {a.id: a for a in (*all_shipped(engines[0]), *own) if a.engine == engines[0]}
     found = find(list(advisories.values()), options["advisories"])
     settings: Settings = {
-        "command of --launch": tuple(redacted_command(from_launch(launch)) for launch in launches),
+        "command of --launch": tuple(without_port(from_launch(launch)) for launch in launches),
         "command of --install": shlex.join(Redactor.from_environment(os.environ).argv(shlex.split(install))),
     }
     return engines[0], ProvePlan(found, servers, options["times"], settings, prepare)

@@ -59,7 +59,7 @@ def test_missing_fact_is_named_and_can_be_given() -> None:
 
 
 def test_flags_beside_a_version_are_read() -> None:
-    found = results("--version", "vllm==0.30.0", "--flags", "--speculative-config.method ngram")
+    found = results("--version", "vllm==0.30.0", "--flags", "--speculative-config.method ngram", code=1)
     assert found[""]["facts"]["speculative_config.method"] == {"value": "ngram", "source": "--flags"}
 
 
