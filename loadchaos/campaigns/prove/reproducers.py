@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loadchaos.analysis.advisories.advisory import OR, OTHER_FACTS, Advisory, Test
 from loadchaos.analysis.advisories.condition import ServerFacts, fact_text, holds
+from loadchaos.analysis.classify import signature_file
 from loadchaos.campaigns.minimise.script import CHECKS
 from loadchaos.campaigns.minimise.validate import can_try
 from loadchaos.campaigns.replay.expected import ExpectedFailure
@@ -27,8 +28,9 @@ class AdvisoryScript:
     def expected(self) -> ExpectedFailure | None:
         """Failure that the log has to show as well; None where the script alone can tell: a hang, a wrong answer."""
         one = self.advisory
-        found = ExpectedFailure(one.failure, severity=one.severity)
-        return found if one.failure and one.failure not in CHECKS and can_try(found) else None
+        found, signature = ExpectedFailure(one.failure, severity=one.severity), signature_file.load().get(one.failure)
+        in_log = signature is not None and not signature.symptom and one.failure not in CHECKS
+        return found if in_log and can_try(found) else None
 
     def lacks(self, facts: ServerFacts) -> list[str]:
         """List what a server has to have, and has not: conditions of the advisory, and those of the script."""

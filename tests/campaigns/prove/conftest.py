@@ -80,7 +80,15 @@ class Bench:
 
     def words(self, *more: str) -> list[str]:
         """Words of a proof of the user's advisory; what the shipped ones need is never sent."""
-        never = ["structured output", "tool calls", "images", "seed", "sampling parameters", "refused requests"]
+        never = [
+            "structured output",
+            "tool calls",
+            "images",
+            "seed",
+            "sampling parameters",
+            "refused requests",
+            "token ids",
+        ]
         without = [word for one in never for word in ("--without", one)]
         out = ["--advisories", str(self.home / "own"), "--out", str(self.home / "runs")]
         return ["doctor", "--prove", *out, *without, "--fact", "hardware=cpu", *more]
