@@ -16,8 +16,8 @@ _HELD_OUT = {"vllm": ("0.27.1", "0.31.0", "0.25.1")}
 """Releases whose predictions were committed before anything of them was run or read."""
 _HEAD = """# Predictions of doctor, measured
 
-`loadchaos doctor --prove --releases A..B` ([how to](how-to/doctor.md#prove-it)) runs the [reproducers](README.md#reproducers) on
-releases of a server, and writes down what doctor said before. This page is generated from what it printed,
+`loadchaos doctor --prove --releases A..B` ([how to](how-to/doctor.md#prove-it)) runs [reproducers](README.md#reproducers)
+on releases of a server, and writes down what doctor said before. This page is generated from its output,
 `docs/measured/doctor-*.json`. A cell has what was seen, how often on fresh servers, and the prediction behind a colon.
 **Bold**: the prediction was wrong, or it left open what is present.
 

@@ -73,9 +73,8 @@ class Score:
 
     def text(self) -> str:
         return (
-            f"precision {self.precision}, recall {self.recall}: of {self.seen} "
-            f"cells {self.applies} were predicted to apply, {self.present} are present, {self.right} are both; "
-            f"{self.left_open} of the others that are present were left open"
+            f"precision {self.precision}: present, of those predicted to apply; recall {self.recall}: predicted to "
+            f"apply, of those present; left open of those present: {self.left_open}; cells decided: {self.seen}"
         )
 
 
@@ -111,7 +110,8 @@ def page(cells: Sequence[Cell], width: int) -> str:
         release = f"{cell.release} " if len(releases) > 1 else ""
         text = f"{cell.state:8} {release}{cell.reproducer}: {cell.text() or 'not reached'}; doctor: {cell.predicted}"
         lines += textwrap.wrap(text, width, subsequent_indent=" " * 9, break_on_hyphens=False)
-    return "\n".join([*lines, "", *textwrap.wrap(score(cells).text(), width)])
+    foot = ["", *textwrap.wrap(score(cells).text(), width)] if len(releases) > 1 else []
+    return "\n".join([*lines, *foot])
 
 
 def _matrix(cells: Sequence[Cell], releases: Sequence[str]) -> list[str]:

@@ -65,20 +65,21 @@ class ProveSession:
         number = min(range(len(servers)), key=lambda n: len(lacking[n]))
         lacks, (server, facts) = lacking[number], servers[number]
         key, judged = (one.name, release), judge(one.advisory, facts)
-        self._servers[key] = server
-        known = self.cells.get(key)
         why = f"the launch command lacks {', '.join(lacks)}" if lacks else ""
         never_sent = any(kind in facts.never for kind in one.advisory.traffic)
         if judged.result == "does not apply" and not lacks and (never_sent or self.plan.prepare is None):
             why = f"doctor rules it out: {judged.why_not}"
-        if known is None or not known.tries:
-            made = known or Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today())
-            self.cells[key] = replace(made, launch=number + 1, state="not run", why=why)
+        if not why:
+            self._servers[key] = server
+        new = Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today())
+        known = self.cells.get(key, new)
+        if known.state == "not run":
+            self.cells[key] = replace(known, launch=number + 1, why=why)
 
     async def run(self) -> None:
         for release in self.plan.servers:
             found = [(one, self.cells[one.name, release]) for one in self.plan.reproducers]
-            left = [(one, cell) for one, cell in found if not cell.why and not self._done(cell)]
+            left = [(one, c) for one, c in found if (one.name, release) in self._servers and not self._done(c)]
             why = await self.plan.prepare(release) if left and self.plan.prepare is not None else ""
             for one, cell in left:
                 if why:
