@@ -5,17 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from loadchaos.analysis.advisories.condition import Result
 from loadchaos.campaigns.replay.estimate import probability
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import upper_bound_at_zero, wilson
 from loadchaos.core.typed_json import to_json
-from loadchaos.report.formatting import columns, percent
+from loadchaos.report.formatting import columns, percent, plural
 from loadchaos.run.doctor_page import FATAL
 
-State = Literal["present", "absent", "unknown", "not run"]
+State = Literal["present", "unknown", "absent", "not run"]
 _RELEASES_ABREAST = 6
 
 
@@ -101,17 +101,25 @@ def data(cells: Sequence[Cell]) -> dict[str, object]:
 
 
 def page(cells: Sequence[Cell], width: int) -> str:
-    """A table of releases, if there are several, and a line for each cell."""
+    """A table of releases, if there are several, and a line for each cell, what was seen first. Of one server the bugs
+    that it cannot have are only counted.
+    """
     releases = list(dict.fromkeys(c.release for c in cells))
+    several = len(releases) > 1
     lines: list[str] = []
-    for begin in range(0, len(releases) if len(releases) > 1 else 0, _RELEASES_ABREAST):
+    for begin in range(0, len(releases) if several else 0, _RELEASES_ABREAST):
         lines += [*_matrix(cells, releases[begin : begin + _RELEASES_ABREAST]), ""]
-    for cell in cells:
-        release = f"{cell.release} " if len(releases) > 1 else ""
+    left = [] if several else [c for c in cells if c.state == "not run" and c.predicted == "does not apply"]
+    for cell in sorted((c for c in cells if c not in left), key=lambda c: get_args(State).index(c.state)):
+        release = f"{cell.release} " if several else ""
         text = f"{cell.state:8} {release}{cell.reproducer}: {cell.text() or 'not reached'}; doctor: {cell.predicted}"
         lines += textwrap.wrap(text, width, subsequent_indent=" " * 9, break_on_hyphens=False)
-    foot = ["", *textwrap.wrap(score(cells).text(), width)] if len(releases) > 1 else []
-    return "\n".join([*lines, *foot])
+    lines += (
+        [f"{plural(len(left), 'reproducer')} of bugs that do not apply: not run (--json has the reasons)"]
+        if left
+        else []
+    )
+    return "\n".join([*lines, *(["", *textwrap.wrap(score(cells).text(), width)] if several else [])])
 
 
 def _matrix(cells: Sequence[Cell], releases: Sequence[str]) -> list[str]:
