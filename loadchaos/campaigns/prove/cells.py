@@ -21,8 +21,9 @@ _RELEASES_ABREAST = 6
 
 @dataclass(frozen=True)
 class Cell:
-    """A reproducer on a release: what doctor said before, and what was seen. `launch`: number of the --launch command that
-    was used. `why` it is unknown or was not run.
+    """A reproducer on a release: what doctor said before, and what was seen. `proved`: an advisory had been proved on this
+    release then, so that it is no prediction. `launch`: number of the --launch command that was used. `why` it is unknown
+    or was not run.
     """
 
     reproducer: str
@@ -31,6 +32,7 @@ class Cell:
     release: str
     predicted: Result
     predicted_on: str
+    proved: bool = False
     launch: int = 0
     state: State = "not run"
     reproduced: int = 0
@@ -54,7 +56,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Score:
-    """Predictions beside what was seen, over cells that are present or absent: `applies` is the prediction of a bug."""
+    """Predictions beside what was seen, over cells that are present or absent, and were not proved before. `applies` is the
+    prediction of a bug.
+    """
 
     right: int
     applies: int
@@ -74,12 +78,13 @@ class Score:
     def text(self) -> str:
         return (
             f"precision {self.precision}: present, of those predicted to apply; recall {self.recall}: predicted to "
-            f"apply, of those present; left open of those present: {self.left_open}; cells decided: {self.seen}"
+            f"apply, of those present; left open of those present: {self.left_open}; cells decided that were not proved "
+            f"before: {self.seen}"
         )
 
 
 def score(cells: Iterable[Cell]) -> Score:
-    seen = [c for c in cells if c.state in ("present", "absent")]
+    seen = [c for c in cells if c.state in ("present", "absent") and not c.proved]
     present = [c for c in seen if c.state == "present"]
     return Score(
         sum(c.predicted == "applies" for c in present),

@@ -15,6 +15,7 @@ from loadchaos.campaigns.prove.cells import Cell, State
 from loadchaos.campaigns.prove.reproducers import AdvisoryScript
 from loadchaos.campaigns.replay.servers import ServerChoice, result_redactor
 from loadchaos.core.errors import TargetError
+from loadchaos.core.version_ranges import within
 
 STATE = "doctor.json"
 _SCHEMA = 1
@@ -71,7 +72,9 @@ class ProveSession:
             why = f"doctor rules it out: {judged.why_not}"
         if not why:
             self._servers[key] = server
-        new = Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today())
+        evidence = (*one.advisory.affected, *one.advisory.unaffected)
+        proved = any(e.proved is not None and within(e.versions, release) is True for e in evidence)
+        new = Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today(), proved)
         known = self.cells.get(key, new)
         if known.state == "not run":
             self.cells[key] = replace(known, launch=number + 1, why=why)
