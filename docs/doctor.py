@@ -19,8 +19,7 @@ _NOTES = {
 - 0.22.1 and 0.32.0 were predicted when most reproducers named single releases: four present bugs of 0.22.1 were left open.
   Since then a version between two that have a bug has it. The held-out releases were predicted so.
 - top-k-under-speculation is the one wrong prediction. Its script has one request, whose drafts depend on random weights.
-  `loadchaos bisect` had seen the failure once on 0.22.1, with recorded requests; the script did not show it there in 5 tries.
-- mtp-on-hybrid-model on 0.22.1: the server died at the same request of another failure.
+  `loadchaos bisect` had seen the failure once on 0.22.1, with recorded requests; the script did not, in 5 tries.
 """
 }
 _HEAD = """# Predictions of doctor, measured
@@ -47,11 +46,9 @@ def page() -> str:
         cells = [from_json(Cell, row) for row in json.loads(file.read_text("utf-8"))["rows"]]
         held = _HELD_OUT.get(engine, ())
         lines += [f"## {engine}", "", *_matrix(cells), "", *_scores(cells, held), ""]
-        lines += [
-            f"- {c.reproducer} on {c.release} is {c.state}: {c.why}"
-            for c in cells
-            if c.why and c.state in ("unknown", "not run")
-        ]
+        unknown = [c for c in cells if c.state == "unknown"]
+        lines += [f"- {c.reproducer} on {c.release} is unknown: {c.why or 'it was stopped'}" for c in unknown]
+        lines += [*_NOTES.get(engine, "").strip().splitlines(), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
