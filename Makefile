@@ -71,6 +71,7 @@ docs: $(READY)
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m docs.compatibility
 	$(BIN)/python -m docs.advisories
+	$(BIN)/python -m docs.doctor
 
 # Build the documentation as a site in build/site/html. Warnings, such as a link that leads nowhere, are errors.
 SITE := build/site-venv

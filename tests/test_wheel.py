@@ -49,6 +49,7 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
     assert {p.name for p in (ROOT / "profiles").glob("*.yaml")} == {p.name for p in (shipped / "profiles").iterdir()}
     assert (shipped / "schemas" / "verdict.json").is_file()
     assert (shipped / "images" / "manifest.json").is_file()
+    assert sorted((shipped / "docs" / "repros").glob("*/repro.py")) != []
     assert (package / "report" / "html" / "report.html.j2").is_file()
     assert {p.name for p in (package / "report" / "html" / "uplot").iterdir()} >= {
         "uPlot.iife.min.js",
@@ -60,7 +61,12 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
 
 def test_it_holds_no_tools_of_the_repository(installed: Path) -> None:
     assert {p.name for p in installed.iterdir()} == {"loadchaos", f"loadchaos-{__version__}.dist-info"}
-    assert {p.name for p in (installed / "loadchaos" / "_shipped").iterdir()} == {"profiles", "schemas", "images"}
+    assert {p.name for p in (installed / "loadchaos" / "_shipped").iterdir()} == {
+        "profiles",
+        "schemas",
+        "images",
+        "docs",
+    }
     assert list(installed.rglob("*grafana*")) == []
 
 

@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
 from loadchaos.cli.common import (
+    COUNT,
     FOLDER,
+    PATH,
+    Given,
     flag,
     json_option,
     named_values,
     option,
     options_of,
+    out_option,
     print_result,
+    resumed_command,
+    say,
     server_options,
     text_width,
+    together,
+    wait_ready_option,
 )
+from loadchaos.cli.help import in_group
 from loadchaos.core.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
+    from loadchaos.analysis.advisories.advisory import Advisory
     from loadchaos.analysis.advisories.condition import ServerFacts
+    from loadchaos.campaigns.bisect.installs import InstallPlan
+    from loadchaos.campaigns.prove.session import ProvePlan
+    from loadchaos.campaigns.replay.servers import ServerChoice
+
+_PROOF_OPTIONS = together(
+    *(
+        in_group("Proof", one)
+        for one in (
+            flag("--prove", "Run the reproducers on servers that --launch starts. It kills these servers."),
+            option(
+                "--launch launches",
+                "With --prove: launch command of the server. Repeatable: a reproducer has the first one that it can run on.",
+                "COMMAND",
+                multiple=True,
+            ),
+            option("--releases", "With --prove: the releases of a range, or single ones: A..B or A,B,C.", "A..B"),
+            option(
+                "--install",
+                "With --releases: command that installs one, e.g. '{venv}/bin/pip install vllm=={version}'.",
+                "COMMAND",
+            ),
+            option("--package", "With --releases: package whose releases pip lists (default: --install's).", "NAME"),
+            option(
+                "--venvs", "With --releases: folder of the installed ones (default: as for `loadchaos bisect`).", "DIR",
+                type=PATH,
+            ),
+            option("--times", "Fresh servers for each reproducer.", "N", type=COUNT, default=3, show_default=True),
+            flag("--dry-run", "With --prove: write down what would be run and what is predicted. Start nothing."),
+            flag("--resume", "Continue the newest proof of this engine in --out."),
+            wait_ready_option,
+            out_option("Folder for the proof."),
+        )
+    )
+)  # fmt: skip
 
 
 @click.command()
@@ -47,15 +94,16 @@ if TYPE_CHECKING:
 @option("--advisories", "Use these advisory files as well.", "DIR", type=FOLDER)
 @flag("--all everything", "Print all that applies or may apply in full.")
 @json_option()
+@_PROOF_OPTIONS
 @server_options
 def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) -> None:
     """Report which known bugs a server has, and what avoids them.
 
     Sends no load: from a URL at most 20 GET requests; from a command line, a version or a log none. The bugs are those of
-    docs/advisories.md.
+    docs/advisories.md. With --prove their reproducers are run on servers of its own.
 
     Exit codes: 0 nothing that applies ends the engine or gives wrong answers, 1 something does, 2 a mistake in the
-    options, 4 the server cannot be read.
+    options, 3 with --prove: something is unknown, 4 the server cannot be read.
     """
     from loadchaos.analysis.advisories.advisory import all_shipped
     from loadchaos.analysis.advisories.advisory_file import read_folder
@@ -64,6 +112,11 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
     from loadchaos.run.doctor_page import DoctorResult, page
 
     own = read_folder(options["advisories"]) if options["advisories"] is not None else []
+    if options["prove"]:
+        _prove(server, own, options, as_json=as_json)
+    for name in ("launches", "releases", "install"):
+        if options[name]:
+            raise OptionError(f"--{name.replace('ches', 'ch')} needs --prove")
     try:
         facts = _facts(server, options)
     except OptionError as e:
@@ -72,6 +125,99 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
     result = DoctorResult(facts, judge_all(list(advisories.values()), facts))
     print_result(as_json, result.to_json, lambda: page(result, text_width(), everything=everything))
     sys.exit(result.exit_code)
+
+
+def _prove(server: str | None, own: Sequence[Advisory], options: Given, *, as_json: bool) -> NoReturn:
+    """Run the reproducers on servers of our own, and print what was seen: also of a proof that is interrupted."""
+    from loadchaos.campaigns.prove import cells
+    from loadchaos.campaigns.prove.session import ProveSession
+    from loadchaos.cli.replay import replay_campaign
+    from loadchaos.core.private import create_privately
+
+    if server is not None or options["log"] is not None:
+        raise OptionError("--prove judges the server that --launch starts: leave out the URL, the command and --log")
+    if not options["launches"]:
+        raise OptionError("--prove needs a server of its own: --launch 'vllm serve MODEL --port 8000'")
+    if bool(options["releases"]) != bool(options["install"]):
+        raise OptionError(
+            "--releases and --install belong together: --install '{venv}/bin/pip install vllm=={version}'"
+        )
+    create_privately()
+    with contextlib.ExitStack() as stack:
+        name, plan = _proof_plan(own, options, stack)
+        campaign = replay_campaign(options["out"], "doctor", Path(name), resume=options["resume"])
+        session = ProveSession(campaign, plan)
+        try:
+            if not options["dry_run"]:
+                campaign.run(session.run(), resumed_command())
+        finally:
+            found = list(session.cells.values())
+            print_result(as_json, lambda: cells.data(found), lambda: cells.page(found, text_width()))
+            say(f"the proof is in {campaign.folder}")
+    sys.exit(0 if options["dry_run"] else cells.exit_code(found))
+
+
+def _proof_plan(own: Sequence[Advisory], options: Given, stack: contextlib.ExitStack) -> tuple[str, ProvePlan]:
+    """Engine, and the reproducers with the servers of each release. `stack` closes the installer."""
+    from loadchaos.analysis.advisories.advisory import all_shipped
+    from loadchaos.campaigns.bisect.installs import InstallPlan, ReleaseInstaller
+    from loadchaos.campaigns.campaign import Settings
+    from loadchaos.campaigns.prove.reproducers import find
+    from loadchaos.campaigns.prove.session import ProvePlan
+    from loadchaos.campaigns.replay.servers import from_launch, without_port
+    from loadchaos.core.redact import Redactor
+
+    launches, install = options["launches"], options["install"] or ""
+    prepare = None
+    if install:
+        installs = [InstallPlan(install, launch, options["package"], options["venvs"]) for launch in launches]
+        for one in installs:
+            one.check()
+        releases = _releases(options["releases"], installs[0])
+        servers = {r: [_launched(one.filled(one.launch, r), options, r) for one in installs] for r in releases}
+        installer = ReleaseInstaller(installs[0], say)
+        stack.callback(installer.close)
+        prepare = installer.prepare
+    else:
+        alone = [_launched(launch, options) for launch in launches]
+        version = alone[0][1].version
+        if version is None:
+            raise OptionError("the version of the server is not known: give --version ENGINE==VERSION")
+        servers = {str(version.value): alone}
+    engines = sorted({facts.engine for found in servers.values() for _, facts in found})
+    if len(engines) > 1:
+        raise OptionError(f"--launch: commands of one engine were expected (got {', '.join(engines)})")
+    advisories = {a.id: a for a in (*all_shipped(engines[0]), *own) if a.engine == engines[0]}
+    found = find(list(advisories.values()), options["advisories"])
+    settings: Settings = {
+        "command of --launch": tuple(without_port(from_launch(launch)) for launch in launches),
+        "command of --install": shlex.join(Redactor.from_environment(os.environ).argv(shlex.split(install))),
+    }
+    return engines[0], ProvePlan(found, servers, options["times"], settings, prepare)
+
+
+def _releases(text: str, installs: InstallPlan) -> list[str]:
+    from loadchaos.campaigns.bisect.installs import releases_between
+
+    parts = [part.strip() for part in text.split(",")]
+    return [r for part in parts for r in (releases_between(part, installs) if ".." in part else [part])]
+
+
+def _launched(command: str, options: Given, release: str | None = None) -> tuple[ServerChoice, ServerFacts]:
+    """A server that is started here, with its facts. Raises OptionError for one on another machine."""
+    from loadchaos.campaigns.replay.servers import from_launch
+    from loadchaos.core.urls import LOOPBACK, host_and_port
+    from loadchaos.run.doctor import on_this_machine
+
+    server = from_launch(command)
+    assert server.launch is not None
+    if host_and_port(server.launch.url)[0].strip("[]") not in LOOPBACK:
+        raise OptionError(f"--launch: {server.launch.url} is not on this machine; --prove takes --host 127.0.0.1")
+    if options["wait_ready"] is not None:
+        server = replace(server, ready_within_s=options["wait_ready"])
+    return server, on_this_machine(
+        _facts(command, {**options, "version": None if release else options["version"]}), release
+    )
 
 
 def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:

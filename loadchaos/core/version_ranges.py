@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _VERSION = re.compile(r"[vb]?(\d{1,9}(?:\.\d{1,9})*)(?:[.-]?(post|rc|a|b|dev)(\d{0,9}))?", re.IGNORECASE)
+SIGNS = ("<=", ">=", "<", ">", "==")
 _CLAUSE = re.compile(r"(<=|>=|<|>|==)\s*([vb]?\d[\w.]*)")
 # A development or candidate version comes before the version it leads to, a post version after it (PEP 440).
 _STAGE = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}

@@ -111,6 +111,12 @@ def of_command(text: str | Sequence[str], source: str, folder: Path | None = Non
     return with_flags(ServerFacts(found.engine, version, facts), found, source, folder)
 
 
+def on_this_machine(found: ServerFacts, release: str | None) -> ServerFacts:
+    """Facts of a command that is started here. `release`: the one that is installed for it."""
+    version = found.version if release is None else Fact(release, "--releases")
+    return replace(found, version=version, facts={**_machine(), **found.facts})
+
+
 def _learned(values: Mapping[str, Any], source: str) -> dict[str, Fact]:
     """Facts of flags or variables. Of a secret one only that it is given."""
     return {name: Fact(True if value and secret_name(name) else value, source) for name, value in values.items()}

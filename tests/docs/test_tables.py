@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import advisories, compatibility, tables
+from docs import advisories, compatibility, doctor, tables
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
 
@@ -32,6 +32,12 @@ def test_table_of_another_state_of_the_code_is_replaced() -> None:
     new = tables.current(text)
     assert "| old |" not in new
     assert new.startswith("before\n") and new.endswith("<!-- end -->\nafter\n")
+
+
+def test_page_of_predictions_is_that_of_the_measurements() -> None:
+    page = doctor.page()
+    assert (doctor.FOLDER / "doctor.md").read_text() == page, "run: make docs"
+    assert "| all | " in page
 
 
 def test_compatibility_page_is_that_of_the_measurements() -> None:

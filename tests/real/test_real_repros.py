@@ -43,6 +43,8 @@ seeded = partial(vllm, "0.32.0", "--max-num-batched-tokens", "2048", env={})
 plain = partial(vllm, "0.32.0", "--generation-config", "vllm", env={})
 drafting = partial(plain, "--speculative-config", '{"method":"ngram","num_speculative_tokens":3}')
 with_tool_parser = partial(plain, "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+short = partial(vllm, "0.27.1", "--generation-config", "vllm", env={}, length=1024)
+sglang = skipping(servers.sglang_0523)
 transformers_serve = skipping(servers.transformers_524)
 """With continuous batching."""
 
@@ -99,11 +101,15 @@ def test_image_beside_the_end_of_a_chunk_is_answered(tmp_path: Path) -> None:
             small_cache_for_many_images,
             "20 of 20 good requests after a refusal were lost",
         ),
+        ("vllm-0.27.1-stop-token-outside-vocabulary", short, "the server died"),
+        ("sglang-0.5.23-top-logprobs-over-vocabulary", sglang, "the server died"),
     ],
     ids=[
         "the-engine-core-loops-in-its-image-cache",
         "the-api-server-loops-in-its-image-cache",
         "each-request-after-a-refusal-is-lost",
+        "a-stop-token-kills-the-engine",
+        "top-logprobs-kill-the-scheduler",
     ],
 )
 def test_repro_says_what_is_wrong(name: str, server: Any, says: str, tmp_path: Path) -> None:

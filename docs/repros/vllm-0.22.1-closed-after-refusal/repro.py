@@ -22,6 +22,8 @@ for _ in range(TRIES):
     client = http.client.HTTPConnection(urlsplit(URL).netloc, timeout=120)
     post(client, "hello")
     refused = post(client, "word " * 5000)
+    if refused.status != 400:
+        raise RuntimeError(f"not refused ({refused.status}): nothing is decided")
     said = f"{refused.status}, Connection: {refused.headers['Connection'] or 'not told'}"
     try:
         text = f"refused ({said}), then answered ({post(client, 'hello').status})"

@@ -34,6 +34,8 @@ try:
     answer = httpx.post(URL + "/v1/chat/completions", json={**body(digits), "max_tokens": 1}, timeout=600)
     print(answer.status_code, answer.text[:200])
     time.sleep(3)
-    sys.exit("the server died" if httpx.get(URL + "/health", timeout=30).status_code >= 500 else 0)
+    if httpx.get(URL + "/health", timeout=30).status_code >= 500:
+        sys.exit("the server died")
+    sys.exit(0 if answer.status_code == 200 else 2)
 except httpx.HTTPError:
     sys.exit("the server died")

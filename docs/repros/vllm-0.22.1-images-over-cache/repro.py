@@ -27,7 +27,7 @@ def ask(name, *images):
             health = "nothing in 30 s"
         print(f"{name}: no answer in {WAIT_S} s; /health says {health}")
         return False
-    print(f"{name}: {answer.status_code} {answer.text[:100]}")
+    print(f"{name}: {answer.raise_for_status().status_code} {answer.text[:100]}")
     return True
 
 MODEL = httpx.get(f"{URL}/v1/models", timeout=30).json()["data"][0]["id"]

@@ -38,4 +38,4 @@ for text in complete:
     except ValueError as e:
         bad.append(print(f"{e}: {text!r}"))
 print(f"{len(bad)} of {len(complete)} complete answers are no JSON")
-sys.exit(bool(bad))
+sys.exit(2 if not complete else 1 if bad else 0)

@@ -23,7 +23,8 @@ def ask(what, words, *images):
 
 MODEL = httpx.get(f"{URL}/v1/models", timeout=30).json()["data"][0]["id"]
 ask("a short prompt with image A", 1, png((200, 0, 0)))
-ask("images B to E, over the context with the words", 150, *(png((0, 200, n)) for n in (0, 50, 100, 150)))
+if ask("images B to E, over the context with the words", 150, *(png((0, 200, n)) for n in (0, 50, 100, 150))) != 400:
+    raise RuntimeError("it was not refused: nothing is decided")
 failed = ask("a short prompt with image B", 1, png((0, 200, 0))) == 500
 ask("the same again", 1, png((0, 200, 0)))
 sys.exit("the image of the refused request is missing in the engine" if failed else 0)

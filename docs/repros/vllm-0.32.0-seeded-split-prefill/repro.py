@@ -29,3 +29,5 @@ for number in range(1):
     [t.start() for t in threads], [t.join() for t in threads]
     if BAD and (time.sleep(3) or not alive()):
         sys.exit(f"the server died in round {number + 1}")
+if BAD:
+    raise RuntimeError("the server lives, and it did not answer each request: nothing is decided")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Annotated, Any, Final, Literal, get_args
 
 from loadchaos.core.typed_json import Keywords, from_json
-from loadchaos.core.version_ranges import clauses, order, within
+from loadchaos.core.version_ranges import SIGNS, Order, clauses, order, within
 
 Severity = Literal["security", "engine_death", "wrong_answers", "hang", "startup", "request", "degraded"]
 """Worst first. Those of signatures (core/model.py), and two that no log line shows."""
@@ -78,6 +78,7 @@ class Advisory:
         fixed: first good version, with a condition behind a blank, or the change with the fix.
         affected, unaffected: versions that certainly have it, or have it not.
         when: conditions of the launch flags and the machine, all of which must hold; `a or b` needs one of two.
+        needs: conditions beside `when` that its reproducer has: small caches, limits that its requests exceed.
         traffic: kinds of traffic without which it does not happen.
         trigger: when it happens, in words.
         cures: likeliest first. An upgrade follows from `fixed`.
@@ -94,6 +95,7 @@ class Advisory:
     trigger: str = ""
     traffic: tuple[Traffic, ...] = ()
     when: Mapping[str, Test] = field(default_factory=dict)
+    needs: Mapping[str, Test] = field(default_factory=dict)
     affected: tuple[VersionEvidence, ...] = ()
     unaffected: tuple[VersionEvidence, ...] = ()
     cures: tuple[Cure, ...] = ()
@@ -116,6 +118,12 @@ class Advisory:
     def proofs(self) -> list[Proof]:
         return [e.proved for e in self.affected if e.proved is not None]
 
+    @property
+    def reproducers(self) -> list[str]:
+        """Folders of docs/repros, or of the user's own advisories, whose script shows the bug."""
+        found = [e.proved.reproducer for e in (*self.affected, *self.unaffected) if e.proved is not None]
+        return [name for name in dict.fromkeys(found) if name]
+
     def has(self, version: str) -> bool | None:
         """True or false by the sources; None: none of them says whether this version has the bug."""
         if any(within(e.versions, version) for e in self.affected):
@@ -125,11 +133,28 @@ class Advisory:
             return False
         return None
 
+    def around(self, version: str) -> tuple[str, str] | None:
+        """The nearest affected versions before and after one of which no source speaks, if none between is good."""
+        mine = order(version)
+        bad = [(at, text) for at, text in self._named(self.affected, ("==", ">=", "<=")) if at != mine]
+        older, newer = [b for b in bad if mine and b[0] < mine], [b for b in bad if mine and b[0] > mine]
+        if not older or not newer or self.has(version) is not None:
+            return None
+        (first, before), (last, after) = max(older), min(newer)
+        good = [at for at, _ in self._named(self.unaffected)] + [order(self.first_good or "") or first]
+        return None if any(first < at < last for at in good) else (before, after)
+
+    @staticmethod
+    def _named(evidence: Sequence[VersionEvidence], signs: Collection[str] = SIGNS) -> list[tuple[Order, str]]:
+        """Versions that stand in ranges behind one of these signs."""
+        found = [(order(text), text) for e in evidence for sign, text in clauses(e.versions) if sign in signs]
+        return [(at, text) for at, text in found if at is not None]
+
     def is_newer_than_reports(self, version: str) -> bool:
         """True if every version that is known to have it is older."""
         mine = order(version)
-        named = [order(text) for e in self.affected for _, text in clauses(e.versions)]
-        return mine is not None and bool(named) and all(one is not None and one < mine for one in named)
+        named = self._named(self.affected)
+        return mine is not None and bool(named) and all(at < mine for at, _ in named)
 
 
 @dataclass(frozen=True)
@@ -189,3 +214,9 @@ def all_shipped(of: str) -> tuple[Advisory, ...]:
     folder = _SHIPPED / of
     names = sorted(f.name.removesuffix(".toml") for f in folder.iterdir()) if folder.is_dir() else []
     return tuple(shipped(name) for name in names)
+
+
+def reproducer_of(failure: str) -> str | None:
+    """Folder of docs/repros whose script causes this failure."""
+    every = (one for of in ENGINES for one in all_shipped(of) if failure and one.failure == failure)
+    return next((name for one in every for name in one.reproducers), None)

@@ -79,12 +79,13 @@ def _mistakes(data: Mapping[str, Any], file: Path) -> Iterator[Mistake]:
         if bool(cure.flag) == bool(cure.text):
             yield ["cures", n], "one of `flag` and `text` was expected"
     known = {*OTHER_FACTS, *(name for name, _ in engine(one.engine).options.values())}
-    for name, test in one.when.items():
-        if wrong := [n for n in name.split(OR) if n.partition(".")[0] not in known and not n.startswith("env.")]:
-            expected = f"an option of {one.engine} or one of {', '.join(OTHER_FACTS)} was expected"
-            yield ["when", name], expected + did_you_mean(wrong[0], known)
-        if isinstance(test, str) and test[:1] in "<>=" and not COMPARISON.fullmatch(test):
-            yield ["when", name], f"a comparison such as '>=2' was expected (got {test!r})"
+    for table in ("when", "needs"):
+        for name, test in getattr(one, table).items():
+            if wrong := [n for n in name.split(OR) if n.partition(".")[0] not in known and not n.startswith("env.")]:
+                expected = f"an option of {one.engine} or one of {', '.join(OTHER_FACTS)} was expected"
+                yield [table, name], expected + did_you_mean(wrong[0], known)
+            if isinstance(test, str) and test[:1] in "<>=" and not COMPARISON.fullmatch(test):
+                yield [table, name], f"a comparison such as '>=2' was expected (got {test!r})"
 
 
 def _formal(kind: type[Any], data: object) -> Iterator[Mistake]:

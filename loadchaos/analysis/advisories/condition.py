@@ -101,10 +101,14 @@ def judge(one: Advisory, facts: ServerFacts) -> Judgement:
             missing.append(names)
     if version is None:
         return Judgement(one, "may apply", tuple(met), ("version", *missing))
-    if affected:
-        return Judgement(
-            one, "may apply" if missing else "applies", (f"version {version} has it", *met), tuple(missing)
+    around = None if affected else one.around(version)
+    if affected or around:
+        why = (
+            f"{around[0]} and {around[1]} have it, none between is known without"
+            if around
+            else f"version {version} has it"
         )
+        return Judgement(one, "may apply" if missing else "applies", (why, *met), tuple(missing))
     if one.state == "open" and one.is_newer_than_reports(version):
         return Judgement(one, "may apply", tuple(met), (f"whether {version} has it", *missing))
     return Judgement(one, "unsettled", tuple(met), tuple(missing))

@@ -121,16 +121,14 @@ def releases_between(text: str, plan: InstallPlan) -> list[str]:
 def _ends(text: str) -> tuple[str, str]:
     oldest, dots, newest = (part.strip() for part in text.partition(".."))
     if not dots or not oldest or not newest:
-        raise OptionError(f"--versions {text!r}: a range was expected, such as 0.22.1..0.32.0")
+        raise OptionError(f"releases {text!r}: a range was expected, such as 0.22.1..0.32.0")
     return oldest, newest
 
 
 def range_of(oldest: str, newest: str, every: Sequence[str], name: str) -> list[str]:
     first, last = (_place(version, every, name) for version in (oldest, newest))
     if first >= last:
-        raise OptionError(
-            f"--versions {oldest}..{newest}: {oldest} is not older than {newest}; give the older one first"
-        )
+        raise OptionError(f"releases {oldest}..{newest}: {oldest} is not older than {newest}; give the older one first")
     return list(every[first : last + 1])
 
 
@@ -141,7 +139,7 @@ def _place(version: str, every: Sequence[str], name: str) -> int:
         return plain.index(_plain(version))
     near = difflib.get_close_matches(version, every, n=5, cutoff=0.3) or every[-5:]
     raise OptionError(
-        f"--versions: pip has no release {version} of {name}; there are {len(every)}, such as {', '.join(near)}"
+        f"releases: pip has no release {version} of {name}; there are {len(every)}, such as {', '.join(near)}"
     )
 
 

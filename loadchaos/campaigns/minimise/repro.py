@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from loadchaos.analysis.advisories.advisory import reproducer_of
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.campaigns.minimise import rewrite, script
@@ -31,18 +32,6 @@ from loadchaos.report.formatting import plural
 from loadchaos.report.html import templates
 from loadchaos.report.phrases import known_text
 
-OWN_REPRODUCERS = {
-    "cpu_generator_offset": "vllm-0.32.0-seeded-split-prefill",
-    "encoder_cache_miss": "vllm-0.22.1-image-at-chunk-end",
-    "lmdeploy_input_length_error": "lmdeploy-0.6.5-kv-capacity",
-    "mamba_precopy_failed": "vllm-0.32.0-mtp-on-hybrid-model",
-    "mm_cache_spin": "vllm-0.22.1-image-cache-spin",
-    "mm_encoder_gave_nothing": "vllm-0.32.0-preempted-image",
-    "schema_control_character": "vllm-0.32.0-control-character-under-schema",
-    "schema_violated": "vllm-0.32.0-tool-call-end-in-string",
-    "spec_sampler_top_k": "vllm-0.32.0-top-k-under-speculation",
-}
-"""Folders of docs/repros by the id of their failure."""
 _LOAD_FORMAT = re.compile(r"load[-_]format['\"]?[\s:=]+['\"]?(\w+)")
 _MODEL = re.compile(r"'model': '([^']+)'")
 _SAID = re.compile(r"(\d+) (.*)")
@@ -135,7 +124,7 @@ def _environment(found: Reproducer) -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     signature = known.get(found.plan.expected.id)
     issues = with_standing(known.issues(signature.known), found.dialect, found.version) if signature is not None else ()
-    own = OWN_REPRODUCERS.get(found.plan.expected.id)
+    own = reproducer_of(found.plan.expected.id)
     weights = load_format[1] if load_format else "not told by the server"
     rows = [
         f"Model: {f'{model[1]} (served as {served})' if model else served}, load format {weights}",

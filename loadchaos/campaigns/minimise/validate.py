@@ -86,7 +86,7 @@ async def run_script(
     output = line = ""
     new, wanted = 0, _FEWEST
     while new < _FEWEST or (runs < wanted and time.monotonic() < until_s):
-        found, ready_s = await _on_fresh_server(script, plan.server, plan.expected, folder / f"{new + 1:02}")
+        found, ready_s = await on_fresh_server(script, plan.server, plan.expected, folder / f"{new + 1:02}")
         new, runs = new + 1, runs + 1
         if found.line is not None:
             reproduced, output, line = reproduced + 1, found.output, found.line
@@ -98,16 +98,16 @@ async def run_script(
     return ScriptRuns(reproduced, runs, searched[1], output, line)
 
 
-async def _on_fresh_server(
-    script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path
+async def on_fresh_server(
+    script: Path, server: ServerChoice, expected: ExpectedFailure | None, folder: Path, limit_s: float | None = None
 ) -> tuple[ScriptRun, float]:
-    """(run, seconds that the server needed to start)."""
+    """(run, seconds that the server needed to start). Raises TargetError where it does not become healthy."""
     assert server.launch is not None
     held, begin_s = HeldServer(server.launch, folder), time.monotonic()
     try:
         await held.start(server.ready_within_s)
         ready_s = time.monotonic() - begin_s
-        found = await run_once(script, held, expected)
+        found = await run_once(script, held, expected, limit_s)
     finally:
         await held.stop()
     (folder / "repro.txt").write_text(found.output)
@@ -115,10 +115,10 @@ async def _on_fresh_server(
 
 
 async def run_once(
-    script: Path, held: HeldServer, expected: ExpectedFailure, limit_s: float | None = None
+    script: Path, held: HeldServer, expected: ExpectedFailure | None, limit_s: float | None = None
 ) -> ScriptRun:
     """Run a script once against a healthy server. The failure came if the script exits with 1 and the log has it since
-    the begin of the script, or its own output where it checks the answers.
+    the begin of the script, or its own output where it checks the answers. `expected` None: the exit code is enough.
     """
     log_begin = held.log.stat().st_size if held.log.exists() else 0
     process = await asyncio.create_subprocess_exec(
@@ -137,6 +137,8 @@ async def run_once(
     text = said.decode("utf-8", "replace")
     if process.returncode != 1:
         return ScriptRun(None, text, process.returncode)
+    if expected is None:
+        return ScriptRun((text.strip().splitlines() or [""])[-1], text, 1)
     if expected.id in CHECKS:  # no log has it
         return ScriptRun(next((line for line in text.splitlines() if line.startswith(WRONG)), None), text, 1)
     deadline_s = time.monotonic() + (_LAST_LINES_READ_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)

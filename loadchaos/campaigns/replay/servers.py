@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ruamel.yaml import YAML
 
@@ -117,6 +118,13 @@ def redacted_command(server: ServerChoice) -> str:
     redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
     env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
     return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
+
+
+def without_port(server: ServerChoice) -> str:
+    """Command of a server without its port, or its URL. The port of an embedded server differs each time."""
+    if server.launch is None:
+        return redacted_command(server)
+    return redacted_command(server).replace(f" {urlsplit(server.launch.url).port}", " PORT")
 
 
 def whole_command(server: ServerChoice) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from loadchaos.campaigns.campaign import Campaign, SavedState
 from loadchaos.campaigns.replay import estimate
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.resumed import settings_of
-from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
+from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, without_port
 from loadchaos.core import exit_codes
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
@@ -54,8 +53,8 @@ class ReplaySession:
         self._campaign, self._trace, self._request = campaign, trace, request
         self._print, self._print_result = campaign.print_line, print_result
         settings = settings_of(request.plan) | {
-            "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
-            "server of --against": _without_port(request.against) if request.against is not None else "",
+            "server": without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
+            "server of --against": without_port(request.against) if request.against is not None else "",
         }  # fmt: skip
         self._saved = SavedState(campaign, STATE, _SCHEMA, settings)
         state = self._saved.load(ReplayState)
@@ -162,13 +161,6 @@ class ReplaySession:
 
     def _save(self) -> None:
         self._saved.save(source=self._trace.header.source, tries=self._tries, against=self._against)
-
-
-def _without_port(server: ServerChoice) -> str:
-    """Command of a server without its port, or its URL. The port of an embedded server differs each time."""
-    if server.launch is None:
-        return redacted_command(server)
-    return redacted_command(server).replace(f" {urlsplit(server.launch.url).port}", " PORT")
 
 
 def _exit_code(results: Sequence[bool]) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos.analysis.advisories import advisory
-from loadchaos.analysis.advisories.advisory import ENGINES, Advisory, all_shipped, engine
+from loadchaos.analysis.advisories.advisory import ENGINES, Advisory, all_shipped, engine, reproducer_of
 from loadchaos.analysis.advisories.advisory_file import AdvisoryError, read, read_folder
 from loadchaos.analysis.classify.signature_file import load
 from loadchaos.core.version_ranges import order
@@ -31,6 +31,15 @@ def test_shipped_advisories_are_many_and_of_known_failures() -> None:
 def test_every_reproducer_has_an_advisory_that_says_who_proved_it() -> None:
     named = {proof.reproducer for a in SHIPPED for e in (*a.affected, *a.unaffected) if (proof := e.proved) is not None}
     assert {folder.name for folder in REPROS.iterdir()} == named - {""}
+
+
+def test_reproducer_is_known_by_its_failure_and_names_it() -> None:
+    found = {a.failure: reproducer_of(a.failure) for a in SHIPPED if a.failure and a.reproducers}
+    assert found["cpu_generator_offset"] == "vllm-0.32.0-seeded-split-prefill"
+    assert [
+        f for f, name in found.items() if name is None or f"`{f}`" not in (REPROS / name / "README.md").read_text()
+    ] == []
+    assert reproducer_of("") is None
 
 
 def test_every_advisory_has_a_source() -> None:

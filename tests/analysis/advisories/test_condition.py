@@ -37,7 +37,8 @@ def test_what_applies_has_an_affected_version_and_every_condition(data: st.DataO
     found = judge(one, facts)
     if found.result == "applies":
         assert facts.version is not None
-        assert one.has(str(facts.version.value)) is True
+        version = str(facts.version.value)
+        assert one.has(version) is True or one.around(version) is not None
         for names, test in one.when.items():
             assert any((fact := facts.get(name)) and holds(test, fact.value) for name in names.split(OR))
         assert not found.missing
@@ -45,6 +46,27 @@ def test_what_applies_has_an_affected_version_and_every_condition(data: st.DataO
         assert found.missing
     if found.result == "does not apply":
         assert found.why_not
+
+
+@pytest.mark.parametrize(
+    ("version", "unaffected", "result", "reason"),
+    [
+        ("0.27.1", (), "applies", "0.22.1 and 0.32.0 have it, none between is known without"),
+        ("0.22.1", (), "applies", "version 0.22.1 has it"),
+        ("0.33.0", (), "unsettled", ""),
+        ("0.22.0", (), "unsettled", ""),
+        ("0.27.1", ("==0.24.0",), "unsettled", ""),
+        ("0.27.1", ("==0.33.0",), "applies", "0.22.1 and 0.32.0 have it, none between is known without"),
+    ],
+)
+def test_version_between_two_that_have_it_has_it_unless_one_between_has_not(
+    version: str, unaffected: tuple[str, ...], result: str, reason: str
+) -> None:
+    bad = tuple(VersionEvidence(versions=f"=={v}", reported="a/b#1") for v in ("0.22.1", "0.32.0"))
+    good = tuple(VersionEvidence(versions=v, reported="a/b#1") for v in unaffected)
+    one = Advisory(id="vllm-1", severity="hang", affected=bad, unaffected=good)
+    found = judge(one, ServerFacts("vllm", Fact(version, "test")))
+    assert (found.result, "".join(found.met)) == (result, reason)
 
 
 @given(st.data(), ADVISORIES, st.sampled_from(["applies", "does not apply"]))

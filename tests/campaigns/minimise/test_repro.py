@@ -17,12 +17,6 @@ from loadchaos.run.options import Options
 from loadchaos.server.process.launcher import CommandLine
 
 
-def test_own_reproducers_are_those_of_the_documentation() -> None:
-    folders = Path(__file__).parents[3] / "docs/repros"
-    for name, folder in repro.OWN_REPRODUCERS.items():
-        assert f"Failure: `{name}`" in (folders / folder / "README.md").read_text()
-
-
 def test_readme_of_a_reproducer_says_what_its_server_is_although_a_script_starts_it() -> None:
     flags = "{'model': '/models/tiny', 'load_format': 'dummy'}"
     header = TraceHeader(
