@@ -179,10 +179,8 @@ def of_signature(name: str, shown: Evidence, at_ns: int = 0, **more: Any) -> Fai
     signatures = signature_file.load()
     signature = signatures.get(name)
     assert signature is not None, f"{name} has no entry in signatures/"
-    known = signatures.issues(signature.known)
-    return Failure(
-        name, signature.severity, signature.title, shown, at_ns, known=known, remedy=signature.remedy, **more
-    )
+    described = {"known": signatures.issues(signature.known), "remedy": signature.remedy, "layer": signature.layer}
+    return Failure(name, signature.severity, signature.title, shown, at_ns, **{**described, **more})
 
 
 def _slowest(recoveries: list[float | None]) -> float | None:

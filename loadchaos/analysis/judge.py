@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
+from loadchaos.analysis.classify.late_lines import LateLines
 from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.detectors.end_of_load import EndOfLoad
 from loadchaos.analysis.detectors.exact_lengths import ExactLengths
@@ -88,6 +89,7 @@ class Judge(RowFold):
         self._health, self._attacks, self._warm_cache = RunHealth(), AttackLog(), WarmCache()
         self._stats = self.figures.requests
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
+        self._late_lines = LateLines()
         self._queue_order = QueueOrder()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
         self._lengths, self._exact_lengths, self._images = LengthSymptoms(), ExactLengths(), ImageCacheHits()
@@ -180,8 +182,16 @@ class Judge(RowFold):
                 return
         else:
             self._tracker.has_log = True
-        self._attacks.feed_log(str(row.get("text", "")), int(row.get("at_ns") or self._health.newest_ns))
-        self._log_classifier.on_log(row, int(row.get("at_ns") or self._health.newest_ns))
+        text, at_ns = str(row.get("text", "")), int(row.get("at_ns") or self._health.newest_ns)
+        self._attacks.feed_log(text, at_ns)
+        if not self._is_late(str(row.get("file")), text, at_ns):
+            self._log_classifier.on_log(row, at_ns)
+
+    def _is_late(self, file: str, text: str, at_ns: int) -> bool:
+        begin_s, now_s = self._health.unix_s(self._health.begin_ns), self._health.unix_s(at_ns)
+        if begin_s is None or now_s is None or not file.startswith("watch/"):  # what we launched writes to us at once
+            return False
+        return self._late_lines.is_late(file, text, begin_s, now_s)
 
     # --- polling: matches and answers that wait for more evidence ----------------------------------------------------------
 
@@ -308,7 +318,7 @@ class Judge(RowFold):
         checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
         notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
-        notes += self._log_classifier.unexplained.notes()
+        notes += [*self._log_classifier.unexplained.notes(), *self._late_lines.notes()]
         notes += self._void_latencies()
         if self._images.note:
             notes.append(self._images.note)

@@ -27,6 +27,7 @@ from loadchaos.recorder.answer_outcome import (
     SeenAnswer,
     outcome_of,
 )
+from loadchaos.server.monitor.http_get import response_parser
 
 _TAIL_BYTES = 8192
 _END_OF_REASON: Mapping[str, End] = {
@@ -223,7 +224,7 @@ class _RequestReader:
 class _AnswerReader:
     def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
         self._sink, self._open = sink, waiting
-        self.parser = httptools.HttpResponseParser(self)
+        self.parser = response_parser(self)
         self._now: TappedExchange | None = None
         self._sse = self._framed = self._skip = False
         self._headers: dict[str, str] = {}
@@ -240,7 +241,7 @@ class _AnswerReader:
         self.streamed = now if between and now is not None and now.sse and now.tokens else None
         if self._skip:
             self._skip = False
-            self.parser = httptools.HttpResponseParser(self)
+            self.parser = response_parser(self)
 
     @staticmethod
     def count_chunk(exchange: TappedExchange, data: bytes, now_ns: int) -> bool:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import Failure, evidence, of_signature
 
 
 def failure(id_: str, title: str, **more: Any) -> Failure:
@@ -24,3 +24,8 @@ def test_failures_are_equal_by_id_standing_and_text_of_unexplained_ones(
     one: Failure, other: Failure, equal: bool
 ) -> None:
     assert (one.key == other.key) is equal
+
+
+def test_failure_of_a_signature_keeps_its_layer() -> None:
+    assert of_signature("tls_connections_fail", evidence("signs", "every request fails")).layer == "network"
+    assert of_signature("answer_repeated", evidence("signs", "")).layer == "gateway"

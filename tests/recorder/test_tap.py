@@ -40,6 +40,14 @@ def test_tap_reads_the_end_of_an_answer_in_pieces(monkeypatch: pytest.MonkeyPatc
         assert not tap.answering
 
 
+def test_tap_reads_folded_headers() -> None:
+    seen = SeenExchanges()
+    tap = ConnectionTap(seen)
+    tap.feed_request(post(b"{}"))
+    tap.feed_answer(b"HTTP/1.1 500 X\r\nVia: one,\r\n\ttwo\r\nContent-Length:\r\n 2\r\n\r\n{}")
+    assert [e.outcome for e in seen.ended] == ["http_error"]
+
+
 EVENT = b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n'
 FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 

@@ -64,6 +64,7 @@ def test_certificate_that_changes_in_the_run_is_told_as_tls(
     (failure,) = [f for f in run.verdict()["failures"] if f["severity"] == "node"]
     assert (failure["id"], run.verdict()["exit_code"]) == ("tls_connections_fail", 1)
     assert failure["title"] == "Outage: TLS connections fail: certificate verify failed: self-signed certificate"
+    assert failure["layer"] == "network"
     assert {r["error"] for r in run.rows(row="probe", what="health", ok=False)} == {"tls: self-signed certificate"}
 
 

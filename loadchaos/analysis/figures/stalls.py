@@ -24,6 +24,10 @@ _STREAMED_BEATS = round(STREAMED_S / HEARTBEAT_S)
 _STALL_NS = round(TOLD_STALL_S * NS_PER_S)
 _UP = frozenset({"healthy", "starting"})
 _CHAINED_NS = NS_PER_S  # a client that was given up sends its next request within it
+_JOINED_NS = NS_PER_S
+"""A prompt that comes so long after the last token may be computed in the silent step. A later one waits for the end of that
+step. It explains no silence; else prompts of a load that goes on would explain any.
+"""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,9 @@ class StallFigures(RowFold):
         at_ns, worker = int(row.get("at_ns") or 0), str(row.get("file", row.get("worker", "")))
         before, tokens = self._beats.get(worker), int(row.get("tokens") or 0) > 0
         prompts = self._prefill.on_heartbeat(row, worker)
+        since = [ns for ns, _ in self._sent.values()]
+        if before is not None and since and at_ns - self._begin_ns(since) > max(_JOINED_NS, self._gap_ns):
+            prompts = min(before.prompts, prompts, key=sum)
         silences = tuple(int(ns) for ns in row.get("stream_silences_ns") or ())
         self._beats[worker] = _Beat(at_ns, int(row.get("in_flight") or 0), silences, prompts)
         if before is not None and at_ns - before.at_ns > _LATE_NS:
@@ -157,8 +164,7 @@ class StallFigures(RowFold):
         since = [ns for ns, worker in self._sent.values() if self._fresh(worker, at_ns)]
         if not since or at_ns <= min(since):
             return 0
-        oldest_ns = min(since) if self._unanswered_ns is None else min(self._unanswered_ns, *since)
-        begin_ns = max(self._progress_ns, oldest_ns)
+        begin_ns = self._begin_ns(since)
         if at_ns - begin_ns < least_ns:
             return 0
         stall = self._stall(begin_ns, at_ns, sum(ns < at_ns for ns in since))
@@ -167,8 +173,13 @@ class StallFigures(RowFold):
         if stall.long and (self.told is None or (stall.unexplained, stall.ns) > (self.told.unexplained, self.told.ns)):
             self.told = stall
         elif self.told is not None and self.told.begin_ns == stall.begin_ns and stall.ns > self.told.ns:
-            self.told = replace(self.told, end_ns=stall.end_ns)
+            self.told = replace(self.told, end_ns=stall.end_ns, requests=max(self.told.requests, stall.requests))
         return stall.ns
+
+    def _begin_ns(self, since: list[int]) -> int:
+        """Begin of the silence, while requests wait that were sent at these times."""
+        oldest_ns = min(since) if self._unanswered_ns is None else min(self._unanswered_ns, *since)
+        return max(self._progress_ns, oldest_ns)
 
     def _stall(self, begin_ns: int, end_ns: int, begun: int) -> Stall:
         beats = [(worker, beat) for worker, beat in self._beats.items() if self._fresh(worker, end_ns)]

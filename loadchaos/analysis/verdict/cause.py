@@ -55,6 +55,8 @@ def cause_of(failure: FailureResult | IncidentRecord) -> FailureCause:
         return FailureCause("policy", "the finish_reason of the answers")
     if failure.id == "unusual_finish_reason":
         return FailureCause("unknown", "the finish_reason does not tell who ended the answers")
+    if failure.id == "tool_call_invalid":
+        return FailureCause("unknown", "the model writes calls, and the tool parser reads them")
     if failure.id in _REFUSED or _CLIENT_ERROR.match(failure.title):
         if _POLICY.search(words):
             return FailureCause("policy", "the words of the refusal")

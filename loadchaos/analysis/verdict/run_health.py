@@ -120,9 +120,11 @@ class RunHealth(RowFold):
 
     def utc(self, ns: int | None) -> str | None:
         """ISO 8601 UTC of a monotonic time; None without a time or anchor."""
-        if ns is None or self._anchor is None:
-            return None
-        return iso_utc((self._anchor[1] + ns - self._anchor[0]) / NS_PER_S)
+        unix_s = self.unix_s(ns)
+        return None if unix_s is None else iso_utc(unix_s)
+
+    def unix_s(self, ns: int | None) -> float | None:
+        return None if ns is None or self._anchor is None else (self._anchor[1] + ns - self._anchor[0]) / NS_PER_S
 
     def on_header(self, row: HeaderRow) -> None:
         if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:

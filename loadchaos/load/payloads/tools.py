@@ -63,6 +63,10 @@ class Options(Payload):
         request.length_known = False
         if demanded:
             request.contract = _contract(1 if choice == "named" else len(tools), marks=self.marks, guided=guided)
+        elif request.contract is None and self.choice == "none":
+            request.contract = AnswerContract(may_call=False)
+        elif request.contract is None and "live" not in request.step.payload:  # its sessions count such calls
+            request.contract = _contract(len(tools), marks=False, guided=False, must_call=False)
 
 
 @functools.lru_cache(maxsize=128)
@@ -72,13 +76,13 @@ def definition_bytes(count: int) -> int:
 
 
 @functools.lru_cache(maxsize=128)
-def _contract(count: int, *, marks: bool, guided: bool) -> AnswerContract:
-    """Make the contract of the first `count` tools: one is called. Where the server guides its arguments, they follow the
-    schema.
+def _contract(count: int, *, marks: bool, guided: bool, must_call: bool = True) -> AnswerContract:
+    """Make the contract of the first `count` tools: calls are of these. Where the server guides the arguments, they follow
+    the schema.
     """
     functions = [_tool(i, strict=True, marks=marks)["function"] for i in range(count)]
     rules = {f["name"]: SchemaRule(f["parameters"] if guided else ANY_ARGUMENTS) for f in functions}
-    return AnswerContract(tools=rules, must_call=True)
+    return AnswerContract(tools=rules, must_call=must_call)
 
 
 def _tool(number: int, *, strict: bool, marks: bool) -> Schema:

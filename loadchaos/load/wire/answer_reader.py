@@ -495,14 +495,8 @@ class AnswerReader:
         """Read what the checks of the content need (decision.py)."""
         if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
             self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
-        logprobs = choice.get("logprobs")
-        if isinstance(logprobs, dict) and isinstance(entries := logprobs.get("content"), list):
-            self.logprob_entries = (self.logprob_entries or 0) + len(entries)
-            for entry in entries:
-                value = entry.get("logprob") if isinstance(entry, dict) else None
-                if isinstance(value, float) and value > _MOST_LOGPROB and not self.contradictions:
-                    text = f"a log probability is {value:g}; none is above 0"
-                    self.contradictions.append({"id": "logprob_above_zero", "text": text})
+        if isinstance(logprobs := choice.get("logprobs"), dict):
+            self._read_logprobs(logprobs)
         if self._content is None:
             return
         message = message if isinstance(message, dict) else {"content": choice.get("text")}
@@ -510,6 +504,20 @@ class AnswerReader:
             self._content.setdefault(index, []).extend(_answer_texts(text))
         for n, call in enumerate(message.get("tool_calls") or ()):
             self._read_call(index, n, call)
+
+    def _read_logprobs(self, logprobs: JsonObject) -> None:
+        """Read the log probabilities of chat (`content`) or of completions (`token_logprobs`)."""
+        if isinstance(entries := logprobs.get("content"), list):
+            values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+        elif isinstance(entries := logprobs.get("token_logprobs"), list):
+            values = entries
+        else:
+            return
+        self.logprob_entries = (self.logprob_entries or 0) + len(values)
+        for value in values:
+            if isinstance(value, float) and value > _MOST_LOGPROB and not self.contradictions:
+                text = f"a log probability is {value:g}; none is above 0"
+                self.contradictions.append({"id": "logprob_above_zero", "text": text})
 
     def _read_call(self, index: int, n: int, call: Any) -> None:
         function = call.get("function") if isinstance(call, dict) else None

@@ -108,7 +108,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 @dataclass(frozen=True)
 class AnswerContract:
     """Rules of one kind of request: `content` of the text, `tools` of the arguments by the name of a tool. With
-    `must_call` an answer without a tool call breaks the contract.
+    `must_call` an answer without a tool call breaks the contract, without `may_call` one with a call.
     """
 
     content: SchemaRule | None = None
@@ -116,16 +116,24 @@ class AnswerContract:
     choices: frozenset[str] = frozenset()
     tools: Mapping[str, SchemaRule] = field(default_factory=dict)
     must_call: bool = False
+    may_call: bool = True
 
     @property
     def size(self) -> int:
-        """Bytes of its largest rule; 0: it has none, and its answers are only read for their text and calls."""
-        rules = [rule.size for rule in (self.content, *self.tools.values()) if rule is not None]
+        """Bytes of the largest rule that each answer has to obey; 0: there is none."""
+        rules = [rule.size for rule in self.tools.values()] if self.must_call else []
+        if self.content is not None:
+            rules.append(self.content.size)
         return max([*rules, *map(len, self.choices), len(self.regex.pattern) if self.regex else 0])
 
     def violation(self, text: str, calls: Sequence[ToolCall]) -> Violation | None:
         if self.tools:
-            return self._of_calls(text, calls)
+            found = self._of_calls(text, calls)
+            return found if found is None or self.must_call else found._replace(id="tool_call_invalid")
+        if calls and not self.may_call:
+            return Violation(
+                "a tool was called, and tool_choice is none", "no call", calls[0].name, "tool_call_invalid"
+            )
         if calls:
             return None  # the contract of the text does not hold for a call
         if self.content is not None:

@@ -126,10 +126,12 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         for text, calls, reason in answer.contents():
             violation = None if is_cut(answer, reason) else contract.violation(text, calls)
             if violation is not None:
+                of_model = violation.id == "tool_call_invalid"
+                begin = "the answer has a wrong tool call" if of_model else "the answer violates its schema"
                 found.append(
                     {
                         "id": violation.id,
-                        "text": f"the answer violates its schema: {violation.text[:PART_CHARS]}",
+                        "text": f"{begin}: {violation.text[:PART_CHARS]}",
                         "expected": violation.expected[:PART_CHARS],
                         "got": violation.got[:PART_CHARS],
                     }

@@ -44,6 +44,8 @@ from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 DEAD_SERVER_PAUSE_S = 0.5
 """Pause of a user, in seconds, after a request to a dead or absent server."""
+_HAVE_LOGPROBS = frozenset({DEFAULT, "completions"})
+"""Endpoints whose log probabilities are read."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class WorkerPlan:
             request.answers,
             most_tokens,
             model=request.model,
-            logprobs=request.endpoint == DEFAULT and bool(request.extra.get("logprobs")),
+            logprobs=request.endpoint in _HAVE_LOGPROBS and bool(request.extra.get("logprobs")),
             texts_differ=request.texts_differ,
             limit=limit,
             context=self.facts.max_model_len or SMALLEST_CONTEXT,

@@ -119,11 +119,18 @@ async def tcp_connect(endpoint: Endpoint, limit_s: float) -> tuple[int, str | No
     return took, None
 
 
+def response_parser(callbacks: object) -> httptools.HttpResponseParser:
+    """Parser of responses that reads folded headers, which are obsolete and legal, as httpx, curl and our load do."""
+    parser = httptools.HttpResponseParser(callbacks)
+    parser.set_dangerous_leniencies(lenient_headers=True)
+    return parser
+
+
 async def get(endpoint: Endpoint, limit_s: float) -> HttpResponse:
     """GET an endpoint on a new connection. Never raises for what the server or the network does."""
     begin = time.monotonic_ns()
     collector = _Collector()
-    parser = httptools.HttpResponseParser(collector)
+    parser = response_parser(collector)
     error: str | None = None
     writer: asyncio.StreamWriter | None = None
     try:

@@ -1,5 +1,7 @@
 """The longest time in which requests wait and nothing arrives."""
 
+import itertools
+import random
 from collections.abc import Callable
 
 import pytest
@@ -149,6 +151,22 @@ def test_a_slow_prefill_is_no_stall_to_tell(history: History) -> None:
     assert not [n for n in verdict["notes"] if "stall" in n]
 
 
+def test_prompts_that_come_during_a_stall_do_not_explain_it(history: History) -> None:
+    history.begin().serve(20)
+    ids = history.send(8)
+    history.serve(1)
+    for _ in range(8):
+        ids += history.send(5, tokens=200)
+        history.in_flight, history.waiting_tokens = len(ids), history.waiting_tokens + 1000
+        history.stall(1)
+    history.waiting_tokens = 0
+    history.serve(3).answer(ids, took_s=12)
+    verdict = history.end().verdict()
+    (check,) = [c for c in verdict["checks"] if c["name"] == "longest_stall"]
+    assert check["verdict"] == "unknown"
+    assert f"for {verdict['longest_stall']['requests']} requests" in check["actual"]
+
+
 def test_a_pause_of_ours_is_no_stall_to_tell(history: History) -> None:
     history.begin().serve(20)
     ids = history.send(8)
@@ -169,3 +187,46 @@ def test_one_replica_of_several_is_named() -> None:
     found = folded(StallFigures(), rows).longest
     assert found is not None
     assert found.replica == "b"
+
+
+def served(rng: random.Random) -> list[Row]:
+    """Two minutes of an open load on a healthy server that computes waiting prompts before it decodes, in one step for as
+    many tokens as it takes at once.
+    """
+    token_s, step_s, batch = 10 ** rng.uniform(-4, -2.3), 10 ** rng.uniform(-2, -0.5), rng.choice([1, 2048, 8192])
+    prompt, answer = round(10 ** rng.uniform(1.5, 3.6)), rng.randint(5, 60)
+    per_s = rng.uniform(0.2, 0.8) / (prompt * token_s + answer * step_s / 4)
+    due = [1 + s for s in itertools.accumulate(rng.expovariate(per_s) for _ in range(600)) if s < 120]
+    waiting: list[float] = []  # by the time they were sent
+    running: dict[float, list[float]] = {}  # times of tokens
+    rows, now_s, beat_s, tokens = [], 0.0, 0.25, 0
+    while due or waiting or running:
+        while due and due[0] <= now_s:
+            waiting.append(due.pop(0))
+        computed = waiting[: max(1, batch // prompt)]
+        cost_s = prompt * token_s * len(computed) if computed else step_s if running else 0.25
+        while beat_s < now_s + cost_s:
+            unanswered = [*waiting, *(at_s for at_s in due if at_s <= beat_s)]
+            silences = sorted(round((beat_s - s) * S) for s in (*unanswered, *(t[-1] for t in running.values())))
+            more = {"waiting_tokens": prompt * len(unanswered), "stream_silences_ns": silences[-3:]}
+            rows.append(beat(beat_s, tokens, in_flight=len(running) + len(unanswered), **more))
+            beat_s, tokens = beat_s + 0.25, 0
+        now_s += cost_s
+        del waiting[: len(computed)]
+        rows += [begin(at_s, f"r{at_s}", tokens=prompt) for at_s in computed]
+        stepped = computed or list(running)
+        tokens += len(stepped)
+        for at_s in stepped:
+            times = running.setdefault(at_s, [])
+            times.append(now_s)
+            if len(times) == answer:
+                ended = {"first_token_ns": round(times[0] * S), "chunks": answer}
+                rows.append({**end(now_s, "ok", f"r{at_s}"), **ended})
+                del running[at_s]
+    return sorted(rows, key=lambda row: int(row["at_ns"]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_healthy_server_has_no_unexplained_stall(seed: int) -> None:
+    found = folded(StallFigures(), served(random.Random(seed))).told
+    assert found is None or not found.unexplained

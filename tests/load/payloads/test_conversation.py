@@ -180,7 +180,7 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
     [
         ("named", "vllm", 1, True),
         ("required", "vllm", 3, True),
-        ("auto", "vllm", 0, False),
+        ("auto", "vllm", 3, False),
         ("none", "vllm", 0, False),
         ("required", "lmdeploy", 3, False),
     ],

@@ -60,3 +60,23 @@ def test_server_that_guides_no_call_has_to_make_one_of_a_tool_that_it_was_given(
         ("", [ToolCall(named, '{"place": "Rome"')]),
     ):
         assert made.contract.violation(text, calls) is not None
+
+
+@pytest.mark.parametrize(
+    ("choice", "name", "arguments", "wrong"),
+    [
+        ("auto", "get_weather_3", '{"anything": 1}', None),
+        ("auto", "get_weather_3", '{"place": "Rome"', "tool_call_invalid"),
+        ("auto", "delete_everything", "{}", "tool_call_invalid"),
+        ("none", "get_weather_3", "{}", "tool_call_invalid"),
+    ],
+)
+def test_call_that_the_model_may_make_has_to_be_one(
+    choice: str, name: str, arguments: str, wrong: str | None, step: Steps, facts: Facts
+) -> None:
+    contract = draft(step, facts, choice, marks=False).contract
+    assert contract is not None
+    assert contract.size == 0
+    assert contract.violation("It is sunny.", []) is None
+    found = contract.violation("", [ToolCall(name, arguments)])
+    assert (found and found.id) == wrong

@@ -74,6 +74,8 @@ TABLE: list[tuple[str, list[bool], str]] = [
 _A_NUMBER = SchemaRule({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 CONTRACTS = {
     "schema_": AnswerContract(_A_NUMBER),
+    "tools_auto_": AnswerContract(tools={"look_up": _A_NUMBER}),
+    "tools_none_": AnswerContract(may_call=False),
     "tools_": AnswerContract(tools={"look_up": _A_NUMBER}, must_call=True),
 }
 """Contracts of the modes whose names hold these words."""

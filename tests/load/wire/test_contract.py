@@ -73,7 +73,7 @@ def test_control_character_alone_has_an_id_of_its_own(text: str, name: str) -> N
     """xgrammar 0.2.8 allows it in strings with maxLength; vLLM 0.32.0 answered so."""
     for contract, calls in (
         (AnswerContract(PERSON), []),
-        (AnswerContract(tools={"person": PERSON}), [ToolCall("person", text)]),
+        (AnswerContract(tools={"person": PERSON}, must_call=True), [ToolCall("person", text)]),
     ):
         found = contract.violation(text, calls)
         assert found is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadchaos.core import outcome_rules
 from loadchaos.load.wire import answer_reader
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
-from loadchaos.load.wire.decision import signs
+from loadchaos.load.wire.decision import signs, wrong_parts
 
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", "error", "a text", 0, 7, 10402, {}, [], {"message": "out of memory", "code": 500}]
@@ -110,3 +110,14 @@ def test_usual_answers_count_log_probabilities(tokens: int, wrong: bool) -> None
     answer.close(2, complete=True)
     assert answer.logprob_entries == 3
     assert ("logprob_count" in signs(answer, "a")) == wrong
+
+
+@pytest.mark.parametrize(("value", "wrong"), [(-0.5, []), (0.7, ["logprob_above_zero"])])
+def test_log_probabilities_of_completions_are_read(value: float, wrong: list[str]) -> None:
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, value], "top_logprobs": None}
+    choice = {"index": 0, "text": "ab", "finish_reason": "stop", "logprobs": logprobs}
+    answer = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
+    answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": 2}}))
+    answer.close(2, complete=True)
+    assert answer.logprob_entries == 2
+    assert [part["id"] for part in wrong_parts(answer)] == wrong

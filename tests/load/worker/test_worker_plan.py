@@ -57,3 +57,10 @@ def test_key_is_in_no_field_of_a_row(field: dict[str, Any], tmp_path: Path) -> N
     planned(tmp_path, key=KEY).redact(row)
     assert KEY not in str(row)
     assert (row["itl_hist"], REDACTED in str(row)) == ({7: 1}, True)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_log_probabilities_that_were_asked_for_are_missed(tmp_path: Path, endpoint: str) -> None:
+    payload = {**TRAFFIC[0]["payload"], "sampling": {"logprobs": 2}}
+    (request,) = first_requests(planned(tmp_path, [{**TRAFFIC[0], "endpoint": endpoint, "payload": payload}]), 1)
+    assert request.rules.logprobs

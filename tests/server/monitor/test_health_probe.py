@@ -31,6 +31,12 @@ async def test_health_probe_writes_both_kinds_of_rows(server: SmallServer, rows:
         assert row["took_ns"] > 0
 
 
+async def test_health_probe_reads_folded_headers(server: SmallServer, rows: EmittedRows) -> None:
+    server.raw = b"HTTP/1.1 200 OK\r\nVia: one,\r\n\ttwo\r\nContent-Length:\r\n 2\r\n\r\nok"
+    async with probed(server, rows):
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
+
+
 async def test_health_probe_records_the_redacted_body_of_a_503(server: SmallServer, rows: EmittedRows) -> None:
     server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
     async with probed(server, rows):

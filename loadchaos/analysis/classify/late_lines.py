@@ -1,0 +1,84 @@
+"""Log lines that were written before a run, and that a log shipper appends late. They tell nothing about the run."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from loadchaos.analysis.classify.prefixes import TIME_KEYS
+from loadchaos.core.units import iso_utc
+
+_CLOCKS_S = 600.0  # clocks of two machines differ by less
+_ZONES_S = 26 * 3600.0  # a time without a zone is known to this
+_CHARS = 64  # of a line that has its time in front
+_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)"
+_STAMPS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\b(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+        rf"^(?:\S+ \| )?(?P<date>[A-Z][a-z]{{2}} [ \d]\d) {_CLOCK}",  # journald, syslog
+        rf"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<date>\d\d-\d\d) {_CLOCK}",  # vLLM
+        r"^\W?(?P<epoch>1\d{9})(?:\d{3}){0,3}\b",
+    )
+)
+_JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"?(?=\d)(?P<time>[^",}}]+)')
+
+
+class LateLines:
+    """Finds such lines of each log. A line without a time is as old as the one before."""
+
+    def __init__(self) -> None:
+        self._late: dict[str, bool] = {}
+        self._count = 0
+        self._oldest_s: float | None = None
+
+    def is_late(self, source: str, line: str, begin_s: float, now_s: float) -> bool:
+        """True for a line of before the run, which began at `begin_s` and is at `now_s` (Unix times)."""
+        written = _written(line, now_s)
+        if written is not None:
+            unix_s, precise_s = written
+            self._late[source] = unix_s + precise_s < begin_s
+            if self._late[source]:
+                self._oldest_s = min(unix_s, self._oldest_s or unix_s)
+        late = self._late.get(source, False)
+        self._count += late
+        return late
+
+    def notes(self) -> list[str]:
+        if self._oldest_s is None:
+            return []
+        count = "1 line" if self._count == 1 else f"{self._count:,} lines"
+        oldest = iso_utc(self._oldest_s, "seconds")
+        return [f"server log: {count} came late and are from before the run (the oldest of {oldest}): not judged"]
+
+
+def _written(line: str, now_s: float) -> tuple[float, float] | None:
+    """Unix time in front of a line or in its JSON record, and how precise it is; None where there is none."""
+    head = line[:_CHARS]
+    if line.startswith("{"):
+        found = _JSON_TIME.search(line)
+        if found is None:
+            return None
+        head = found["time"]
+    for stamp in _STAMPS:
+        if (found := stamp.search(head)) is not None:
+            try:
+                return _unix_s(found.groupdict(), now_s)
+            except ValueError:  # no such day
+                return None
+    return None
+
+
+def _unix_s(found: dict[str, str | None], now_s: float) -> tuple[float, float]:
+    if found.get("epoch"):
+        return float(found["epoch"] or 0), _CLOCKS_S
+    date, zone = str(found["date"]), found.get("zone")
+    if date[:4].isdigit():
+        written = datetime.fromisoformat(f"{date}T{found['clock']}{zone or '+00:00'}")
+        return written.timestamp(), _CLOCKS_S if zone else _ZONES_S
+    form = "%m-%d" if date[0].isdigit() else "%b %d"
+    year = datetime.fromtimestamp(now_s + _ZONES_S, UTC).year
+    written = datetime.strptime(f"{year} {date} {found['clock']} +0000", f"%Y {form} %H:%M:%S %z")
+    if written.timestamp() > now_s + _ZONES_S:
+        written = written.replace(year=year - 1)
+    return written.timestamp(), _ZONES_S
