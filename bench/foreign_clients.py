@@ -44,6 +44,9 @@ _ENVIRONMENT |= {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
 DEATH = "death"
 DEATH_TITLE = "the engine dies behind a gateway, which asks another one"
 
+_WORDS = "left the harbour on a bright morning and reached the other side of the lake before the rain"
+"""Behind them, the prompts of k6 have an id: the embedded server repeats it."""
+
 _LOCUSTFILE = f"""
 import os
 from locust import HttpUser, task
@@ -61,7 +64,8 @@ _K6_SCRIPT = f"""
 import http from 'k6/http';
 export const options = {{ vus: {USERS}, iterations: {REQUESTS} }};
 export default function () {{
-  const messages = [{{ role: 'user', content: 'Say some words.' }}];
+  const order = `q7${{__VU}}x3k${{__ITER}}m9z5w`;
+  const messages = [{{ role: 'user', content: `Repeat these words: order ${{order}} {_WORDS}` }}];
   const body = JSON.stringify({{ model: 'sim', stream: true, max_tokens: {OUTPUT}, messages }});
   http.post(`${{__ENV.OPENAI_BASE_URL}}/chat/completions`, body, {{ headers: {{ 'Content-Type': 'application/json' }} }});
 }}
