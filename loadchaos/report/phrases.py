@@ -33,6 +33,7 @@ SECTIONS = {
     "expectations": "Expectations",
     "checks": "Validity checks",
     "outcomes": "Requests by outcome",
+    "reported": "What the command reported, and what was on the wire",
     "labels": "Answers by label, as the server gave it",
     "latency": "Latency of answered requests",
     "endpoints": "By endpoint",

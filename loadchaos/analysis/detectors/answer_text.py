@@ -27,7 +27,7 @@ _SILENT = "no_text"
 _FEWEST_TOKENS, _FEWEST_SIZES = 16, 10
 """An answer of fewer tokens has a length of text by chance."""
 _USUAL, _USUAL_SHARE, _HALF = 0.2, 0.6, 0.65
-"""Where 60 % of the answers have the median of bytes a token within 20 %, one with less than 65 % of it may lack tokens."""
+"""Limits of bytes a token: if 60 % of the answers are within 20 % of the median, one below 65 % of it may lack tokens."""
 _ODD = {
     _SILENT: ("answers_without_text", "hold no text", _FAIL_SHARE),
     "special_tokens": ("answers_of_special_tokens", "hold special tokens of the model and nothing else", _FAIL_SHARE),
