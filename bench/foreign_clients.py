@@ -1,19 +1,22 @@
 """Ask load tools about answers that are spoiled: what each says itself, and what `loadchaos watch` says beside it.
 
-    python -m bench.foreign_clients [--tool NAME ...] [--fault NAME ...] [--healthy N] [--direct] [--keep FILE]
+    python -m bench.foreign_clients [--tool NAME ...] [--fault NAME ...] [--healthy N] [--direct] [--keep FILE] [--write]
 
 Each tool sends some 24 chat requests to the embedded server behind bench/foreign_server.py. A tool that is not installed in
 ~/.cache/loadchaos/clients (LOADCHAOS_CLIENTS) is left out; docs/measured/foreign-clients.md says how to install them.
 `--healthy N` makes N runs without a fault for each tool and prints every alarm. `--direct` runs the tools without watch.
-Results are added to FILE, and the table of all that it has is printed.
+Results are added to FILE, and the tables of all that it has are printed. `--write` puts them into
+docs/measured/foreign-clients.md; `--add FILE` takes the results of another FILE, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,12 +32,9 @@ from bench.cost.tools import TOKENIZER
 from bench.foreign_server import FAULTS, Gateway, served
 from bench.record import free_port, wait_for
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.campaigns.watch.reported import wire_figures
-from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.recorder.reported import ReportedFigures
-from loadchaos.recorder.reported.compare import compare_reported
 from loadchaos.recorder.reported.find import find_result_file
 
+PAGE = Path(__file__).parent.parent / "docs/measured/foreign-clients.md"
 CACHE = Path.home() / ".cache/loadchaos"
 CLIENTS = Path(os.environ.get("LOADCHAOS_CLIENTS", CACHE / "clients"))
 REQUESTS, USERS, PROMPT, OUTPUT = 24, 4, 48, 24
@@ -43,6 +43,9 @@ _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_COLOR": 
 _ENVIRONMENT |= {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
 DEATH = "death"
 DEATH_TITLE = "the engine dies behind a gateway, which asks another one"
+
+_WORDS = "left the harbour on a bright morning and reached the other side of the lake before the rain"
+"""Behind them, the prompts of k6 have an id: the embedded server repeats it."""
 
 _LOCUSTFILE = f"""
 import os
@@ -59,9 +62,10 @@ class Chat(HttpUser):
 """
 _K6_SCRIPT = f"""
 import http from 'k6/http';
-export const options = {{ vus: {USERS}, iterations: {REQUESTS} }};
+export const options = {{ vus: {USERS}, iterations: Number(__ENV.REQUESTS) }};
 export default function () {{
-  const messages = [{{ role: 'user', content: 'Say some words.' }}];
+  const order = `q7${{__VU}}x3k${{__ITER}}m9z5w`;
+  const messages = [{{ role: 'user', content: `Repeat these words: order ${{order}} {_WORDS}` }}];
   const body = JSON.stringify({{ model: 'sim', stream: true, max_tokens: {OUTPUT}, messages }});
   http.post(`${{__ENV.OPENAI_BASE_URL}}/chat/completions`, body, {{ headers: {{ 'Content-Type': 'application/json' }} }});
 }}
@@ -78,37 +82,37 @@ class Tool:
     environment: Mapping[str, str]
 
 
-def _vllm(program: Path) -> Tool:
+def _vllm(program: Path, requests: int) -> Tool:
     words = "bench serve --backend openai-chat --endpoint /v1/chat/completions --base-url {url} --model sim"
-    words += f" --dataset-name random --random-input-len {PROMPT} --random-output-len {OUTPUT} --num-prompts {REQUESTS}"
+    words += f" --dataset-name random --random-input-len {PROMPT} --random-output-len {OUTPUT} --num-prompts {requests}"
     words += (
         f" --max-concurrency {USERS} --disable-tqdm --save-result --result-dir . --percentile-metrics ttft,tpot,e2el"
     )
     return Tool(program, [*words.split(), "--tokenizer", str(TOKENIZER)], {}, _ENVIRONMENT)
 
 
-def _guidellm(program: Path) -> Tool:
+def _guidellm(program: Path, requests: int) -> Tool:
     words = f"run --backend kind=openai_http,target={{url}},model=sim --profile kind=concurrent,streams={USERS}"
-    words += f" --constraint kind=max_requests,count={REQUESTS} --disable-console --output kind=json,path=guidellm.json"
+    words += f" --constraint kind=max_requests,count={requests} --disable-console --output kind=json,path=guidellm.json"
     words += f" --data kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}"
     return Tool(program, [*words.split(), "--tokenizer", f"kind=huggingface_auto,model={TOKENIZER}"], {}, _ENVIRONMENT)
 
 
-def _aiperf(program: Path) -> Tool:
+def _aiperf(program: Path, requests: int) -> Tool:
     words = f"profile --model sim --url {{url}} --endpoint-type chat --streaming --tokenizer {TOKENIZER} --ui-type none"
-    words += f" --concurrency {USERS} --request-count {REQUESTS} --isl {PROMPT} --osl {OUTPUT} --use-server-token-count"
+    words += f" --concurrency {USERS} --request-count {requests} --isl {PROMPT} --osl {OUTPUT} --use-server-token-count"
     # AIPerf takes a folder for a name of the hub when it is told to be offline.
     return Tool(program, words.split(), {}, {"NO_COLOR": "1"})
 
 
-def _inference_perf(program: Path) -> Tool:
+def _inference_perf(program: Path, requests: int) -> Tool:
     prefix = (
         f"{{num_groups: 2, num_prompts_per_group: 12, system_prompt_len: 16, question_len: 32, output_len: {OUTPUT}}}"
     )
     config = f"""
 api: {{type: chat, streaming: true}}
 data: {{type: shared_prefix, shared_prefix: {prefix}}}
-load: {{type: constant, num_workers: 1, stages: [{{rate: {REQUESTS // 2}, duration: 2}}]}}
+load: {{type: constant, num_workers: 1, stages: [{{rate: {requests // 2}, duration: 2}}]}}
 server: {{type: vllm, model_name: sim, base_url: "URL", ignore_eos: true}}
 tokenizer: {{pretrained_model_name_or_path: {TOKENIZER}}}
 storage: {{local_storage: {{path: reports}}}}
@@ -117,17 +121,17 @@ storage: {{local_storage: {{path: reports}}}}
     return Tool(program, words, {"config.yml": config.replace("URL", "http://127.0.0.1:1")}, _ENVIRONMENT)
 
 
-def _locust(program: Path) -> Tool:
+def _locust(program: Path, _: int) -> Tool:
     words = f"-f locustfile.py --headless -u {USERS} -r {USERS} -t 6s --csv out --json-file out".split()
     return Tool(program, words, {"locustfile.py": _LOCUSTFILE}, {})
 
 
-def _k6(program: Path) -> Tool:
+def _k6(program: Path, requests: int) -> Tool:
     words = ["run", "--quiet", "--summary-export", "summary.json", "chat.js"]
-    return Tool(program, words, {"chat.js": _K6_SCRIPT}, {"NO_COLOR": "1"})
+    return Tool(program, words, {"chat.js": _K6_SCRIPT}, {"NO_COLOR": "1", "REQUESTS": str(requests)})
 
 
-TOOLS: Mapping[str, tuple[Path, Callable[[Path], Tool]]] = {
+TOOLS: Mapping[str, tuple[Path, Callable[[Path, int], Tool]]] = {
     "vllm bench serve 0.32.0": (CACHE / "vllm-0.32.0/bin/vllm", _vllm),
     "vllm-rs bench serve 0.33.0": (CLIENTS / "vllm-rs-0.33.0/bin/vllm-rs", _vllm),
     "GuideLLM 0.8.1": (CLIENTS / "guidellm-0.8.1/bin/guidellm", _guidellm),
@@ -183,10 +187,10 @@ def engine(folder: Path) -> Iterator[Engine]:
         process.wait(30)
 
 
-def run(name: str, fault: str, first: Engine, second: Engine | None, *, direct: bool) -> Said:
+def run(name: str, fault: str, first: Engine, second: Engine | None, requests: int, *, direct: bool) -> Said:
     """Run a tool once against the gateway, alone or as the command of `loadchaos watch`."""
     path, make = TOOLS[name]
-    tool = make(path)
+    tool = make(path, requests)
     gateway = Gateway(("127.0.0.1", first.port), FAULTS.get(fault))
     if second is not None:
         gateway.second, gateway.kill = ("127.0.0.1", second.port), first.kill
@@ -212,9 +216,8 @@ def run(name: str, fault: str, first: Engine, second: Engine | None, *, direct: 
         if found is None:
             sys.stderr.write((folder / "output.txt").read_text(errors="replace")[-2000:])
             return said
-        figures = found.figures
-        said = replace(said, sent=figures.requests_sent, ok=figures.requests_ok, failed=figures.requests_failed)
-        return said if direct else _with_watch(said, figures, next(out.iterdir()))
+        said = replace(said, sent=found.requests_sent, ok=found.requests_ok, failed=found.requests_failed)
+        return said if direct else _with_watch(said, next(out.iterdir()))
 
 
 def _watch(url: str, log: Path, out: Path) -> list[str]:
@@ -222,10 +225,10 @@ def _watch(url: str, log: Path, out: Path) -> list[str]:
     return [*argv, "--no-live", "--exporter-port", "0"]
 
 
-def _with_watch(said: Said, reported: ReportedFigures, run: Path) -> Said:
+def _with_watch(said: Said, run: Path) -> Said:
     verdict = Verdict.from_json(json.loads((run / "verdict.json").read_text()))
     failures = [f"{failure.id} ({failure.count})" for failure in verdict.failures]
-    sentence = compare_reported(reported, wire_figures(RunFolder(run), verdict)).sentence
+    sentence = verdict.reported.sentence if verdict.reported is not None else ""
     return replace(said, verdict=verdict.verdict, told=", ".join(failures), sentence=sentence)
 
 
@@ -241,6 +244,17 @@ def table(results: Sequence[Said]) -> str:
         watch = "; ".join(f"{text} ({n} of {told.total()})" for text, n in told.most_common())
         if any(found):
             lines.append(f"| {title} | {' | '.join(map(_cell, found))} | {watch} |")
+    return "\n".join(lines)
+
+
+def healthy_table(results: Sequence[Said]) -> str:
+    """Markdown: the verdicts about the runs of each tool without a fault."""
+    lines = ["| tool | runs | requests a run | verdicts |", "|---|---|---|---|"]
+    for tool in TOOLS:
+        runs = [r for r in results if r.tool == tool and not r.fault]
+        told = ", ".join(f"{text} {n}" for text, n in Counter(map(_told, runs)).most_common())
+        least, most = min((r.posts for r in runs), default=0), max((r.posts for r in runs), default=0)
+        lines.append(f"| {tool} | {len(runs)} | {least if least == most else f'{least} to {most}'} | {told} |")
     return "\n".join(lines)
 
 
@@ -261,28 +275,50 @@ def main() -> int:
     parser.add_argument("--fault", action="append", choices=[*FAULTS, DEATH])
     parser.add_argument("--healthy", type=int, default=0)
     parser.add_argument("--direct", action="store_true")
-    parser.add_argument("--keep", type=Path, default=Path("foreign-clients.json"))
-    parser.add_argument("--print", action="store_true", help="only print the table of FILE")
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--keep", type=Path, default=PAGE.with_suffix(".json"))
+    parser.add_argument("--add", type=Path, action="append", default=[], help="only take the results of this file, too")
+    parser.add_argument("--print", action="store_true", help="only print the tables of FILE")
+    parser.add_argument("--write", action="store_true", help="write the tables to the page")
     args = parser.parse_args()
     names = [n for n, (path, _) in TOOLS.items() if path.exists() and any(t in n for t in args.tool or [""])]
     faults = [""] * args.healthy if args.healthy else args.fault or [*FAULTS, DEATH]
-    kept = [Said(**row) for row in json.loads(args.keep.read_text())] if args.keep.exists() else []
-    if args.print:
-        print(table(kept))
-        return 0
-    with tempfile.TemporaryDirectory() as place, engine(Path(place)) as first:
-        for fault in faults:
-            for name in names:
+    kept = _read(args.keep)
+    for file in args.add:
+        for said in _read(file):
+            kept = _with(kept, said)
+    if not (args.print or args.add or args.write):
+        with tempfile.TemporaryDirectory() as place, engine(Path(place)) as first:
+            for fault, name in itertools.product(faults, names):
                 with contextlib.ExitStack() as extra:
                     if fault == DEATH:
-                        said = run(name, fault, extra.enter_context(engine(Path(place))), first, direct=args.direct)
+                        dying = extra.enter_context(engine(Path(place)))
+                        said = run(name, fault, dying, first, args.requests, direct=args.direct)
                     else:
-                        said = run(name, fault, first, None, direct=args.direct)
+                        said = run(name, fault, first, None, args.requests, direct=args.direct)
                 print(said, flush=True)
-                kept = [r for r in kept if args.healthy or (r.tool, r.fault) != (name, fault)] + [said]
-                args.keep.write_text(json.dumps([asdict(r) for r in kept], indent=0))
-    print(table(kept))
+                kept = _with(kept, said)
+                _save(args.keep, kept)
+    _save(args.keep, kept)
+    tables = {"faults": table(kept), "healthy runs": healthy_table(kept)}
+    print("\n\n".join(tables.values()))
+    if args.write:
+        block = re.compile(r"(<!-- measured: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+        PAGE.write_text(block.sub(lambda b: f"{b[1]}{tables[b[2]]}\n{b[3]}", PAGE.read_text()))
     return 0
+
+
+def _read(file: Path) -> list[Said]:
+    return [Said(**row) for row in json.loads(file.read_text())] if file.exists() else []
+
+
+def _save(file: Path, kept: Sequence[Said]) -> None:
+    file.write_text("[\n" + ",\n".join(json.dumps(asdict(said)) for said in kept) + "\n]\n")
+
+
+def _with(kept: Sequence[Said], said: Said) -> list[Said]:
+    """Results with a new one: each fault of a tool has one, a run without a fault is one more."""
+    return [r for r in kept if not said.fault or (r.tool, r.fault) != (said.tool, said.fault)] + [said]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
 from loadchaos.analysis.figures.refusals import QUOTA_SPENT
+from loadchaos.analysis.figures.reported import ReportedComparison, WireFigures, compare_reported
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import MOST_CUT
 from loadchaos.analysis.figures.stalls import Stall
@@ -69,6 +70,7 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Decision, ExposureGoal, Facts, Row, Terms, severity_rank
+from loadchaos.core.reported_figures import ReportedFigures
 from loadchaos.core.units import NS_PER_S, counted, measured_duration
 
 _POLL_NS = NS_PER_S // 4
@@ -317,13 +319,7 @@ class Judge(RowFold):
         failures = error_budget.excused(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
-        notes = [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
-        notes += [*self._log_classifier.unexplained.notes(), *self._late_lines.notes()]
-        notes += self._void_latencies()
-        if self._images.note:
-            notes.append(self._images.note)
-        if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
-            notes.append(f"longest stall: {self._stall_text(stall)}")
+        reported = self._reported(failures)
         throughput, groups = self.figures.throughput.figures(), EndpointFigures(terms.endpoints, self.figures)
         return Verdict(
             schema=1,
@@ -347,6 +343,7 @@ class Judge(RowFold):
             sessions=self.figures.sessions.figures(),
             warm_up=self.figures.warm_up.figures(),
             refusals=self.figures.refusals.figures(self._stats),
+            reported=reported,
             longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
@@ -360,8 +357,34 @@ class Judge(RowFold):
             ),
             attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},
             by_hand=tuple(self._health.by_hand),
-            notes=tuple(notes),
+            notes=tuple(self._notes(terms, episodes, reported)),
         )
+
+    def _notes(self, terms: Terms, episodes: list[Incident], reported: ReportedComparison | None) -> list[str]:
+        notes = [] if reported is None or not reported.note else [reported.note]
+        notes += [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
+        notes += [*self._log_classifier.unexplained.notes(), *self._late_lines.notes()]
+        notes += self._void_latencies()
+        if self._images.note:
+            notes.append(self._images.note)
+        if (stall := self._told_stall(terms, episodes)) is not None and not stall.unexplained:
+            notes.append(f"longest stall: {self._stall_text(stall)}")
+        return notes
+
+    def _reported(self, failures: Sequence[FailureResult]) -> ReportedComparison | None:
+        """Compare what the command of a watch reported with its requests. Answers that are wrong although their outcome is
+        `ok` are counted by their failure.
+        """
+        if not self._health.reported:
+            return None
+        wrong = [f for f in failures if f.wrong_answers is not None and not f.requests]
+        wire = WireFigures.of(
+            self._stats.total(),
+            self.figures.answers.all_latency(),
+            sum(traffic.completion_tokens for traffic in self._stats.traffic.values()) or None,
+            {f"have the failure {failure.id}": failure.count for failure in wrong},
+        )
+        return compare_reported(typed_json.from_json(ReportedFigures, self._health.reported), wire)
 
     def _void_limit(self, terms: Terms) -> str | None:
         """Reason why the goodput is not known: a limit of `slo` is on a latency that means nothing."""

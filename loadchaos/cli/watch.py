@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from loadchaos.cli.common import (
     Given,
     authorize_option,
     base_url,
-    echo,
     expect_option,
     exporter_port_option,
     flag,
@@ -87,7 +85,6 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
 
 
 def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -> int:
-    from loadchaos.campaigns.watch.reported import compare_with_result, comparison_lines
     from loadchaos.campaigns.watch.watch_profile import PROXY_MODULE, watch_profile
     from loadchaos.cli.run import print_run_result, redacted_argv
     from loadchaos.report.export import notify
@@ -115,12 +112,9 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
         argv=redacted_argv(sys.argv, options["notify"]),
         follower_variables=notify.to_environment(addresses),
     )
-    interrupts, since_ns = Interrupts(), time.time_ns()
+    interrupts = Interrupts()
     result = interrupts.run(run_once(profile, settings, interrupts))
     print_run_result(result, None, {**options, "ci": None}, addresses)
-    compared = compare_with_result(command, since_ns, result) if command else None
-    if compared is not None:
-        echo("\n".join(comparison_lines(*compared)))
     return result.exit_code
 
 

@@ -31,6 +31,7 @@ class RecordingChannel(asyncio.Protocol):
 
     def __init__(self, setup: RecordingSetup, notice: Callable[[dict[str, object]], None]) -> None:
         self._setup, self._notice = setup, notice
+        self.keeps_bodies = setup.bodies
         self.on_end: Callable[[TappedExchange], None] = lambda _: None
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,7 +100,7 @@ class RecordingChannel(asyncio.Protocol):
         if not exchange.recorded:
             return
         row: dict[str, object] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
-        if self._setup.bodies:
+        if self.keeps_bodies:
             row["secrets"] = secret_words(exchange.secrets)
         self._open[exchange.id] = exchange
         self._send(FrameKind.BEGIN, exchange.id, orjson.dumps(row))

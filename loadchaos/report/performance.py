@@ -220,3 +220,25 @@ def goodput_text(verdict: Verdict) -> str:
 def per_second(value: float) -> str:
     """A rate with three digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def reported_rows(verdict: Verdict) -> list[list[str]]:
+    """Rows of what the command of a watch reported beside what was on the wire."""
+    found = verdict.reported.rows if verdict.reported is not None else ()
+    return [
+        [row.name, *(_counted(row.unit, value) for value in (row.reported, row.wire)), "differs" if row.differs else ""]
+        for row in found
+    ]
+
+
+def reported_texts(verdict: Verdict) -> dict[str, str]:
+    found = verdict.reported
+    if found is None:
+        return {}
+    more = f"; {plural(found.more_files, 'more result file')} written" if found.more_files else ""
+    texts = {"command": f"{found.tool} {found.sentence}", "remark": found.remark, "result file": f"{found.file}{more}"}
+    return {label: clean(text, 800) for label, text in texts.items()}
+
+
+def _counted(unit: str, value: float | None) -> str:
+    return "–" if value is None else duration(value) if unit == "s" else number(int(value))

@@ -33,6 +33,7 @@ SECTIONS = {
     "expectations": "Expectations",
     "checks": "Validity checks",
     "outcomes": "Requests by outcome",
+    "reported": "What the command reported, and what was on the wire",
     "labels": "Answers by label, as the server gave it",
     "latency": "Latency of answered requests",
     "endpoints": "By endpoint",
@@ -276,6 +277,9 @@ CHECKS = {
     ),
     "answer_text": CheckText(
         "text of the answers", "look at one answer with curl: reasoning or text may be removed on the way"
+    ),
+    "answer_sizes": CheckText(
+        "text of the answers for their tokens", "look at one stream with curl: tokens may be lost on the way"
     ),
     "answer_chunks": CheckText(
         "chunks of the answers", "look at one stream with curl: tokens may be repeated, or usage may be wrong"

@@ -40,7 +40,8 @@ STREAM = _stream()
         ("cut_with_done", "truncated"),
         ("json_error", "http_error"),
         ("after_done", "wrong_output"),
-        *((name, "ok") for name in ("empty", "lost", "twice", "other_text", "degenerate", "other_model")),
+        ("twice", "wrong_output"),
+        *((name, "ok") for name in ("empty", "lost", "other_text", "degenerate", "other_model")),
     ],
 )
 def test_spoiled_answer_has_the_outcome_of_its_fault(name: str, outcome: str) -> None:

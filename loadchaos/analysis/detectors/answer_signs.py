@@ -28,8 +28,10 @@ _LOWER, _HIGHER = 0.6, 1.35
 """A text ratio below or above these multiples of all reference answers is unusual."""
 _RATIO = "text_ratio"
 _WORD = "one_word"
-_UNPROVED_SHARE = 0.2
-"""With so many answers of one word, idle as under load, a degenerate text is not told from a right one."""
+_TOLD_SHARE = 0.05
+"""A sign of fewer answers is not told."""
+_UNPROVED_SHARES = {_WORD: 0.2, "exclamation_run": _TOLD_SHARE, "token_pairs": _TOLD_SHARE}
+"""With so many answers that have the sign, idle as under load, a degenerate text is not told from a right one."""
 _STRUCTURE = "chunk_id_changes"
 """A sign of the protocol and not of the text: where the reference has none, one is enough."""
 IDS = {
@@ -38,6 +40,7 @@ IDS = {
     "exclamation_run": "degenerate_text",
     "no_text": "degenerate_text",
     _WORD: "degenerate_text",
+    "token_pairs": "tokens_doubled",
     _RATIO: "degenerate_text",
     "logprob_count": "logprobs_missing",
     _STRUCTURE: "chunk_of_another_answer",
@@ -49,6 +52,7 @@ _WORDS = {
     "exclamation_run": "hold a run of exclamation marks",
     "no_text": "have no text, though their tokens are counted",
     _WORD: "are one word or character again and again",
+    "token_pairs": "have each piece of their text twice",
     _RATIO: "compress far better or worse than before",
     "logprob_count": "have more or fewer log probabilities than tokens",
     _STRUCTURE: "hold chunks with another id",
@@ -165,10 +169,11 @@ class AnswerSigns(Detector):
             for sign, share in sorted(traffic.shares.items()):
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
                 when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
-                if sign == _WORD and not share.abnormal and n >= max(_FEWEST, _UNPROVED_SHARE * whole):
-                    unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
+                if share.abnormal or n < _FEWEST:
                     continue
-                if not share.abnormal and sign in IDS and n >= _FEWEST and n >= 0.05 * whole:
+                if n >= _UNPROVED_SHARES.get(sign, 2) * whole:
+                    unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
+                elif sign in IDS and n >= _TOLD_SHARE * whole:
                     notes.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, {when}")
         told = [NotJudged("degeneration", "answers of several words", "; ".join(unproved))] if unproved else []
         return [*told, *notes]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
@@ -16,11 +18,16 @@ _FAIL_SHARE = 0.2
 _UNKNOWN_SHARE = 0.05
 """A model may answer with special tokens only, and a parser may keep the start of a tool call that never ends."""
 _EXTRA_SHARE = 0.001
+_MOST_SIZES = 5_000
 _MIN_TOKENS = 2  # one token is the end of the sequence, which has no text
 _ALL_SHARE = 0.9
 """So many answers without text are a failure, whatever the server counted."""
 _COPIES_SHARE = 0.5
 _SILENT = "no_text"
+_FEWEST_TOKENS, _FEWEST_SIZES = 16, 10
+"""An answer of fewer tokens has a length of text by chance."""
+_USUAL, _USUAL_SHARE, _HALF = 0.2, 0.6, 0.65
+"""Limits of bytes a token: if 60 % of the answers are within 20 % of the median, one below 65 % of it may lack tokens."""
 _ODD = {
     _SILENT: ("answers_without_text", "hold no text", _FAIL_SHARE),
     "special_tokens": ("answers_of_special_tokens", "hold special tokens of the model and nothing else", _FAIL_SHARE),
@@ -43,6 +50,7 @@ class AnswerTextDetector(Detector):
         self._empty: Counter[str] = Counter()  # no text, whatever was counted
         self._thin: Counter[str] = Counter()
         self._extra: Counter[str] = Counter()
+        self._sizes: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_SIZES))  # bytes a token
 
     def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok":
@@ -57,6 +65,9 @@ class AnswerTextDetector(Detector):
             self._add(odd, row, content.get("begin", ""))
         self._thin[traffic] += "thin_text" in detail
         self._extra[traffic] += "extra_chunks" in detail
+        tokens = int(row.get("completion_tokens") or 0)
+        if tokens >= _FEWEST_TOKENS and (size := detail.get("text_bytes")):
+            self._sizes[traffic].append(size / tokens)
 
     def _add(self, kind: str, row: EndRow, text: str, *, counted: bool = True) -> None:
         traffic = str(row.get("traffic", ""))
@@ -78,6 +89,10 @@ class AnswerTextDetector(Detector):
         if short:
             texts = "; ".join(self._lacking_text(traffic) for traffic in sorted(short))
             found.append(CheckResult("answer_text", "text for the counted tokens", texts, "unknown"))
+        if halves := [text for traffic, sizes in sorted(self._sizes.items()) if (text := _halves(traffic, sizes))]:
+            found.append(
+                CheckResult("answer_sizes", "as much text a token as other answers", "; ".join(halves), "unknown")
+            )
         extra, answers = self._extra.total(), self._answers.total()
         if extra and extra >= _EXTRA_SHARE * answers:
             actual = (
@@ -106,3 +121,18 @@ class AnswerTextDetector(Detector):
         request, at_ns, begin = self._first[kind, traffic]
         wrong = WrongAnswer(name, request, at_ns, "answer text", text, got=begin, traffic=traffic)
         return replace(wrong_failure(wrong), title=text, in_log=sum(odd.values()))
+
+
+def _halves(traffic: str, sizes: Sequence[float]) -> str:
+    """Describe the answers with about half of the text that others make of as many tokens; empty without. A model that
+    goes on behind its end (`ignore_eos`) and hidden reasoning do the same, so that this proves nothing.
+    """
+    usual = median(sizes)
+    near = sum(abs(size - usual) <= _USUAL * usual for size in sizes)
+    few = sum(size < _HALF * usual for size in sizes)
+    if len(sizes) < _FEWEST_SIZES or near < _USUAL_SHARE * len(sizes):
+        return ""
+    if few < max(_FEWEST, _UNKNOWN_SHARE * len(sizes)):
+        return ""
+    beside = f"less than {_HALF:.0%} of the {usual:.1f} bytes a token of the others"
+    return f"{traffic}: {few:,} of {len(sizes):,} answers have {beside}"

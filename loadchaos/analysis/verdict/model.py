@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from loadchaos.analysis.figures.refusals import Refusals
+from loadchaos.analysis.figures.reported import ReportedComparison
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.ledger.folder import RunFolder
@@ -433,6 +434,7 @@ class Verdict:
     warm_up: WarmUpFigures | None = field(default=None, metadata=IF_SET)
     goodput: GoodputFigures | None = field(default=None, metadata=IF_SET)
     refusals: Refusals | None = field(default=None, metadata=IF_SET)
+    reported: ReportedComparison | None = field(default=None, metadata=IF_SET)
     longest_stall: Annotated[StallFigure | None, "null: no request was in flight"] = None
     expectations: tuple[CheckResult, ...]
     checks: tuple[CheckResult, ...]

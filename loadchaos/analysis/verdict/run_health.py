@@ -110,6 +110,7 @@ class RunHealth(RowFold):
         self._worker_events: Counter[str] = Counter()
         self._absent = False
         self._not_read: Counter[str] = Counter()
+        self.reported: Mapping[str, Any] | None = None  # by the command of a watch
         self._command_code: int | None = None
         self._command_cut = False
         self.by_hand: list[str] = []  # actions in the web UI: such a run differs from its profile
@@ -157,6 +158,7 @@ class RunHealth(RowFold):
     def on_load(self, row: LoadRow) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
         self._not_read = Counter(row.get("not_read") or {})
+        self.reported = row.get("reported")
         self._command_code, self._command_cut = row.get("code"), row.get("why") == "stopped"
 
     def on_worker(self, row: WorkerRow) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 
+from loadchaos.campaigns.watch.foreign_words import ForeignWords
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Output, Step
@@ -45,6 +46,8 @@ class RequestLog:
         self._dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._context = facts.max_model_len or SMALLEST_CONTEXT
         self._redactor = redactor
+        # Behind a server of many users, an answer may have what its server has stored of another one.
+        self._words = ForeignWords() if channel.keeps_bodies else None
         self._steps = self._connections = 0
 
     def connection(self) -> LedgerTap:
@@ -89,7 +92,7 @@ class RequestLog:
         model = fields.get("model")
         request.rules = AnswerRules(
             self._dialect.outcome_rules,
-            None,
+            None if self._words is None else self._words.checker(request.id, body),
             request.contract,
             request.answers,
             request.max_tokens,

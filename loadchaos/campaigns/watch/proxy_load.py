@@ -31,12 +31,14 @@ from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.model import Facts
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.core.redact import Redactor
-from loadchaos.core.typed_json import from_json
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.urls import host_and_port, host_port
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
 from loadchaos.recorder.proxy import StreamingProxy, Upstream
+from loadchaos.recorder.reported.find import find_result_file
 from loadchaos.recorder.ring import RECORDING
 from loadchaos.run.others_load import SETUP_VARIABLE, ProxySetup
 
@@ -45,6 +47,7 @@ COMMAND_GRACE_S = 2.0
 """Time of a command from SIGTERM to SIGKILL."""
 DRAIN_S = 2.0
 """Time of open answers after the end."""
+_READ_RESULT_S = 30.0
 _KEEP_S, _MOST_BYTES = 7 * 86_400.0, 1 << 30
 _MOST_LOG_BYTES = 64 << 20
 
@@ -85,6 +88,7 @@ class Proxied:
         say(f"the recording proxy listens on {url}")
         self._row({"row": "load", "at_ns": time.monotonic_ns(), "what": "begin"})
         work = [asyncio.create_task(part) for part in (self._beat(), self._channel.run())]
+        self._since_ns = time.time_ns()
         code = await (self._command(url, shown, port) if self._setup.command else self._stop.wait())
         await self._proxy.close(DRAIN_S if self._log.recorder.in_flight else 0)
         await asyncio.sleep(0.05)  # closed connections end their requests
@@ -95,10 +99,23 @@ class Proxied:
             "row": "load", "at_ns": time.monotonic_ns(), "what": "end",
             "why": "stopped" if self._stop.is_set() else "done", "not_read": dict(self._log.not_read),
         }  # fmt: skip
-        self._row({**end, "code": code} if self._setup.command else end)
+        if self._setup.command:
+            end["code"] = code
+            if (found := await self._reported()) is not None:
+                end["reported"] = to_json(found)
+        self._row(end)
         self._recorder.close()
         await self._channel.close()
         return 0 if self._log.failure is None else LedgerError.exit_code
+
+    async def _reported(self) -> ReportedFigures | None:
+        """Read what the command reported in a file below the current folder, if this does not take too long."""
+        runs = self._folder.path.resolve().parent
+        command = self._setup.command
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COMMAND_GRACE_S if self._stop.is_set() else _READ_RESULT_S):
+                return await asyncio.to_thread(find_result_file, Path.cwd(), command, self._since_ns, leave_out=runs)
+        return None
 
     def _row(self, row: LoadRow) -> None:
         self._recorder.write(row)

@@ -390,6 +390,9 @@ class LoadRow(_Row):
     why: NotRequired[Annotated[str, "why it ended (`done`, `stopped`, ...)"]]
     code: NotRequired[Annotated[int | None, "end: exit code of the command that was the load; negative: its signal"]]
     not_read: NotRequired[Annotated[Mapping[str, int], "end: connections to the proxy that were not read, by reason"]]
+    reported: NotRequired[
+        Annotated[Mapping[str, Any], "end: what the command reported in its result file (core/reported_figures.py)"]
+    ]
 
 
 class WorkerRow(_Row):

@@ -63,6 +63,8 @@ _ASCII_WORDS = bytes(n if chr(n).isalpha() else 32 for n in range(128)) + bytes(
 _BY_LENGTH = ("length", "max_tokens")
 _RULE_BYTES_PER_TOKEN = 4
 """A limit of fewer tokens may leave no room for an answer that ends: a schema names each field twice, its answer once."""
+_FEWEST_PAIRS, _FEWEST_OF_PAIRS = 6, 4
+"""Pieces of a text that come twice, and how many of them differ."""
 _MOST_TOKENS = 10**9
 """No context is so long."""
 _MOST_SEEN = 4_096
@@ -121,6 +123,8 @@ def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
         found.append({"id": "usage_contradicts", "text": contradiction})
     if (missing := _missing_part(answer)) is not None:
         found.append(missing)
+    if (doubled := _doubled(answer)) is not None:
+        found.append(doubled)
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
@@ -190,6 +194,25 @@ def _early_end(answer: AnswerReader) -> str | None:
     return f"the finish_reason is length after {tokens} completion tokens; {rules.limit} were allowed"
 
 
+def _doubled(answer: AnswerReader) -> WrongPart | None:
+    """A stream in which each piece comes twice, and that has more of them than tokens. A piece has a token at least."""
+    tokens = answer.completion_tokens
+    if tokens is None and answer.rules.limit is not None and answer.LIMIT_IS_OF_WHOLE_ANSWER:
+        tokens = answer.rules.limit
+    if tokens is None or answer.chunks <= tokens or not _in_pairs(answer):
+        return None
+    return {"id": "tokens_doubled", "text": f"each of {answer.chunks} chunks comes twice; {tokens} tokens are the most"}
+
+
+def _in_pairs(answer: AnswerReader) -> bool:
+    """True if each piece of a text is followed by the same one. Choices that alternate are equal by right."""
+    pieces = answer.texts
+    if len(pieces) < 2 * _FEWEST_PAIRS or pieces[0] != pieces[1] or len(answer.finish) != 1:
+        return False  # nearly every text
+    firsts = pieces[0::2][: len(pieces) // 2]
+    return firsts == pieces[1::2] and len(set(firsts)) >= _FEWEST_OF_PAIRS
+
+
 def _is_full(answer: AnswerReader) -> bool:
     """True if an answer with one choice has as many tokens as it may have."""
     tokens = answer.usage.get("completion_tokens") if answer.usage else None
@@ -243,6 +266,8 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
         found.append("exclamation_run")
     if len(answer.texts) >= _RUN and _longest_run(answer.texts) >= _RUN:
         found.append("repeated_token")
+    if _in_pairs(answer):
+        found.append("token_pairs")
     if not text and not answer.has_calls and (tokens or 0) > 1:
         found.append("no_text")
     if one_word(text):

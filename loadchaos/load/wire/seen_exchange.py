@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.outcome_rules import End
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.request import Request, WireTimeouts
@@ -34,6 +35,14 @@ class SeenExchange(Exchange):
         self.connection_number, self.reused = number, idle_ns is not None
         self._idle_ns = idle_ns or 0
         self._bytes_out = len(request.body)
+
+    def end_row(self) -> EndRow:
+        """Make the end row; with the size of its text, which no plan of ours foretells."""
+        row = super().end_row()
+        answer = self.answer
+        if answer is not None and answer.has_text and not answer.has_calls and not answer.reasoning_tokens():
+            row["detail"] = {**row["detail"], "text_bytes": len(answer.text.encode("utf-8", "replace"))}
+        return row
 
     def read(self, at_ns: int, data: bytes) -> None:
         self._feed(at_ns, data)

@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from loadchaos.core.reported_figures import ReportedFigures
 from loadchaos.recorder.reported import aiperf, guidellm, inference_perf, k6, locust, vllm_bench
-from loadchaos.recorder.reported.base import ReportedFigures
 
 __all__ = ["READERS", "ReportedFigures", "read_result_file"]
 

@@ -5,7 +5,8 @@ Its inter-token latency is a TPOT, by the tokens of its own tokenizer unless `--
 
 from __future__ import annotations
 
-from loadchaos.recorder.reported.base import MS, ReportedFigures, at, count, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import MS, at, count, statistics
 
 _NAMES = {"mean": "avg", "max": "max", **{name: name for name in ("p50", "p90", "p95", "p99")}}
 

@@ -1,31 +1,12 @@
-"""Figures that a load tool reports, and helpers that read numbers from JSON of any shape without an error."""
+"""Read numbers from JSON of any shape without an error."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 MS, S = 1e-3, 1.0
 """Units of latencies, in seconds."""
 _LARGEST = 1e15
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportedFigures:
-    """Figures in the result file of a tool; None or empty where it has none. Latencies are by statistic of
-    core/latency_percentiles.py, in seconds. `requests_failed` are those that the tool itself calls failed; `remark` is
-    what a reader of the figures has to know about them.
-    """
-
-    tool: str
-    requests_sent: int | None = None
-    requests_ok: int | None = None
-    requests_failed: int | None = None
-    ttft_s: Mapping[str, float] = field(default_factory=dict)
-    tpot_s: Mapping[str, float] = field(default_factory=dict)
-    e2e_s: Mapping[str, float] = field(default_factory=dict)
-    output_tokens: int | None = None
-    remark: str = ""
 
 
 def at(data: object, *path: str) -> object:

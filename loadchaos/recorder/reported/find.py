@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from loadchaos.recorder.reported import ReportedFigures, read_result_file
@@ -20,19 +20,10 @@ _SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
 _BETWEEN_PATHS = re.compile(r"""[=,;\s"']+""")
 
 
-@dataclass(frozen=True)
-class ResultFile:
-    """The result file of a command. `others` counts further ones that the command wrote."""
-
-    path: Path
-    figures: ReportedFigures
-    others: int = 0
-
-
 def find_result_file(
     folder: Path, words: Sequence[str], since_ns: int, *, leave_out: Path | None = None
-) -> ResultFile | None:
-    """Find the result file that a command in `folder` wrote since `since_ns` (Unix time), not in the folder `leave_out`.
+) -> ReportedFigures | None:
+    """Read the result file that a command in `folder` wrote since `since_ns` (Unix time), not in the folder `leave_out`.
 
     Tools write several: a summary and its parts, or a file that lacks the newest requests. The one with the most requests
     among those of the tool that wrote last counts, and the newest of these.
@@ -44,7 +35,7 @@ def find_result_file(
     if not same:
         return None
     path, figures = max(same, key=lambda item: item[1].requests_sent or 0)
-    return ResultFile(path, figures, len(found) - 1)
+    return replace(figures, file=str(path), others=len(found) - 1)
 
 
 def _candidates(folder: Path, words: Sequence[str], leave_out: Path | None) -> Iterator[Path]:

@@ -6,7 +6,8 @@ Its inter-token latency is a TPOT: the time from the first token to the last, di
 
 from __future__ import annotations
 
-from loadchaos.recorder.reported.base import MS, ReportedFigures, S, at, count, each, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import MS, S, at, count, each, statistics
 
 _RANKS = {name: name for name in ("p50", "p90", "p95", "p99", "p999")}
 

@@ -5,7 +5,8 @@ TPOT divides by the tokens of its own tokenizer (`output_len`); `output_tokens` 
 
 from __future__ import annotations
 
-from loadchaos.recorder.reported.base import ReportedFigures, S, at, count, number, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import S, at, count, number, statistics
 
 _NAMES = {
     "mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9", "max": "max",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.recorder.reported.base import MS, ReportedFigures, at, count, difference, each, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import MS, at, count, difference, each, statistics
 
 _NAMES = {
     "mean": "avg", "p50": "med", "p90": "p(90)", "p95": "p(95)", "p99": "p(99)", "p999": "p(99.9)", "max": "max",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from loadchaos.core.latency_percentiles import STATISTICS
-from loadchaos.recorder.reported.base import MS, ReportedFigures, at, count, difference, each, number, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import MS, at, count, difference, each, number, statistics
 
 _CSV = {
     "mean": "Average Response Time", "p50": "50%", "p90": "90%", "p95": "95%", "p99": "99%", "p999": "99.9%", "max": "100%",

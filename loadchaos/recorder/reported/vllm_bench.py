@@ -5,7 +5,8 @@ TPOT divides by the tokens of usage, or by those of the tool's tokenizer. vllm-r
 
 from __future__ import annotations
 
-from loadchaos.recorder.reported.base import MS, ReportedFigures, at, count, difference, statistics
+from loadchaos.core.reported_figures import ReportedFigures
+from loadchaos.recorder.reported.base import MS, at, count, difference, statistics
 
 _OF_RUST = "input_throughput"
 _OURS = "loadchaos_run"

@@ -47,6 +47,7 @@ def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 
         _failure(page, verdict, folder, i, failure)
     _rules(page, verdict, full=full)
     _outcomes(page, verdict, full=full)
+    _reported(page, verdict)
     _latency(page, verdict, full=full)
     _states(page, verdict, full=full)
     _last_lines(page, verdict, full=full)
@@ -200,6 +201,14 @@ def _outcomes(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
         page.line(f"  ({plural(left_out, 'more kind')} of traffic: see the report)")
     page.field("refused", performance.refusals_text(verdict))
     page.field("stall", performance.stall_text(verdict) if full else "")
+
+
+def _reported(page: _TextPage, verdict: Verdict) -> None:
+    if rows := performance.reported_rows(verdict):
+        page.section(phrases.SECTIONS["reported"])
+        page.table(["", "reported", "wire", ""], rows)
+    for label, text in performance.reported_texts(verdict).items():
+        page.field(label, text)
 
 
 def _latency(page: _TextPage, verdict: Verdict, *, full: bool) -> None:

@@ -61,9 +61,11 @@ def test_sign_of_the_model_itself_is_a_note() -> None:
     ]
 
 
-@pytest.mark.parametrize("idle", [[], [["one_word"]] * 6])
-def test_answers_of_one_word_from_the_begin_leave_their_text_unjudged(idle: list[list[str]]) -> None:
-    assert fold([["one_word"]] * 40, [[]] * 6).finish() == [], "that is a failure"
-    (check,) = fold([["one_word"]] * 40, idle).finish()
+@pytest.mark.parametrize(("sign", "healthy"), [("one_word", 0), ("exclamation_run", 300), ("token_pairs", 300)])
+@pytest.mark.parametrize("idle", [False, True])
+def test_answers_of_one_word_from_the_begin_leave_their_text_unjudged(sign: str, healthy: int, idle: bool) -> None:
+    signs = [[sign], *[[]] * (healthy // 40)] * 40
+    assert fold([[sign]] * 40, [[]] * 6).finish() == [], "that is a failure"
+    (check,) = fold(signs, [[sign]] * 6 if idle else []).finish()
     assert isinstance(check, CheckResult)
     assert (check.name, check.verdict) == ("degeneration", "unknown")

@@ -49,6 +49,22 @@ def test_answer_text_shorter_than_its_tokens_is_unknown(history: History) -> Non
     assert found["actual"] == "odd: 40 with fewer bytes of text than tokens of 40 answers"
 
 
+@pytest.mark.parametrize(
+    ("whole", "half", "unknown"),
+    [(range(96, 126), [54] * 3, True), (range(96, 126), [54] * 2, False), (range(60, 200, 4), [54] * 3, False)],
+)
+def test_answer_text_of_half_the_usual_size_is_unknown(
+    history: History, whole: range, half: list[int], unknown: bool
+) -> None:
+    """Not where only a few answers are short, nor where the sizes of all differ."""
+    history.begin().work(5)
+    for size in [*whole, *half]:
+        answers(history, 1, {"text_bytes": size}, tokens=24)
+    verdict = history.end().verdict()
+    assert verdict["failures"] == []
+    assert history.unknowns(verdict) == ({"answer_sizes"} if unknown else set())
+
+
 @pytest.mark.parametrize(("empty", "failed"), [(6, False), (10, True)])
 def test_answer_text_of_end_tokens_is_unknown_and_a_failure_in_all_answers(
     history: History, empty: int, failed: bool

@@ -89,6 +89,7 @@ def asked(**more: object) -> bytes:
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": {"type": "object"}}}
 USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 9}}
 SHORT = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}
+TWICE = [delta(f" word{n // 2}") for n in range(14)]
 ERROR = chunk(b'data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}\n\n')
 
 
@@ -102,6 +103,8 @@ ERROR = chunk(b'data: {"error":{"message":"EngineDeadError","type":"InternalServ
         (asked(), (SSE_HEAD, delta("a")), "reset"),
         (asked(), (SSE_HEAD, delta("a"), delta("", "stop", **USAGE), DONE), "wrong_output"),
         (asked(max_tokens=32), (SSE_HEAD, delta("a"), delta("b", "length", **SHORT), DONE), "wrong_output"),
+        (asked(max_tokens=12), (SSE_HEAD, *TWICE, delta("", "stop"), DONE), "wrong_output"),
+        (asked(max_tokens=64), (SSE_HEAD, *TWICE, delta("", "stop"), DONE), "ok"),
         (asked(n=2), (SSE_HEAD, delta("a"), delta("b", "stop"), DONE), "wrong_output"),
         (asked(response_format=SCHEMA), (SSE_HEAD, delta("no"), delta(" json", "stop"), DONE), "wrong_output"),
         (asked(stream=False), (plain(b"200 OK", whole("one two three")),), "ok"),
@@ -155,6 +158,39 @@ def test_ledger_tap_reads_pipelined_answers_of_one_packet(log: Log) -> None:
         client.sendall(asked(stream=False) + asked(stream=False))
         ends = log.ends(2)
     assert [row["outcome"] for row in ends] == ["ok", "http_error"]
+
+
+ORDER, OTHER = "order 7f3k9q2m5x", "order 4b8d1z6w3c"
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "said", "outcome"),
+    [
+        ([ORDER], OTHER, ORDER, "wrong_output"),
+        ([ORDER], OTHER, OTHER, "ok"),
+        ([ORDER], f"{OTHER} not {ORDER}", ORDER, "ok"),
+        ([ORDER, f"{ORDER} again"], OTHER, ORDER, "ok"),
+        (["gpt-4o-2024-08-06 of 2026"], OTHER, "gpt-4o-2024-08-06 of 2026", "ok"),
+    ],
+)
+def test_ledger_tap_finds_the_id_of_another_request_in_an_answer(
+    log: Log, before: list[str], own: str, said: str, outcome: str
+) -> None:
+    """An id that the request has itself, or that several others have, proves nothing, nor does the name of a model."""
+    texts = iter([*before, said])
+
+    def serve(c: socket.socket) -> None:
+        while read_request(c):
+            c.sendall(plain(b"200 OK", whole(next(texts))))
+
+    with log.serve(serve) as client:
+        for n, prompt in enumerate([*before, own], 1):
+            client.sendall(asked(stream=False, messages=[{"role": "user", "content": prompt}]))
+            row = log.ends(n)[-1]
+    assert row["outcome"] == outcome
+    if outcome != "ok":
+        (part,) = row["wrong"]
+        assert (part["id"], part["other"]) == ("answer_of_another_request", "w-0")
 
 
 def test_ledger_tap_counts_a_client_that_hangs_up_as_aborted(log: Log) -> None:

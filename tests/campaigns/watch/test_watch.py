@@ -16,6 +16,7 @@ import pytest
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.replay.sources import read_source
+from loadchaos.report.performance import reported_rows
 from tests.embedded_server import EmbeddedServer
 from tests.invoking import output_of
 from tests.waiting import until
@@ -252,9 +253,16 @@ def test_watch_compares_the_commands_own_result_with_the_wire(server: EmbeddedSe
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "other.json").write_text(json.dumps(result))
     done = run_command("watch", "--target", server.url, *OPTIONS, "--", *command, cwd=tmp_path)
-    assert "reported 9 of 9 ok; of 4 on the wire all were ok" in done.stdout
-    assert "TTFT p99" in done.stdout
-    assert f"result file    {tmp_path / 'result.json'}\n" in done.stdout
+    (tmp_path / "runs" / "other.json").unlink()
+    verdict, home = verdict_of(tmp_path)
+    again = run_command("judge", str(home), cwd=tmp_path)
+    for text in (done.stdout, again.stdout):
+        assert "note           vllm bench serve reported 9 of 9 ok; of 4 on the wire all were ok" in text
+        assert "TTFT p99" in text
+        assert f"result file    {tmp_path / 'result.json'}\n" in text
+    assert verdict.reported is not None and verdict.reported.hidden == 5
+    assert ["requests ok", "9", "4", "differs"] in reported_rows(verdict)
+    assert "reported 9 of 9 ok" in (home / "report.html").read_text().partition("<dl>")[0], "on top of the page"
 
 
 def test_watch_ends_its_command_with_ctrl_c(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_file_below_the_working_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("{}")
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.path, found.figures.tool, found.others) == (result, "AIPerf", 0)
+    assert (found.file, found.tool, found.others) == (str(result), "AIPerf", 0)
 
 
 def test_file_of_before_the_start_is_none_of_the_command(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_path_in_the_words_of_the_command_is_looked_at(words: list[str], place: 
     result = put(name, out / place)
     found = find_result_file(work, [word.replace("{out}", str(out)) for word in words], SINCE_NS)
     assert found is not None
-    assert found.path == result
+    assert found.file == str(result)
 
 
 def test_file_with_the_most_requests_of_the_newest_tool_counts(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_file_with_the_most_requests_of_the_newest_tool_counts(tmp_path: Path) -
     put("aiperf-0.13.0.json", tmp_path / "earlier.json", after_s=0.5)
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.path, found.others) == (whole, 2)
+    assert (found.file, found.others) == (str(whole), 2)
 
 
 def test_newest_of_equal_results_counts(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_newest_of_equal_results_counts(tmp_path: Path) -> None:
     newest = put("vllm-bench-0.32.0.json", tmp_path / "2.json", after_s=2)
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.path, found.others) == (newest, 1)
+    assert (found.file, found.others) == (str(newest), 1)
 
 
 def test_search_ends_in_a_large_tree_and_in_a_circle_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_search_ends_in_a_large_tree_and_in_a_circle_of_links(tmp_path: Path, mo
     found = find_result_file(tmp_path, ["/", "."], SINCE_NS)
     assert time.monotonic() - started_s < 5
     assert found is not None
-    assert found.path == near
+    assert found.file == str(near)
 
 
 def test_run_folders_of_the_watch_are_left_out(tmp_path: Path) -> None:

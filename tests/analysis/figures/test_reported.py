@@ -1,6 +1,6 @@
+from loadchaos.analysis.figures.reported import WireFigures, compare_reported
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.recorder.reported import ReportedFigures
-from loadchaos.recorder.reported.compare import ComparedFigure, WireFigures, compare_reported
+from loadchaos.core.reported_figures import ReportedFigures
 from tests.rows import MS
 
 REPORTED = ReportedFigures(
@@ -32,15 +32,17 @@ def test_rows_have_the_figures_that_were_reported() -> None:
     wire = WireFigures(
         outcomes={"ok": 393, "truncated": 7}, findings=OTHER_TEXT, ttft_s={"p99": 0.374}, output_tokens=950
     )
-    assert compare_reported(REPORTED, wire).rows == (
-        ComparedFigure("requests", 400, 400),
-        ComparedFigure("requests ok", 400, 391),
-        ComparedFigure("requests failed", 0, 9),
-        ComparedFigure("output tokens", 1000, 950),
-        ComparedFigure("TTFT p50", 0.2, None, "s"),
-        ComparedFigure("TTFT p99", 0.412, 0.374, "s"),
-        ComparedFigure("TPOT p99", 0.0102, None, "s"),
-    )
+    found = compare_reported(REPORTED, wire)
+    assert [(row.name, row.reported, row.wire, row.differs) for row in found.rows] == [
+        ("requests", 400, 400, False),
+        ("requests ok", 400, 391, True),
+        ("requests failed", 0, 9, True),
+        ("output tokens", 1000, 950, True),
+        ("TTFT p50", 0.2, None, False),
+        ("TTFT p99", 0.412, 0.374, True),
+        ("TPOT p99", 0.0102, None, False),
+    ]
+    assert found.hidden == 9 and found.note == f"vllm bench serve {found.sentence}"
 
 
 def test_figures_that_agree_do_not_differ() -> None:
@@ -69,7 +71,7 @@ def test_percentile_of_too_few_answers_is_not_told() -> None:
 
 def test_file_that_says_little_gives_few_rows() -> None:
     found = compare_reported(ReportedFigures(tool="k6", requests_sent=3), WireFigures(outcomes={"ok": 2, "shed": 1}))
-    assert found.rows == (ComparedFigure("requests", 3, 3),)
+    assert [(row.name, row.reported, row.wire) for row in found.rows] == [("requests", 3, 3)] and not found.note
     assert found.sentence == "of 3 on the wire 1 were shed"
 
 

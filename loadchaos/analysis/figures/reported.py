@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_percentiles import STATISTICS, enough_to_show, label
+from loadchaos.core.reported_figures import ReportedFigures
 from loadchaos.core.units import NS_PER_S
-from loadchaos.recorder.reported.base import ReportedFigures
 
 _LATENCIES = ("ttft", "tpot", "e2e")
 _TOLD = ("p99", "p95", "p90", "p50", "mean")
@@ -63,40 +64,48 @@ class WireFigures:
         return sum(self.outcomes.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparedFigure:
-    """One row: a figure as the command reported it and as it was on the wire; None where one of them has none."""
+    """One row: a figure as the command reported it and as it was on the wire; null where one of them has none."""
 
     name: str
     reported: float | None
     wire: float | None
-    unit: str = ""
+    unit: Annotated[str, "`s`, or empty for a count"] = ""
+    differs: Annotated[bool, "both are known and differ: a count at all, a time by 10 % and 2 ms"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedComparison:
+    """Figures that the command of a watch reported beside what was on the wire."""
+
+    tool: str
+    file: Annotated[str, "result file of the command"]
+    more_files: Annotated[int, "further result files that it wrote"] = 0
+    rows: tuple[ComparedFigure, ...]
+    sentence: str
+    remark: Annotated[str, "what a reader of the tool's figures has to know"] = ""
+    hidden: Annotated[int, "answers that the command calls ok and that were not ok on the wire, at least"] = 0
 
     @property
-    def differs(self) -> bool:
-        """True if both are known and differ: a count at all, a time by more than tools differ among each other."""
-        if self.reported is None or self.wire is None:
-            return False
-        limit = max(_DIFFERS * self.wire, _DIFFERS_S) if self.unit == "s" else 0
-        return abs(self.reported - self.wire) > limit
+    def note(self) -> str:
+        """Text that has to be seen first: the command calls answers ok that are not."""
+        return f"{self.tool} {self.sentence}" if self.hidden else ""
 
 
-@dataclass(frozen=True)
-class ReportedComparison:
-    """The table "what the command reported / what was on the wire", and its sentence."""
-
-    rows: Sequence[ComparedFigure]
-    sentence: str
-    remark: str = ""
+def _row(name: str, reported: float | None, wire: float | None, unit: str = "") -> ComparedFigure:
+    limit = max(_DIFFERS * (wire or 0), _DIFFERS_S) if unit == "s" else 0
+    differs = reported is not None and wire is not None and abs(reported - wire) > limit
+    return ComparedFigure(name=name, reported=reported, wire=wire, unit=unit, differs=differs)
 
 
 def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedComparison:
     ok = wire.outcomes.get("ok", 0) - sum(wire.findings.values())
     rows = [
-        ComparedFigure("requests", reported.requests_sent, wire.requests),
-        ComparedFigure("requests ok", reported.requests_ok, ok),
-        ComparedFigure("requests failed", reported.requests_failed, wire.requests - ok),
-        ComparedFigure("output tokens", reported.output_tokens, wire.output_tokens),
+        _row("requests", reported.requests_sent, wire.requests),
+        _row("requests ok", reported.requests_ok, ok),
+        _row("requests failed", reported.requests_failed, wire.requests - ok),
+        _row("output tokens", reported.output_tokens, wire.output_tokens),
     ]
     pairs = {
         "ttft": (reported.ttft_s, wire.ttft_s),
@@ -105,14 +114,22 @@ def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedCo
     }
     told = []
     for name, (said, seen) in pairs.items():
-        rows += [ComparedFigure(label(name, s), said[s], seen.get(s), "s") for s in STATISTICS if s in said]
+        rows += [_row(label(name, s), said[s], seen.get(s), "s") for s in STATISTICS if s in said]
         told += [
-            ComparedFigure(label(name, s), said[s], seen[s], "s")
+            _row(label(name, s), said[s], seen[s], "s")
             for s in _TOLD
             if s in said and s in seen and enough_to_show(s, wire.outcomes.get("ok", 0))
         ][:1]
     known = tuple(row for row in rows if row.reported is not None)
-    return ReportedComparison(known, "; ".join((*_counts(reported, wire), *_times(told))), reported.remark)
+    return ReportedComparison(
+        tool=reported.tool,
+        file=reported.file,
+        more_files=reported.others,
+        rows=known,
+        sentence="; ".join((*_counts(reported, wire), *_times(told))),
+        remark=reported.remark,
+        hidden=max(0, (reported.requests_ok or 0) - ok),
+    )
 
 
 def _counts(reported: ReportedFigures, wire: WireFigures) -> Iterator[str]:
