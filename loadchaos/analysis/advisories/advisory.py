@@ -216,7 +216,7 @@ def all_shipped(of: str) -> tuple[Advisory, ...]:
     return tuple(shipped(name) for name in names)
 
 
-def reproducer_of(failure: str) -> str | None:
-    """Folder of docs/repros whose script causes this failure."""
-    every = (one for of in ENGINES for one in all_shipped(of) if failure and one.failure == failure)
+def reproducer_of(engine: str, failure: str) -> str | None:
+    """Folder of docs/repros whose script causes this failure of an engine."""
+    every = (one for one in all_shipped(engine) if failure and one.failure == failure) if engine in ENGINES else ()
     return next((name for one in every for name in one.reproducers), None)

@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from loadchaos.analysis.classify.prefixes import TIME_KEYS
 from loadchaos.core.units import iso_utc
 
-_CLOCKS_S = 600.0  # clocks of two machines differ by less
-_ZONES_S = 26 * 3600.0  # a time without a zone is known to this
+_LATE_S = 26 * 3600.0
+"""Before the run by so much: a time without a zone, or with a wrong one, is known to this."""
 _CHARS = 64  # of a line that has its time in front
 _CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)"
+_FRONT = r"^(?:\S+ +\| |\[pod/\S+\] |\([^)]*\) |[A-Z]+:? +|time=)?\W?"  # no time within a message
 _STAMPS = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"\b(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
-        rf"^(?:\S+ \| )?(?P<date>[A-Z][a-z]{{2}} [ \d]\d) {_CLOCK}",  # journald, syslog
+        rf"{_FRONT}(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+        rf"{_FRONT}(?P<date>[A-Z][a-z]{{2}} [ \d]\d) {_CLOCK}",  # journald, syslog
         rf"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<date>\d\d-\d\d) {_CLOCK}",  # vLLM
         r"^\W?(?P<epoch>1\d{9})(?:\d{3}){0,3}\b",
     )
@@ -34,10 +35,9 @@ class LateLines:
 
     def is_late(self, source: str, line: str, begin_s: float, now_s: float) -> bool:
         """True for a line of before the run, which began at `begin_s` and is at `now_s` (Unix times)."""
-        written = _written(line, now_s)
-        if written is not None:
-            unix_s, precise_s = written
-            self._late[source] = unix_s + precise_s < begin_s
+        unix_s = _written_s(line, now_s)
+        if unix_s is not None:
+            self._late[source] = unix_s + _LATE_S < begin_s
             if self._late[source]:
                 self._oldest_s = min(unix_s, self._oldest_s or unix_s)
         late = self._late.get(source, False)
@@ -52,8 +52,8 @@ class LateLines:
         return [f"server log: {count} came late and are from before the run (the oldest of {oldest}): not judged"]
 
 
-def _written(line: str, now_s: float) -> tuple[float, float] | None:
-    """Unix time in front of a line or in its JSON record, and how precise it is; None where there is none."""
+def _written_s(line: str, now_s: float) -> float | None:
+    """Unix time in front of a line or in its JSON record; None where there is none."""
     head = line[:_CHARS]
     if line.startswith("{"):
         found = _JSON_TIME.search(line)
@@ -69,16 +69,15 @@ def _written(line: str, now_s: float) -> tuple[float, float] | None:
     return None
 
 
-def _unix_s(found: dict[str, str | None], now_s: float) -> tuple[float, float]:
+def _unix_s(found: dict[str, str | None], now_s: float) -> float:
     if found.get("epoch"):
-        return float(found["epoch"] or 0), _CLOCKS_S
-    date, zone = str(found["date"]), found.get("zone")
+        return float(found["epoch"] or 0)
+    date, clock = found["date"] or "", found["clock"]
     if date[:4].isdigit():
-        written = datetime.fromisoformat(f"{date}T{found['clock']}{zone or '+00:00'}")
-        return written.timestamp(), _CLOCKS_S if zone else _ZONES_S
+        return datetime.fromisoformat(f"{date}T{clock}{found['zone'] or '+00:00'}").timestamp()
     form = "%m-%d" if date[0].isdigit() else "%b %d"
-    year = datetime.fromtimestamp(now_s + _ZONES_S, UTC).year
-    written = datetime.strptime(f"{year} {date} {found['clock']} +0000", f"%Y {form} %H:%M:%S %z")
-    if written.timestamp() > now_s + _ZONES_S:
+    year = datetime.fromtimestamp(now_s + _LATE_S, UTC).year
+    written = datetime.strptime(f"{year} {date} {clock} +0000", f"%Y {form} %H:%M:%S %z")
+    if written.timestamp() > now_s + _LATE_S:
         written = written.replace(year=year - 1)
-    return written.timestamp(), _ZONES_S
+    return written.timestamp()

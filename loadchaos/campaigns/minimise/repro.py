@@ -124,7 +124,7 @@ def _environment(found: Reproducer) -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     signature = known.get(found.plan.expected.id)
     issues = with_standing(known.issues(signature.known), found.dialect, found.version) if signature is not None else ()
-    own = reproducer_of(found.plan.expected.id)
+    own = _own_reproducer(found)
     weights = load_format[1] if load_format else "not told by the server"
     rows = [
         f"Model: {f'{model[1]} (served as {served})' if model else served}, load format {weights}",
@@ -135,6 +135,15 @@ def _environment(found: Reproducer) -> str:
         *([] if issues or own else ["No issue of this failure is known to loadchaos"]),
     ]
     return "\n".join(f"- {row}" for row in rows)
+
+
+def _own_reproducer(found: Reproducer) -> str | None:
+    """Folder of our reproducer of the same failure, on this kind of server and with such requests."""
+    own = reproducer_of(found.dialect, found.plan.expected.id)
+    if own is None:
+        return None
+    calls = any("tools" in spec["body"] for spec in script.specifications(found.candidate.trace))
+    return None if "tool-call" in own and not calls else own
 
 
 def _folded(output: str) -> str:

@@ -34,12 +34,12 @@ def test_every_reproducer_has_an_advisory_that_says_who_proved_it() -> None:
 
 
 def test_reproducer_is_known_by_its_failure_and_names_it() -> None:
-    found = {a.failure: reproducer_of(a.failure) for a in SHIPPED if a.failure and a.reproducers}
+    found = {a.failure: reproducer_of(a.engine, a.failure) for a in SHIPPED if a.failure and a.reproducers}
     assert found["cpu_generator_offset"] == "vllm-0.32.0-seeded-split-prefill"
     assert [
         f for f, name in found.items() if name is None or f"`{f}`" not in (REPROS / name / "README.md").read_text()
     ] == []
-    assert reproducer_of("") is None
+    assert reproducer_of("vllm", "") is None and reproducer_of("ollama", "x") is None
 
 
 def test_every_advisory_has_a_source() -> None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import orjson
+import pytest
 
 from loadchaos.campaigns.minimise import repro
 from loadchaos.campaigns.minimise.candidate import Reduction
@@ -35,6 +36,28 @@ def test_readme_of_a_reproducer_says_what_its_server_is_although_a_script_starts
         "9 of 10 runs of repro.py on a fresh server, 2 of them in the search (p = 0.90, 95 % CI 0.60 to 0.98)" in text
     )
     assert "    0, 1, 2 and 61 more HTTPError('reset')\n    the server died in round 1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("failure_id", "dialect", "tools", "named"),
+    [
+        ("schema_violated", "vllm", True, True),
+        ("schema_violated", "vllm", False, False),
+        ("schema_violated", "sglang", True, False),
+        ("spec_sampler_top_k", "vllm", False, True),
+    ],
+)
+def test_readme_names_our_reproducer_of_the_same_server_and_requests(
+    tmp_path: Path, failure_id: str, dialect: str, tools: bool, named: bool
+) -> None:
+    asked = {"model": "sim", "messages": [{"role": "user", "content": "a"}], **({"tools": []} if tools else {})}
+    sends = (TraceSend(id="r0", body=store_body(tmp_path / "bodies", orjson.dumps(asked))),)
+    header = TraceHeader(event="trace", version=1, source="run", server={"kind": "embedded"})
+    whole = Reduction(RequestTrace(header, sends, folder=tmp_path), ("serve",), ())
+    server = ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:8000"))
+    failure = ExpectedFailure(failure_id, "", "request", "wrong")
+    found = repro.Reproducer(whole, TryPlan(server, failure, Options(), {}), "0.32.0", dialect)
+    assert ("The same failure: docs/repros" in repro.readme(found, ScriptRuns(9, 10))) == named
 
 
 def test_repro_names_its_failure_and_its_server(tmp_path: Path) -> None:
