@@ -18,7 +18,7 @@ _NOTES = {
     "vllm": """
 - 0.22.1 and 0.32.0 were predicted when most reproducers named single releases: four present bugs of 0.22.1 were left open.
   Since then a version between two that have a bug has it. The held-out releases were predicted so.
-- top-k-under-speculation is the one wrong prediction. Its script has one request, whose drafts depend on random weights.
+- top-k-under-speculation is the only wrong prediction, twice. The drafts of its one request depend on random weights.
   `loadchaos bisect` had seen the failure once on 0.22.1, with recorded requests; the script did not, in 5 tries.
 """
 }
