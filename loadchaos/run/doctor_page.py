@@ -157,7 +157,12 @@ def _fitted(result: DoctorResult, found: Sequence[Judgement], width: int, room: 
 
 
 def _listed(found: Sequence[Judgement], width: int, most: int) -> list[str]:
-    """A line for each, at most so many; the last one counts the others."""
+    """All in full where they fit in so many lines; else a line for each, of which the last one counts the others."""
+    whole = [
+        line for j in found for line in textwrap.wrap(_brief(j), width, initial_indent="  ", subsequent_indent="      ")
+    ]
+    if len(whole) <= most:
+        return whole
     short = [_short(j, width) for j in found]
     return short if len(short) <= most else [*short[: most - 1], f"  and {len(short) - most + 1} more: --all"]
 
@@ -197,10 +202,13 @@ def _block(result: DoctorResult, n: int, j: Judgement, width: int) -> list[str]:
     return lines
 
 
-def _short(j: Judgement, width: int) -> str:
-    one = j.advisory
+def _brief(j: Judgement) -> str:
     missing = f" (missing: {', '.join(j.missing)})" if j.missing else ""
-    text = f"  {_WORDS[one.severity][0]}: {title_of(one)} [{one.id}]{missing}"
+    return f"[{j.advisory.id}] {_WORDS[j.advisory.severity][0]}: {title_of(j.advisory)}{missing}"
+
+
+def _short(j: Judgement, width: int) -> str:
+    text = f"  {_brief(j)}"
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
