@@ -72,7 +72,14 @@ def idle(folder: Path, seconds: float, settle_s: float) -> Mapping[str, tuple[fl
     with simulated(folder) as (url, log):
         words = ["--target", url, "--server-log", str(log), "--healthz", f"127.0.0.1:{free_port()}"]
         with started(
-            "watch", "--service", *words, "--out", str(folder / "runs"), "--exporter-port", "0", log=folder / "service.log"
+            "watch",
+            "--service",
+            *words,
+            "--out",
+            str(folder / "runs"),
+            "--exporter-port",
+            "0",
+            log=folder / "service.log",
         ) as service:
             time.sleep(settle_s)
             processes = _tree(service.pid)
