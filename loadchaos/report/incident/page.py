@@ -344,7 +344,9 @@ def replay_command(run: RunEnvironment) -> str:
 def _without_display_options(argv: Sequence[str]) -> list[str]:
     kept: list[str] = []
     skip = False
-    for word in argv:
+    for n, word in enumerate(argv):
+        if word == "--":  # what follows is the command of a watch
+            return [*kept, *argv[n:]]
         name = word.split("=", 1)[0]
         if not skip and name not in _DISPLAY_OPTIONS:
             kept.append(word)

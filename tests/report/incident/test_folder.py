@@ -206,6 +206,11 @@ def test_page_of_an_incident_with_few_facts(run_folder: RunFolder) -> None:
     assert "alive\\_but\\_hung" in (home / "incident.md").read_text()
 
 
+def test_replay_command_keeps_the_options_of_a_watched_command() -> None:
+    argv = ("loadchaos", "watch", "--no-live", "--", "k6", "run", "--no-live", "--quiet", "--out", "x")
+    assert replay_command(RunEnvironment(argv=argv)) == "loadchaos watch -- k6 run --no-live --quiet --out x"
+
+
 def test_replay_command_keeps_other_options() -> None:
     assert replay_command(RunEnvironment(argv=("x/loadchaos", "run", "p", "--seed", "3"), seed=3)) == (
         "loadchaos run p --seed 3"
