@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -18,8 +18,10 @@ from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.whole_file import read_json, write_json, write_whole
 from loadchaos.report.suite_result import SuiteVerdict
-from loadchaos.run.finalize import Result
 from loadchaos.run.interrupts import Interrupts
+
+if TYPE_CHECKING:  # it imports the judge: a service that watches for weeks has no use for it
+    from loadchaos.run.finalize import Result
 
 T = TypeVar("T")
 _VERDICTS: Mapping[int, SuiteVerdict] = {

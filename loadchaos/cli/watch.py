@@ -81,6 +81,10 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     {host} and {port} are parts of that URL. The exit code is that of the verdict.
     """
     create_privately()
+    if not targets:
+        raise OptionError("no server: give --target URL")
+    if options["service"]:  # its parts import what a run needs
+        sys.exit(_serve(command, options))
     sys.exit(_watch(command, tuple(dict.fromkeys(base_url(url) for url in targets)), options))
 
 
@@ -92,10 +96,6 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
     from loadchaos.run.others_load import OthersOptions
     from loadchaos.run.run import run as run_once
 
-    if not targets:
-        raise OptionError("no server: give --target URL")
-    if options["service"]:
-        return _serve(command, options)
     listen = _listen(options["listen"], targets)
     if command and shutil.which(command[0]) is None:
         raise OptionError(f"{command[0]}: no such command; give one that can be run after --")

@@ -115,7 +115,7 @@ class LoadSession:
         AuthorizationError where another server, which may not be harmed, answers in place of the one that was checked.
         """
         stopped_s: float | None = None
-        unseen = isinstance(self._process, UnseenLoad)
+        unseen = self.unseen
         while self._process.alive:
             await tick()
             if self._server.no_leave is not None:
@@ -156,6 +156,11 @@ class LoadSession:
 
     async def cancel_restart(self) -> None:
         await self._gate.close()
+
+    @property
+    def unseen(self) -> bool:
+        """True while the requests of others are the load, and none of them passes here."""
+        return self.running and isinstance(self._process, UnseenLoad)
 
     def poll(self) -> None:
         self.read_rows()

@@ -30,6 +30,8 @@ from loadchaos.run.run_probes import RunProbes
 from loadchaos.run.server_under_test import ServerUnderTest
 
 _TICK_S = 0.1
+_UNSEEN_POLLS = 5
+"""Beside a load whose requests nobody sees, only the server is looked at in each tick: a watch lasts for weeks."""
 
 
 async def run_quietly(
@@ -61,6 +63,7 @@ class _Run:
         self._last_question = LastQuestion(self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
         self._follower = FollowerProcess(self._folder)
+        self._polls = 0
         self._record.listen(self._attacks.fold)
         self._record.listen(self._server.fold)
         self._record.listen(self._probes.fold)
@@ -137,8 +140,11 @@ class _Run:
         self._poll()
 
     def _poll(self) -> None:
-        self._load.poll()
         self._server.tick()
+        self._polls += 1
+        if self._load.unseen and self._polls % _UNSEEN_POLLS:
+            return
+        self._load.poll()
         self._load.tick()
         if self._load.running and not self._interrupts and (notice := self._follower.exit_notice()):
             self._context.print_line(notice)

@@ -11,11 +11,14 @@ from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median_low
+from typing import TYPE_CHECKING
 
 import orjson
 
 from loadchaos.campaigns.soak.state import SoakRun, parse_time
-from loadchaos.profile.cron import Retention
+
+if TYPE_CHECKING:
+    from loadchaos.profile.cron import Retention
 
 _DOOMED = ".deleted-"
 _USUAL_GAPS = 3
