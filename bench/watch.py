@@ -159,9 +159,8 @@ def main() -> None:
         direct, through, cpu_s = proxy(Path(place), args.seconds)
     for label, at in (("p50", 49), ("p99", 98)):
         before_s, after_s = (quantiles(times, n=100)[at] for times in (direct, through))
-        print(
-            f"TTFT {label}: {before_s * 1e3:.1f} ms without, {after_s * 1e3:.1f} ms with the proxy: {after_s / before_s:.2f} times"
-        )
+        both = f"{before_s * 1e3:.1f} ms without, {after_s * 1e3:.1f} ms with the proxy"
+        print(f"TTFT {label}: {both}: {after_s / before_s:.2f} times")
     print(f"CPU of the proxy, its rows and its recording: {cpu_s * 1e3:.1f} ms a request of 24 tokens")
     print(f"{len(direct)} requests without, {len(through)} with the proxy; medians differ by "
           f"{(median(through) - median(direct)) * 1e3:.1f} ms")  # fmt: skip

@@ -65,9 +65,8 @@ class AnswerTextDetector(Detector):
             self._add(odd, row, content.get("begin", ""))
         self._thin[traffic] += "thin_text" in detail
         self._extra[traffic] += "extra_chunks" in detail
-        tokens = int(row.get("completion_tokens") or 0)
-        if tokens >= _FEWEST_TOKENS and (size := detail.get("text_bytes")):
-            self._sizes[traffic].append(size / tokens)
+        if (tokens := int(detail.get("text_tokens") or 0)) >= _FEWEST_TOKENS:
+            self._sizes[traffic].append(detail["text_bytes"] / tokens)
 
     def _add(self, kind: str, row: EndRow, text: str, *, counted: bool = True) -> None:
         traffic = str(row.get("traffic", ""))

@@ -37,11 +37,16 @@ class SeenExchange(Exchange):
         self._bytes_out = len(request.body)
 
     def end_row(self) -> EndRow:
-        """Make the end row; with the size of its text, which no plan of ours foretells."""
+        """Make the end row; with the size of its text and its tokens: those of the limit where it ended by that."""
         row = super().end_row()
         answer = self.answer
         if answer is not None and answer.has_text and not answer.has_calls and not answer.reasoning_tokens():
-            row["detail"] = {**row["detail"], "text_bytes": len(answer.text.encode("utf-8", "replace"))}
+            tokens = answer.completion_tokens
+            if tokens is None and answer.finish_reason == "length" and len(answer.finish) == 1:
+                tokens = answer.rules.limit
+            if tokens:
+                size = len(answer.text.encode("utf-8", "replace"))
+                row["detail"] = {**row["detail"], "text_bytes": size, "text_tokens": tokens}
         return row
 
     def read(self, at_ns: int, data: bytes) -> None:

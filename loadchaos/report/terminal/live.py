@@ -135,10 +135,12 @@ class Screen:
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:
     lines: list[tuple[object, str]] = []
+    several = len({state.replica for state in s.states}) > 1
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
+        name = clean(state.replica, 40) if several else "server"
         lines.append(
-            ((state.replica, state.state, state.at_ns), f"  server {phrases.state_text(state.state)}: {signs}")
+            ((state.replica, state.state, state.at_ns), f"  {name} {phrases.state_text(state.state)}: {signs}")
         )
     for f in s.failures:
         key = ("failure", f.id, f.attribution)

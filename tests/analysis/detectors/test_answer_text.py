@@ -59,7 +59,7 @@ def test_answer_text_of_half_the_usual_size_is_unknown(
     """Not where only a few answers are short, nor where the sizes of all differ."""
     history.begin().work(5)
     for size in [*whole, *half]:
-        answers(history, 1, {"text_bytes": size}, tokens=24)
+        answers(history, 1, {"text_bytes": size, "text_tokens": 24})
     verdict = history.end().verdict()
     assert verdict["failures"] == []
     assert history.unknowns(verdict) == ({"answer_sizes"} if unknown else set())

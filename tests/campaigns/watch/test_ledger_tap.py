@@ -160,6 +160,17 @@ def test_ledger_tap_reads_pipelined_answers_of_one_packet(log: Log) -> None:
     assert [row["outcome"] for row in ends] == ["ok", "http_error"]
 
 
+@pytest.mark.parametrize(("finish", "tokens"), [("length", 12), ("stop", None)])
+def test_ledger_tap_takes_the_tokens_of_an_answer_without_usage_from_its_limit(
+    log: Log, finish: str, tokens: int | None
+) -> None:
+    with log.serve(answer(SSE_HEAD, delta("some w\u00f6rds"), delta("", finish), DONE)) as client:
+        client.sendall(asked(max_tokens=12))
+        (row,) = log.ends()
+    assert row["detail"].get("text_tokens") == tokens
+    assert row["detail"].get("text_bytes") == (11 if tokens else None)
+
+
 ORDER, OTHER = "order 7f3k9q2m5x", "order 4b8d1z6w3c"
 
 

@@ -11,7 +11,7 @@ from loadchaos.analysis.figures.stalls import Stall
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import at_ns_of
-from loadchaos.report.terminal.live import View, draw, plain_line, progress_text
+from loadchaos.report.terminal.live import View, draw, plain_events, plain_line, progress_text
 from tests.rows import S, answered, folded
 
 
@@ -89,6 +89,18 @@ def test_plain_log_prints_a_line_every_ten_seconds_and_events_at_once(run_folder
     assert len([line for line in lines if line.startswith("[load ")]) in {4, 5}
     assert len([line for line in lines if line.startswith("  server dead: the engine core's process is gone")]) == 1
     assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("names", "line"), [(("a", "b"), "  b dead: it is gone"), (("b",), "  server dead: it is gone")]
+)
+def test_plain_log_names_the_server_where_there_are_several(names: tuple[str, ...], line: str) -> None:
+    fold = LiveFigures()
+    for name in names:
+        state = "dead" if name == "b" else "healthy"
+        row = {"row": "state", "at_ns": 1, "replica": name, "engine": None, "from": "starting", "to": state}
+        fold.fold({**row, "signs": ["it is gone"], "noticed_after_ns": 0})
+    assert line in [text for _, text in plain_events(fold.snapshot())]
 
 
 def test_plain_log_prints_each_failure_once() -> None:
