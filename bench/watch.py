@@ -152,7 +152,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-watch-") as place:
         if args.what == "idle":
             found = idle(Path(place), args.seconds, args.settle)
-            found = {**found, "all": tuple(sum(column) for column in zip(*found.values(), strict=True))}  # type: ignore[dict-item]
+            found = {**found, "all": tuple(sum(column) for column in zip(*found.values(), strict=True))}
             for name, (cores, mb, wakes) in found.items():
                 print(f"{name:60} {cores:7.2%} of a core {mb:7.1f} MB {wakes:7.1f} wake-ups/s")
             return

@@ -106,9 +106,7 @@ class WatchService:
             return
         if self._pid is not None:
             self._follow()  # its last rows
-        if self._part is not None:
-            verdict = read_json(self._part / "verdict.json").get("verdict") or "not judged"
-            self._campaign.print_line(f"{self._part.name}: {verdict}")
+        ended = self._part
         self._part = self._rows = self._pid = None
         try:
             delete_old(self._order.home, self._order.keep_bytes)
@@ -116,6 +114,15 @@ class WatchService:
                 self._start()
         except LedgerError as e:  # a full disk may have space again
             self._campaign.print_line(str(e))
+        if ended is not None:
+            self._tell_verdict(ended)
+
+    def _tell_verdict(self, part: Path) -> None:
+        """Print the verdict of a part that ended; one that was killed is judged here, while the next one watches."""
+        verdict = read_json(part / "verdict.json").get("verdict")
+        if verdict is None and (judged := self._child.judge(part.name)) is not None:
+            verdict = judged.verdict
+        self._campaign.print_line(f"{part.name}: {verdict or 'not judged'}")
 
     def health(self) -> dict[str, object]:
         """Answer of /healthz: `ok` while the service has a part at work."""
