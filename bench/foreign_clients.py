@@ -144,12 +144,14 @@ TOOLS: Mapping[str, tuple[Path, Callable[[Path, int], Tool]]] = {
 
 @dataclass(frozen=True)
 class Said:
-    """What a tool said of one run, and watch beside it. `spoiled` of `posts` answers were spoiled."""
+    """What a tool said of one run, and watch beside it. `spoiled` of `posts` answers were spoiled; None in runs of which
+    only the cell of the page is left.
+    """
 
     tool: str
     fault: str
-    posts: int
-    spoiled: int
+    posts: int | None
+    spoiled: int | None
     exit_code: int
     sent: int | None = None
     ok: int | None = None
@@ -253,8 +255,8 @@ def healthy_table(results: Sequence[Said]) -> str:
     for tool in TOOLS:
         runs = [r for r in results if r.tool == tool and not r.fault]
         told = ", ".join(f"{text} {n}" for text, n in Counter(map(_told, runs)).most_common())
-        least, most = min((r.posts for r in runs), default=0), max((r.posts for r in runs), default=0)
-        lines.append(f"| {tool} | {len(runs)} | {least if least == most else f'{least} to {most}'} | {told} |")
+        posts = sorted({r.posts for r in runs if r.posts is not None})
+        lines.append(f"| {tool} | {len(runs)} | {' to '.join(map(str, posts[:1] + posts[1:][-1:])) or '–'} | {told} |")
     return "\n".join(lines)
 
 

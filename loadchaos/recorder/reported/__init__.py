@@ -1,7 +1,7 @@
 """Read the result files of load tools. One file for each tool has `read`, which takes what the file holds and gives
 `ReportedFigures`, or None for the file of another tool. To add one, copy k6.py and enter it in `READERS`.
 
-`find` looks for the file that a command wrote, `compare` puts its figures beside those of the wire.
+`find` looks for the file that a command wrote; analysis/figures/reported.py puts its figures beside those of the wire.
 """
 
 from __future__ import annotations
