@@ -49,6 +49,8 @@ OF_THE_REQUEST = (
     "tools_arguments",
     "tools_unknown",
     "tools_not",
+    "tools_auto_",
+    "tools_none_",
     "no_logprobs",
     "length_after_5_tokens",
 )

@@ -191,7 +191,7 @@ def test_probability_of_a_script_is_that_of_all_its_runs(
     async def on_fresh_server(*_: object) -> tuple[validate.ScriptRun, float]:
         return validate.ScriptRun("line" if fails.pop(0) else None, "", 1), ready_s
 
-    monkeypatch.setattr(validate, "_on_fresh_server", on_fresh_server)
+    monkeypatch.setattr(validate, "on_fresh_server", on_fresh_server)
     run = validate.run_script(tmp_path, plan_of("serve"), tmp_path, lambda _: None, searched, until_s)
     runs = asyncio.run(run)
     assert (runs.reproduced, runs.runs) == found
