@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,14 @@ def _judge_rate(limit: DifferenceLimit, found: Comparison) -> GateResult:
         return GateResult(limit.text, "unknown", "a run has no such figure")
     change = b / a - 1
     why = f"{a:.4g} to {b:.4g}, {100 * change:+.1f} % (without an interval)"
-    return GateResult(limit.text, "fail" if _beyond(limit, change) else "pass", why)
+    if not _beyond(limit, change):
+        return GateResult(limit.text, "pass", why)
+    chance = 2 * math.sqrt(sum(1 / max(1, side.sent) for side in (found.a, found.b)))
+    if found.a.seed != found.b.seed and abs(change) < chance:
+        return GateResult(
+            limit.text, "unknown", f"{why}: other arrivals, as the seed differs; use one seed or run longer"
+        )
+    return GateResult(limit.text, "fail", why)
 
 
 def _worse(found: Comparison) -> GateResult:

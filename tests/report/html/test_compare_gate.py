@@ -57,6 +57,14 @@ def test_limit_fails_only_a_difference_that_noise_does_not_explain(limit: str, b
     assert gate(limit, a, a_side("b", **{"n": n, "seed": 2, **b})) == verdict
 
 
+@pytest.mark.parametrize(("seed", "sent", "verdict"), [(0, 100, "fail"), (1, 100, "unknown"), (1, 10_000, "fail")])
+def test_throughput_of_other_arrivals_fails_beyond_their_chance(seed: int, sent: int, verdict: str) -> None:
+    a, b = (
+        replace(a_side("x", figures={"requests/s": rate}), seed=of, sent=sent) for rate, of in ((11.9, 0), (10.0, seed))
+    )
+    assert gate("requests_per_s < -5%", a, b) == verdict
+
+
 @pytest.mark.parametrize(
     ("a", "b", "verdict"),
     [
