@@ -88,6 +88,13 @@ def test_flag_that_is_missing_is_named_and_no_server_is_started(bench: Bench) ->
     assert list(bench.home.glob("runs/*/servers")) == []
 
 
+def test_fact_that_is_not_known_is_asked_for(bench: Bench) -> None:
+    own = bench.home / "own" / "vllm-own-death.toml"
+    own.write_text(own.read_text().replace('hardware = "cpu"', "multimodal = true"))
+    text = output_of(*bench.words("--launch", bench.launch(), *VERSION, "--dry-run"))
+    assert "lacks multimodal (not known: give --fact multimodal=VALUE)" in " ".join(text.split())
+
+
 def test_reproducer_has_the_first_command_that_meets_it(bench: Bench) -> None:
     launches = ("--launch", bench.launch("lives", "--max-num-seqs 64"), "--launch", bench.launch("dies"))
     row = own_rows(output_of(*bench.words(*launches, *VERSION, "--times", "1"), "--json", code=1))["0.32.0"]
