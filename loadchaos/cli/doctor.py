@@ -114,9 +114,9 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
     own = read_folder(options["advisories"]) if options["advisories"] is not None else []
     if options["prove"]:
         _prove(server, own, options, as_json=as_json)
-    for name in ("launches", "releases", "install"):
+    for name in ("launches", "releases", "install", "package", "venvs", "dry_run", "resume"):
         if options[name]:
-            raise OptionError(f"--{name.replace('ches', 'ch')} needs --prove")
+            raise OptionError(f"--{name.replace('ches', 'ch').replace('_', '-')} needs --prove")
     try:
         facts = _facts(server, options)
     except OptionError as e:

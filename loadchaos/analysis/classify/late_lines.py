@@ -10,6 +10,8 @@ from loadchaos.core.units import iso_utc
 
 _LATE_S = 26 * 3600.0
 """Before the run by so much: a time without a zone, or with a wrong one, is known to this."""
+_EARLIEST_S = 1.6e9  # 2020
+"""An earlier time is that of a clock that was never set, or a number such as 1073741824 bytes."""
 _CHARS = 64  # of a line that has its time in front
 _CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)"
 _FRONT = r"^(?:\S+ +\| |\[pod/\S+\] |\([^)]*\) |[A-Z]+:? +|time=)?\W?"  # no time within a message
@@ -36,7 +38,7 @@ class LateLines:
     def is_late(self, source: str, line: str, begin_s: float, now_s: float) -> bool:
         """True for a line of before the run, which began at `begin_s` and is at `now_s` (Unix times)."""
         unix_s = _written_s(line, now_s)
-        if unix_s is not None:
+        if unix_s is not None and unix_s >= _EARLIEST_S:
             self._late[source] = unix_s + _LATE_S < begin_s
             if self._late[source]:
                 self._oldest_s = min(unix_s, self._oldest_s or unix_s)

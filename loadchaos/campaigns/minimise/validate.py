@@ -33,6 +33,7 @@ QUICK_START_S = 10.0
 _LAST_LINES_READ_S = LAST_LINES_S + 2.0
 _LAST_LINE_OF_A_REQUEST_S = 1.0
 _POLL_S = 0.1
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ async def run_once(
     if process.returncode != 1:
         return ScriptRun(None, text, process.returncode)
     if expected is None:
-        return ScriptRun((text.strip().splitlines() or [""])[-1], text, 1)
+        last = (text.strip().splitlines() or [""])[-1]
+        return ScriptRun(None if _TRACEBACK in text else last, text, 1)  # Python ends with 1 for any error
     if expected.id in CHECKS:  # no log has it
         return ScriptRun(next((line for line in text.splitlines() if line.startswith(WRONG)), None), text, 1)
     deadline_s = time.monotonic() + (_LAST_LINES_READ_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)

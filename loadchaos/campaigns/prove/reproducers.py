@@ -70,4 +70,6 @@ def _wanted(names: str, test: Test) -> str:
 
 def _as_told(name: str, facts: ServerFacts) -> str:
     fact = facts.get(name)
-    return "not known" if fact is None else fact_text(fact)
+    if fact is not None:
+        return fact_text(fact)
+    return f"not known: give --fact {name}=VALUE" if name in OTHER_FACTS else "not known"

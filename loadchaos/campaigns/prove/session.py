@@ -86,7 +86,7 @@ class ProveSession:
             why = await self.plan.prepare(release) if left and self.plan.prepare is not None else ""
             for one, cell in left:
                 if why:
-                    self._keep(replace(cell, why=why))
+                    self._keep(_undecided(cell, why)[0])
                 else:
                     await self._tries(cell, one)
 

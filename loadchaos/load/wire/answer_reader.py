@@ -559,10 +559,15 @@ class AnswerReader:
             self._text.append(text)  # nearly every message: there is nothing else
             return True, True
         token = answer = False
+        thought: object = None
         for key in _TOKEN_KEYS:
             text = delta.get(key)
             if text is None or text == "":
                 continue
+            if key in THOUGHT_KEYS:
+                if text == thought:
+                    continue  # one text under two names
+                thought = text
             if isinstance(text, dict) and key in THOUGHT_KEYS:
                 text = [text]
             if isinstance(text, list):

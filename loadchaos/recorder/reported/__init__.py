@@ -35,7 +35,7 @@ def read_result_file(path: Path) -> ReportedFigures | None:
         if path.stat().st_size > MOST_BYTES:
             return None
         data = content_of(path)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, csv.Error):
         return None
     found = (read(data) for readers in READERS.values() for read in readers)
     return next((figures for figures in found if figures is not None), None)

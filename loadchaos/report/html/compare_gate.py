@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.latency_percentiles import LatencyName
 from loadchaos.report.formatting import clean, duration, percent
 from loadchaos.report.html.compare import Comparison, Difference, failed_share, incomparable, overall_latency
+from loadchaos.report.html.trend import OF_PROFILE
 
 WORSE = "worse"
 _FAILED = "failed"
@@ -77,7 +79,8 @@ def parse(text: str) -> DifferenceLimit | None:
 
 def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
     """Judge each limit. A difference beyond it fails where the two runs can be told apart, and is unknown elsewhere."""
-    if why := "; ".join(incomparable(found.a, found.b)):
+    loads = [change for change in found.changes if change.startswith(OF_PROFILE)]
+    if why := "; ".join([*incomparable(found.a, found.b), *loads]):
         return tuple(GateResult(limit.text if limit else WORSE, "unknown", why) for limit in limits)
     return tuple(_worse(found) if limit is None else _judge(limit, found) for limit in limits)
 
@@ -125,12 +128,21 @@ def _judge_rate(limit: DifferenceLimit, found: Comparison) -> GateResult:
         return GateResult(limit.text, "unknown", "a run has no such figure")
     change = b / a - 1
     why = f"{a:.4g} to {b:.4g}, {100 * change:+.1f} % (without an interval)"
-    return GateResult(limit.text, "fail" if _beyond(limit, change) else "pass", why)
+    if not _beyond(limit, change):
+        return GateResult(limit.text, "pass", why)
+    chance = 2 * math.sqrt(sum(1 / max(1, side.sent) for side in (found.a, found.b)))
+    if found.a.seed != found.b.seed and abs(change) < chance:
+        return GateResult(
+            limit.text, "unknown", f"{why}: other arrivals, as the seed differs; use one seed or run longer"
+        )
+    return GateResult(limit.text, "fail", why)
 
 
 def _worse(found: Comparison) -> GateResult:
-    if found.b.verdict == "fail" and found.a.verdict == "pass":
-        return GateResult(WORSE, "fail", "the verdict of A is pass, that of B fail")
+    verdicts = found.a.verdict, found.b.verdict
+    both = f"the verdict of A is {verdicts[0]}, that of B {verdicts[1]}"
+    if verdicts == ("pass", "fail"):
+        return GateResult(WORSE, "fail", both)
     differences = [
         failed_share(found.a, found.b, _CONFIDENCE_OF_WORSE),
         *(overall_latency(found.a, found.b, name, _CONFIDENCE_OF_WORSE) for name in _WORSE_OF),
@@ -140,6 +152,8 @@ def _worse(found: Comparison) -> GateResult:
         return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
     if not any(d.unit == "s" for d in judged):
         return GateResult(WORSE, "unknown", "too few answers to compare latencies; run longer")
+    if verdicts in (("pass", "unknown"), ("unknown", "fail")):
+        return GateResult(WORSE, "unknown", both)
     return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged)}")
 
 

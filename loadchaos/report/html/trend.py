@@ -29,6 +29,8 @@ from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.headline import REFUSED
 from loadchaos.report.phrases import is_server_fault
 
+OF_PROFILE = "the profile's"
+"""Begin of the names of facts that are the load and not the server."""
 PAST = "trend-past.jsonl"
 """File with one line per deleted run, so that its figures stay in the trend."""
 _BASELINE_RUNS = 7
@@ -245,7 +247,7 @@ def server_of(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> d
         shown["defects"] = embedded.get("defects") or None
     elif kind == "launched":
         shown |= {"command": " ".join(map(str, launch.get("command") or ())) or None}
-    shown |= {"the profile's load": plan.get("load"), "the profile's traffic": plan.get("traffic")}
+    shown |= {f"{OF_PROFILE} load": plan.get("load"), f"{OF_PROFILE} traffic": plan.get("traffic")}
     return {k: clean(v, 2000) for k, v in shown.items() if v not in (None, "")}
 
 
@@ -316,6 +318,6 @@ def marks_of(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     for key in dict.fromkeys([*before, *after]):
         a, b = before.get(key), after.get(key)
         if a != b:
-            long = key.startswith("the profile's")
+            long = key.startswith(OF_PROFILE)
             found.append(f"{key} changed" if long else f"{key}: {clean(a or 'none', 120)} → {clean(b or 'none', 120)}")
     return found

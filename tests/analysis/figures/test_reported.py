@@ -45,6 +45,13 @@ def test_rows_have_the_figures_that_were_reported() -> None:
     assert found.hidden == 9 and found.note == f"vllm bench serve {found.sentence}"
 
 
+def test_an_answer_with_two_faults_is_hidden_once() -> None:
+    wire = WireFigures(outcomes={"ok": 400}, findings={"have no text": 400, "hold another request's text": 300})
+    found = compare_reported(REPORTED, wire)
+    assert [row.wire for row in found.rows if row.name in ("requests ok", "requests failed")] == [0, 400]
+    assert found.hidden == 400
+
+
 def test_figures_that_agree_do_not_differ() -> None:
     wire = WireFigures(
         outcomes={"ok": 400}, ttft_s={"p50": 0.199, "p99": 0.4}, tpot_s={"p99": 0.01}, output_tokens=1000

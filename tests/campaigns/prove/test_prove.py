@@ -53,6 +53,16 @@ def test_reproducer_is_present_absent_or_unknown(
     assert not serves(bench.port)
 
 
+def test_script_with_a_traceback_decides_nothing(bench: Bench) -> None:
+    """Python ends with 1, as a script that saw the bug, and no log has this failure."""
+    own = bench.home / "own" / "vllm-own-death.toml"
+    own.write_text(own.read_text().replace('failure = "cpu_generator_offset"\n', ""))
+    bench.script("no number")
+    row = own_rows(output_of(*bench.words("--launch", bench.launch("lives"), *VERSION, "--json"), code=3))["0.32.0"]
+    assert row["state"] == "unknown"
+    assert row["why"].startswith("the script could not decide: ValueError: ")
+
+
 def test_cell_that_stayed_unknown_keeps_its_reason_and_is_tried_again(bench: Bench) -> None:
     bench.script("2")
     words = bench.words("--launch", bench.launch("lives"), *VERSION, "--times", "1", "--json")
@@ -78,6 +88,13 @@ def test_flag_that_is_missing_is_named_and_no_server_is_started(bench: Bench) ->
     assert list(bench.home.glob("runs/*/servers")) == []
 
 
+def test_fact_that_is_not_known_is_asked_for(bench: Bench) -> None:
+    own = bench.home / "own" / "vllm-own-death.toml"
+    own.write_text(own.read_text().replace('hardware = "cpu"', "multimodal = true"))
+    text = output_of(*bench.words("--launch", bench.launch(), *VERSION, "--dry-run"))
+    assert "lacks multimodal (not known: give --fact multimodal=VALUE)" in " ".join(text.split())
+
+
 def test_reproducer_has_the_first_command_that_meets_it(bench: Bench) -> None:
     launches = ("--launch", bench.launch("lives", "--max-num-seqs 64"), "--launch", bench.launch("dies"))
     row = own_rows(output_of(*bench.words(*launches, *VERSION, "--times", "1"), "--json", code=1))["0.32.0"]
@@ -97,6 +114,7 @@ def test_script_that_is_nowhere_is_told(bench: Bench) -> None:
         (("--prove",), "--prove needs a server of its own: --launch"),
         (("--launch", "vllm serve M"), "--launch needs --prove"),
         (("--releases", "1..2"), "--releases needs --prove"),
+        (("--version", "vllm==0.32.0", "--dry-run"), "--dry-run needs --prove"),
         (("--prove", "--launch", "vllm serve M", "--releases", "1..2"), "--releases and --install belong together"),
         (("--prove", "--launch", "vllm serve M", *VERSION, "--launch", "sglang serve M"), "the server is sglang"),
         (("--prove", "--launch", "vllm serve M --host 10.0.0.7", *VERSION), "is not on this machine"),
@@ -131,7 +149,7 @@ def test_releases_are_installed_measured_continued_and_scored(bench: Bench) -> N
     assert {r: (row["predicted"], row["state"], row["tries"]) for r, row in rows.items()} == {
         "1.0": ("unsettled", "absent", 2),
         "2.0": ("applies", "present", 1),
-        "3.0": ("unsettled", "not run", 0),
+        "3.0": ("unsettled", "unknown", 0),
     }
     assert {r: row["proved"] for r, row in rows.items()} == {"1.0": False, "2.0": True, "3.0": False}
     assert rows["3.0"]["why"].startswith("it cannot be installed: ")

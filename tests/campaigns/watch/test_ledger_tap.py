@@ -182,6 +182,10 @@ ORDER, OTHER = "order 7f3k9q2m5x", "order 4b8d1z6w3c"
         ([ORDER], f"{OTHER} not {ORDER}", ORDER, "ok"),
         ([ORDER, f"{ORDER} again"], OTHER, ORDER, "ok"),
         (["gpt-4o-2024-08-06 of 2026"], OTHER, "gpt-4o-2024-08-06 of 2026", "ok"),
+        (["orders:\n7f3k9q2m5x"], OTHER, ORDER, "wrong_output"),
+        (["eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9"], OTHER, "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9", "ok"),
+        (["user abc123def456"], OTHER, "user abc123def456", "ok"),
+        (["a1b2c3d4e5f6"], OTHER, "a1b2c3d4e5f6", "ok"),
     ],
 )
 def test_ledger_tap_finds_the_id_of_another_request_in_an_answer(
@@ -202,6 +206,20 @@ def test_ledger_tap_finds_the_id_of_another_request_in_an_answer(
     if outcome != "ok":
         (part,) = row["wrong"]
         assert (part["id"], part["other"]) == ("answer_of_another_request", "w-0")
+
+
+def test_ledger_tap_knows_an_id_that_the_model_made(log: Log) -> None:
+    """It stands in the next turn, and in the answer to the first turn that is sent once more."""
+    turns = ["make an id", f"make an id {ORDER} again", "make an id"]
+
+    def serve(c: socket.socket) -> None:
+        while read_request(c):
+            c.sendall(plain(b"200 OK", whole(ORDER)))
+
+    with log.serve(serve) as client:
+        for n, prompt in enumerate(turns, 1):
+            client.sendall(asked(stream=False, messages=[{"role": "user", "content": prompt}]))
+            assert log.ends(n)[-1]["outcome"] == "ok"
 
 
 def test_ledger_tap_counts_a_client_that_hangs_up_as_aborted(log: Log) -> None:

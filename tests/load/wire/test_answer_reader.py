@@ -19,6 +19,7 @@ from loadchaos.core.outcome_rules import (
 )
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules, final_event
+from loadchaos.load.wire.decision import signs
 from loadchaos.server.dialects.sglang import SGLANG
 
 SERVER = OutcomeRules(
@@ -275,6 +276,14 @@ def test_text_inside_a_field_that_nobody_reads_is_named(field: Callable[[str], d
 def test_thought_in_an_object_is_read() -> None:
     answer = deltas({"reasoning": {"content": "hm"}}, {"content": "yes"})
     assert (answer.chunks, answer.text) == (2, "hmyes")
+
+
+def test_thought_under_two_names_is_read_once() -> None:
+    answer = deltas(
+        *[{"reasoning": f"word{n} ", "reasoning_content": f"word{n} "} for n in range(9)], {"content": "yes"}
+    )
+    assert answer.text == "".join(f"word{n} " for n in range(9)) + "yes"
+    assert "token_pairs" not in signs(answer, answer.text)
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,11 @@ def test_run_folders_of_the_watch_are_left_out(tmp_path: Path) -> None:
 def test_words_that_are_no_paths_are_passed_over(tmp_path: Path) -> None:
     words = ["", "=", ",", "\0", "x" * 5000, "--metric-percentiles", "50,99", "http://127.0.0.1:1/v1", "{{}}"]
     assert find_result_file(tmp_path, words, SINCE_NS) is None
+
+
+def test_file_whose_name_is_no_utf_8_is_named(tmp_path: Path) -> None:
+    """Its name stands in a row, which is UTF-8."""
+    put("aiperf-0.13.0.json", tmp_path / os.fsdecode(b"r\xff.json"))
+    found = find_result_file(tmp_path, [], SINCE_NS)
+    assert found is not None
+    assert found.file.encode().endswith("r\ufffd.json".encode())

@@ -94,6 +94,7 @@ def test_result_of_loadchaos_is_no_foreign_one(tmp_path: Path) -> None:
         b"", b"{", b"[]", b"[1, null]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"benchmarks": [[]]}', b"Name,x\n",
         b'{"num_prompts": 1e999, "completed": true, "endpoint_type": 1}', b'{"metrics": {"http_reqs": {"count": "a"}}}',
         b'{"num_prompts": NaN, "completed": -1, "endpoint_type": 1}', b"9" * 5000, b'[{"num_requests": 3}, 4]',
+        b"Name,x\n" + b"y" * 200_000,
     ],
 )  # fmt: skip
 def test_file_of_no_tool_gives_nothing(content: bytes, tmp_path: Path) -> None:

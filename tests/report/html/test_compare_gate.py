@@ -44,6 +44,8 @@ RATES = {"requests/s": 10.0, "output tokens/s": 100.0}
         ("worse", {"failed": 200}, "fail"),
         ("worse", {"median_ms": 70}, "pass"),
         ("worse", {"verdict": "fail"}, "fail"),
+        ("worse", {"verdict": "unknown"}, "unknown"),
+        ("worse", {"verdict": "unknown", "failed": 200}, "fail"),
         ("worse", {"n": 10}, "unknown"),
         ("worse", {"median_ms": 130, "limited": True}, "unknown"),  # the generator was the limit
         ("worse", {"median_ms": 130, "profile": "another"}, "unknown"),
@@ -53,6 +55,30 @@ def test_limit_fails_only_a_difference_that_noise_does_not_explain(limit: str, b
     n = b.get("n", 1000)
     a = a_side("a", 100, n, figures=RATES)
     assert gate(limit, a, a_side("b", **{"n": n, "seed": 2, **b})) == verdict
+
+
+@pytest.mark.parametrize(("seed", "sent", "verdict"), [(0, 100, "fail"), (1, 100, "unknown"), (1, 10_000, "fail")])
+def test_throughput_of_other_arrivals_fails_beyond_their_chance(seed: int, sent: int, verdict: str) -> None:
+    a, b = (
+        replace(a_side("x", figures={"requests/s": rate}), seed=of, sent=sent) for rate, of in ((11.9, 0), (10.0, seed))
+    )
+    assert gate("requests_per_s < -5%", a, b) == verdict
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ({"verdict": "unknown"}, {"verdict": "fail"}, "unknown"),
+        ({"verdict": "unknown"}, {"verdict": "unknown"}, "pass"),
+        ({"verdict": "fail"}, {"verdict": "unknown"}, "pass"),
+        ({"server": {"the profile's load": "4/s"}}, {"server": {"the profile's load": "8/s"}}, "unknown"),
+        ({"server": {"version": "0.31.0"}}, {"server": {"version": "0.32.0"}}, "pass"),
+    ],
+)
+def test_runs_of_another_load_or_without_a_verdict_are_not_told_apart(
+    a: dict[str, Any], b: dict[str, Any], verdict: str
+) -> None:
+    assert gate("worse", a_side("a", n=1000, **a), a_side("b", n=1000, **b)) == verdict
 
 
 def test_worse_tells_a_step_of_latency_from_noise_in_19_of_20_pairs() -> None:
