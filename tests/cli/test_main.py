@@ -40,6 +40,19 @@ def test_command_imports_nothing_heavy(argv: list[str], given: str | None, code:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("loadchaos.run.run", ["rich", "pygments", "jinja2"]),
+        ("loadchaos.run.follower", ["httpx", "jinja2", "pygments"]),
+    ],
+)
+def test_process_of_weeks_imports_nothing_that_it_does_not_need(module: str, spared: list[str]) -> None:
+    script = f"import sys, {module}\nprint([m for m in {spared} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_shows_whole_sentences() -> None:
     output = CliRunner().invoke(main, ["--help-all"], terminal_width=80).output.partition("Test:")[2]
     assert "..." not in output

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.report import performance, phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural, printable, since_load
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 @cache
 def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # megabytes that a run needs only at its end
+
     loader = FileSystemLoader(Path(__file__).parent)
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     env.filters |= {

@@ -5,12 +5,14 @@ the monitor shares a machine with the load's workers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import httptools
 
@@ -106,16 +108,56 @@ def describe(error: BaseException) -> str:
     return f"protocol: {error}"
 
 
+@dataclass(frozen=True)
+class _Connection:
+    """`receive` gives what came, empty at the end. `close` is not orderly: nothing that was sent needs that."""
+
+    send: Callable[[bytes], Awaitable[None]]
+    receive: Callable[[], Awaitable[bytes]]
+    close: Callable[[], None]
+
+
+async def _connect(endpoint: Endpoint, tls: ssl.SSLContext | None) -> _Connection:
+    """Connect. A bare socket, to an address without TLS, takes 27 us of CPU; the streams of asyncio take 125 us."""
+    family = _family(endpoint.host)
+    if tls is not None or family is None:
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
+
+        async def send(data: bytes) -> None:
+            writer.write(data)
+
+        return _Connection(send, partial(reader.read, _READ_BYTES), writer.transport.abort)
+    loop, bare = asyncio.get_running_loop(), socket.socket(family, socket.SOCK_STREAM)
+    bare.setblocking(False)
+    try:
+        # A connection to this machine stands after the first call: then the loop's own call returns at once.
+        if bare.connect_ex((endpoint.host, endpoint.port)) != 0:
+            await loop.sock_connect(bare, (endpoint.host, endpoint.port))
+    except BaseException:
+        bare.close()
+        raise
+    return _Connection(partial(loop.sock_sendall, bare), partial(loop.sock_recv, bare, _READ_BYTES), bare.close)
+
+
+def _family(host: str) -> socket.AddressFamily | None:
+    """Tell IPv4 from IPv6; None: it is a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return family
+    return None
+
+
 async def tcp_connect(endpoint: Endpoint, limit_s: float) -> tuple[int, str | None]:
     """Connect by TCP without TLS. Returns the duration in ns and the error, if any."""
     begin = time.monotonic_ns()
     try:
         async with asyncio.timeout(limit_s):
-            _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            connection = await _connect(endpoint, None)
     except OSError as e:
         return time.monotonic_ns() - begin, describe(e)
     took = time.monotonic_ns() - begin
-    writer.transport.abort()  # nothing was sent, so nothing needs an orderly end
+    connection.close()
     return took, None
 
 
@@ -132,27 +174,27 @@ async def get(endpoint: Endpoint, limit_s: float) -> HttpResponse:
     collector = _Collector()
     parser = response_parser(collector)
     error: str | None = None
-    writer: asyncio.StreamWriter | None = None
+    connection: _Connection | None = None
     try:
         async with asyncio.timeout(limit_s):
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=endpoint.tls)
+            connection = await _connect(endpoint, endpoint.tls)
             lines = {"Host": endpoint.authority, "Accept": "*/*", "Connection": "close", **endpoint.headers}
             head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-            writer.write(f"GET {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
-            await _read(reader, parser, collector)
+            await connection.send(f"GET {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
+            await _read(connection, parser, collector)
     except (OSError, httptools.HttpParserError, asyncio.IncompleteReadError, ValueError) as e:
         error = describe(e)
     finally:
-        if writer is not None:
-            writer.transport.abort()
+        if connection is not None:
+            connection.close()
     status = parser.get_status_code() or None
     took_ns = time.monotonic_ns() - begin
     return HttpResponse(status, collector.headers, b"".join(collector.body), took_ns, error, collector.framed)
 
 
-async def _read(reader: asyncio.StreamReader, parser: httptools.HttpResponseParser, collector: _Collector) -> None:
+async def _read(connection: _Connection, parser: httptools.HttpResponseParser, collector: _Collector) -> None:
     while not collector.done:
-        data = await reader.read(_READ_BYTES)
+        data = await connection.receive()
         if not data:
             if collector.framed or not parser.get_status_code():
                 raise ConnectionResetError("the connection ended inside the response")

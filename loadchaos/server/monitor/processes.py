@@ -55,10 +55,11 @@ class ProcessMonitor:
         self._known: dict[int, _KnownProcess] = {}
         self._changed = asyncio.Event()
         self._set_at = 0.0
+        self._others: set[int] = set()
 
     def set_pid(self, pid: int | None) -> None:
         """Monitor this process and its children. The ones known before stay until they are gone."""
-        self._root = pid
+        self._root, self._others = pid, set()
         self._set_at = time.monotonic()
         self._changed.set()
 
@@ -86,7 +87,7 @@ class ProcessMonitor:
         if self._root is None:
             return
         # Reading /proc of a machine with many processes takes tens of milliseconds: not on the loop.
-        for process, title in await asyncio.to_thread(_tree, self._root):
+        for process, title in await asyncio.to_thread(_tree, self._root, self._others):
             known = self._known.get(process.pid)
             if known is None:
                 self._add(process, title)
@@ -207,15 +208,24 @@ def _open_file_limit(process: psutil.Process) -> int | None:
         return None
 
 
-def _tree(root: int) -> list[tuple[psutil.Process, str]]:
+def _tree(root: int, others: set[int]) -> list[tuple[psutil.Process, str]]:
     """The process and its descendants with their titles, but no young child that has its parent's: it may be about to
-    begin another program.
+    begin another program. `others` keeps the pids that are no descendants, so that each is read once and not each second.
     """
     try:
-        top = psutil.Process(root)
-        processes = [top, *top.children(recursive=True)]
+        processes = [psutil.Process(root)]
     except psutil.Error:
         return []
+    pids = set(psutil.pids())
+    others &= pids
+    children: dict[int, list[psutil.Process]] = {}
+    for pid in sorted(pids - others - {root}):
+        with contextlib.suppress(psutil.Error):
+            child = psutil.Process(pid)
+            children.setdefault(child.ppid(), []).append(child)
+    for process in processes:
+        processes += children.pop(process.pid, [])
+    others |= pids.difference(process.pid for process in processes)
     found = []
     titles: dict[int, str] = {}
     for process in processes:

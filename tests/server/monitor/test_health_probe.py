@@ -14,6 +14,13 @@ from tests.server.monitor.conftest import SmallServer
 from tests.waiting import beside
 
 
+@pytest.fixture(params=["127.0.0.1", "localhost"])
+def server(server: SmallServer, request: pytest.FixtureRequest) -> SmallServer:
+    """An address is connected to in another way than a name."""
+    server.url = f"http://{request.param}:{server.port}"
+    return server
+
+
 @contextlib.asynccontextmanager
 async def probed(server: SmallServer, rows: EmittedRows) -> AsyncIterator[HealthProbe]:
     probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]))

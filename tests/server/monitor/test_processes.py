@@ -13,7 +13,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import processes
 from loadchaos.server.monitor.processes import ProcessMonitor
 from tests.rows import EmittedRows
-from tests.waiting import beside
+from tests.waiting import beside, until
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
 # The last argument is what stands in its command line.
@@ -104,12 +104,30 @@ def test_process_monitor_leaves_out_a_child_that_has_not_begun_its_program(monke
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
+        others: set[int] = set()
         try:
             for oldest_s, expected in ((3600.0, {parent.pid}), (0.0, {parent.pid, child})):
                 monkeypatch.setattr(processes, "_FORK_S", oldest_s)
-                assert {process.pid for process, _ in processes._tree(parent.pid)} == expected
+                assert {process.pid for process, _ in processes._tree(parent.pid, others)} == expected
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_process_monitor_finds_a_grandchild_that_begins_later_and_reads_no_other_process_twice() -> None:
+    others: set[int] = set()
+    with subprocess.Popen(
+        ["sh", "-c", "read go; sh -c 'sleep 600; :'; :"], stdin=subprocess.PIPE, start_new_session=True
+    ) as root:
+        assert root.stdin is not None
+        try:
+            assert [process.pid for process, _ in processes._tree(root.pid, others)] == [root.pid]
+            assert os.getpid() in others
+            root.stdin.write(b"go\n")
+            root.stdin.flush()
+            until(lambda: "sleep 600" in [title for _, title in processes._tree(root.pid, others)])
+            assert not others & {process.pid for process, _ in processes._tree(root.pid, others)}
+        finally:
+            os.killpg(root.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("turns", range(4))
