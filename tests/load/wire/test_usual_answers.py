@@ -78,7 +78,16 @@ def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     return [events, *(getattr(answer, name) for name in said), final, odd]
 
 
+def beside(key: str, value: object) -> dict[str, Any]:
+    """A usual answer with one key more in its message."""
+    message = {"role": "assistant", "content": "a text", key: value}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return {"id": "chatcmpl-1", "choices": choices, "usage": {"completion_tokens": 9}}
+
+
 @settings(max_examples=300)
+@example(data=beside("tool_calls", [{"function": {"name": "look_up", "arguments": "{}"}}]), sizes=[])
+@example(data=beside("reasoning", "a thought"), sizes=[])
 @given(data=ANSWERS | nearly_usual(), sizes=st.lists(st.integers(1, 9), max_size=3))
 def test_usual_answers_are_read_as_all_others(data: dict[str, Any], sizes: list[int]) -> None:
     quick = read(data, sizes)
