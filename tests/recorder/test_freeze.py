@@ -115,7 +115,7 @@ def test_server_that_resets_a_connection_at_once_is_dead(monkeypatch: pytest.Mon
         raise ConnectionResetError
 
     monkeypatch.setattr(asyncio, "open_connection", reset_at_once)
-    assert uvloop.run(is_dead(Upstream("127.0.0.1", 9))) == "the server resets connections"
+    assert uvloop.run(is_dead(Upstream("localhost", 9))) == "the server resets connections"
 
 
 def refuse(c: socket.socket) -> None:
