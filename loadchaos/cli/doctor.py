@@ -48,7 +48,7 @@ _PROOF_OPTIONS = together(
         for one in (
             flag("--prove", "Run the reproducers on servers that --launch starts. It kills these servers."),
             option(
-                "--launch launches",
+                "--launch",
                 "With --prove: launch command of the server. Repeatable: a reproducer has the first one that it can run on.",
                 "COMMAND",
                 multiple=True,
@@ -114,9 +114,9 @@ def doctor(server: str | None, as_json: bool, everything: bool, **options: Any) 
     own = read_folder(options["advisories"]) if options["advisories"] is not None else []
     if options["prove"]:
         _prove(server, own, options, as_json=as_json)
-    for name in ("launches", "releases", "install", "package", "venvs", "dry_run", "resume"):
+    for name in ("launch", "releases", "install", "package", "venvs", "dry_run", "resume"):
         if options[name]:
-            raise OptionError(f"--{name.replace('ches', 'ch').replace('_', '-')} needs --prove")
+            raise OptionError(f"--{name.replace('_', '-')} needs --prove")
     try:
         facts = _facts(server, options)
     except OptionError as e:
@@ -136,7 +136,7 @@ def _prove(server: str | None, own: Sequence[Advisory], options: Given, *, as_js
 
     if server is not None or options["log"] is not None:
         raise OptionError("--prove judges the server that --launch starts: leave out the URL, the command and --log")
-    if not options["launches"]:
+    if not options["launch"]:
         raise OptionError("--prove needs a server of its own: --launch 'vllm serve MODEL --port 8000'")
     if bool(options["releases"]) != bool(options["install"]):
         raise OptionError(
@@ -167,7 +167,7 @@ def _proof_plan(own: Sequence[Advisory], options: Given, stack: contextlib.ExitS
     from loadchaos.campaigns.replay.servers import from_launch, without_port
     from loadchaos.core.redact import Redactor
 
-    launches, install = options["launches"], options["install"] or ""
+    launches, install = options["launch"], options["install"] or ""
     prepare = None
     if install:
         installs = [InstallPlan(install, launch, options["package"], options["venvs"]) for launch in launches]

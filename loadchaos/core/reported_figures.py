@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class ReportedFigures:
     """Figures in the result file of a tool; None or empty where it has none. Latencies are by statistic of
     core/latency_percentiles.py, in seconds. `requests_failed` are those that the tool itself calls failed; `remark` is
-    what a reader of the figures has to know about them. `others` counts further result files of the command.
+    what a reader of the figures has to know about them. `more_files` counts further result files of the command.
     """
 
     tool: str
@@ -23,4 +23,4 @@ class ReportedFigures:
     output_tokens: int | None = None
     remark: str = ""
     file: str = ""
-    others: int = 0
+    more_files: int = 0

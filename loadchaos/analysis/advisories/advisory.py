@@ -134,7 +134,7 @@ class Advisory:
         return None
 
     def around(self, version: str) -> tuple[str, str] | None:
-        """The nearest affected versions before and after one of which no source speaks, if none between is good."""
+        """Nearest affected versions below and above `version`, which no source names; None if one between them is good."""
         mine = order(version)
         bad = [(at, text) for at, text in self._named(self.affected, ("==", ">=", "<=")) if at != mine]
         older, newer = [b for b in bad if mine and b[0] < mine], [b for b in bad if mine and b[0] > mine]

@@ -104,7 +104,7 @@ def judge(one: Advisory, facts: ServerFacts) -> Judgement:
     around = None if affected else one.around(version)
     if affected or around:
         why = (
-            f"{around[0]} and {around[1]} have it, none between is known without"
+            f"{around[0]} and {around[1]} have it, and no version between them is known without it"
             if around
             else f"version {version} has it"
         )

@@ -9,7 +9,7 @@ from loadchaos.analysis.classify.prefixes import TIME_KEYS
 from loadchaos.core.units import iso_utc
 
 _LATE_S = 26 * 3600.0
-"""Before the run by so much: a time without a zone, or with a wrong one, is known to this."""
+"""A line is late if it is older than the run by more than this: a time zone that is missing or wrong explains less."""
 _EARLIEST_S = 1.6e9  # 2020
 """An earlier time is that of a clock that was never set, or a number such as 1073741824 bytes."""
 _CHARS = 64  # of a line that has its time in front
@@ -28,7 +28,7 @@ _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"?(?=\d
 
 
 class LateLines:
-    """Finds such lines of each log. A line without a time is as old as the one before."""
+    """Finds the late lines of each log. A line without a time is as old as the one before."""
 
     def __init__(self) -> None:
         self._late: dict[str, bool] = {}
@@ -36,7 +36,7 @@ class LateLines:
         self._oldest_s: float | None = None
 
     def is_late(self, source: str, line: str, begin_s: float, now_s: float) -> bool:
-        """True for a line of before the run, which began at `begin_s` and is at `now_s` (Unix times)."""
+        """True for a late line of a run that began at `begin_s`; `now_s` is the time at which it is read (Unix times)."""
         unix_s = _written_s(line, now_s)
         if unix_s is not None and unix_s >= _EARLIEST_S:
             self._late[source] = unix_s + _LATE_S < begin_s

@@ -124,7 +124,8 @@ class AnswerTextDetector(Detector):
 
 def _halves(traffic: str, sizes: Sequence[float]) -> str:
     """Describe the answers with about half of the text that others make of as many tokens; empty without. A model that
-    goes on behind its end (`ignore_eos`) and hidden reasoning do the same, so that this proves nothing.
+    goes on behind its end (`ignore_eos`), hidden reasoning and text of another language do the same, so that this proves
+    no fault.
     """
     usual = median(sizes)
     near = sum(abs(size - usual) <= _USUAL * usual for size in sizes)

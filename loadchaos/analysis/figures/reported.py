@@ -124,7 +124,7 @@ def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedCo
     return ReportedComparison(
         tool=reported.tool,
         file=reported.file,
-        more_files=reported.others,
+        more_files=reported.more_files,
         rows=known,
         sentence="; ".join((*_counts(reported, wire), *_times(told))),
         remark=reported.remark,

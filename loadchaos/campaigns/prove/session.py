@@ -25,9 +25,14 @@ _SCRIPT_S = 900.0
 
 @dataclass(frozen=True)
 class ProvePlan:
-    """Reproducers, and `servers`: the launch commands of each release with their facts. `prepare` installs a release and
-    returns why it cannot; None: the server is there. Then only bugs that are not ruled out are tried, `times` each; of
-    several releases each bug, until it has shown itself once.
+    """Order of a proof: reproducers, and the servers on which they are tried.
+
+    Attributes:
+        servers: launch commands of each release, with the facts that doctor has of them.
+        times: fresh servers for each reproducer.
+        settings: what a continued proof must have in common with its begin.
+        prepare: installs a release and returns why it cannot; None: a single server that is installed. On such a one bugs
+            that doctor rules out are not tried. On releases all are, each until it has shown itself once.
     """
 
     reproducers: Sequence[AdvisoryScript]

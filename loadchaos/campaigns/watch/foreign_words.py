@@ -16,7 +16,7 @@ _MOST_BYTES = 64 << 10
 """A larger body, such as one with images, is not searched."""
 _MOST_OF_REQUEST, _MOST_WORDS = 32, 20_000
 _OF_SESSION = (b'"previous_response_id"', b'"conversation"')
-"""The server itself knows what was said before."""
+"""Fields of a body whose server keeps the conversation, so that an answer may have words of an earlier request."""
 
 
 class ForeignWords:
@@ -51,7 +51,7 @@ def _words(text: str) -> list[str]:
 
 
 def _is_example(word: str) -> bool:
-    """True for what models know by heart: the begin of a JSON web token, and `abc123def456`, which counts up."""
+    """True for words that models have learnt: the begin of a JSON web token, and `abc123def456`, which counts up."""
     letters, digits = ([c for c in word.lower() if c.isdigit() is number] for number in (False, True))
     steps = [ord(b) - ord(a) for part in (letters, digits) for a, b in pairwise(part)]
     return word.startswith("eyJ") or 2 * steps.count(1) >= len(steps)

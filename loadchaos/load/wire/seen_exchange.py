@@ -37,7 +37,7 @@ class SeenExchange(Exchange):
         self._bytes_out = len(request.body)
 
     def end_row(self) -> EndRow:
-        """Make the end row; with the size of its text and its tokens: those of the limit where it ended by that."""
+        """Make the end row, with the size of the text and its tokens: without usage, the limit if the answer ended by it."""
         row = super().end_row()
         answer = self.answer
         if answer is not None and answer.has_text and not answer.has_calls and not answer.reasoning_tokens():

@@ -35,7 +35,7 @@ def find_result_file(
     if not same:
         return None
     path, figures = max(same, key=lambda item: item[1].requests_sent or 0)
-    return replace(figures, file=os.fsencode(path).decode("utf-8", "replace"), others=len(found) - 1)
+    return replace(figures, file=os.fsencode(path).decode("utf-8", "replace"), more_files=len(found) - 1)
 
 
 def _candidates(folder: Path, words: Sequence[str], leave_out: Path | None) -> Iterator[Path]:

@@ -105,7 +105,10 @@ def _judge(limit: DifferenceLimit, found: Comparison) -> GateResult:
     if difference is None or difference.a is None or difference.b is None:
         return GateResult(limit.text, "unknown", "a run has no such figure")
     if difference.low is None or difference.high is None:
-        return GateResult(limit.text, "unknown", f"{_both(difference)}: {_few(difference)}")
+        few = min(difference.n_a, difference.n_b)
+        return GateResult(
+            limit.text, "unknown", f"{_both(difference)}: too few answers ({few:,}) to compare; run longer"
+        )
     if difference.says == "void":
         return GateResult(limit.text, "unknown", "the figure means nothing in one of the runs")
     if name is not None and not difference.a:
@@ -159,10 +162,6 @@ def _worse(found: Comparison) -> GateResult:
 
 def _beyond(limit: DifferenceLimit, change: float) -> bool:
     return change > limit.change if limit.sign == ">" else change < limit.change
-
-
-def _few(difference: Difference) -> str:
-    return f"too few answers ({min(difference.n_a, difference.n_b):,}) to compare; run longer"
 
 
 def _both(d: Difference) -> str:

@@ -51,12 +51,17 @@ def test_what_applies_has_an_affected_version_and_every_condition(data: st.DataO
 @pytest.mark.parametrize(
     ("version", "unaffected", "result", "reason"),
     [
-        ("0.27.1", (), "applies", "0.22.1 and 0.32.0 have it, none between is known without"),
+        ("0.27.1", (), "applies", "0.22.1 and 0.32.0 have it, and no version between them is known without it"),
         ("0.22.1", (), "applies", "version 0.22.1 has it"),
         ("0.33.0", (), "unsettled", ""),
         ("0.22.0", (), "unsettled", ""),
         ("0.27.1", ("==0.24.0",), "unsettled", ""),
-        ("0.27.1", ("==0.33.0",), "applies", "0.22.1 and 0.32.0 have it, none between is known without"),
+        (
+            "0.27.1",
+            ("==0.33.0",),
+            "applies",
+            "0.22.1 and 0.32.0 have it, and no version between them is known without it",
+        ),
     ],
 )
 def test_version_between_two_that_have_it_has_it_unless_one_between_has_not(

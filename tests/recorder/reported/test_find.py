@@ -27,7 +27,7 @@ def test_file_below_the_working_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("{}")
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.file, found.tool, found.others) == (str(result), "AIPerf", 0)
+    assert (found.file, found.tool, found.more_files) == (str(result), "AIPerf", 0)
 
 
 def test_file_of_before_the_start_is_none_of_the_command(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_file_with_the_most_requests_of_the_newest_tool_counts(tmp_path: Path) -
     put("aiperf-0.13.0.json", tmp_path / "earlier.json", after_s=0.5)
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.file, found.others) == (str(whole), 2)
+    assert (found.file, found.more_files) == (str(whole), 2)
 
 
 def test_newest_of_equal_results_counts(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_newest_of_equal_results_counts(tmp_path: Path) -> None:
     newest = put("vllm-bench-0.32.0.json", tmp_path / "2.json", after_s=2)
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
-    assert (found.file, found.others) == (str(newest), 1)
+    assert (found.file, found.more_files) == (str(newest), 1)
 
 
 def test_search_ends_in_a_large_tree_and_in_a_circle_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
