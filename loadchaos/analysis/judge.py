@@ -215,7 +215,7 @@ class Judge(RowFold):
 
     def _add_candidates(self) -> None:
         for incident in self._tracker.incidents[-_MOST_OPEN:]:
-            if incident.kind not in ("death", "restart") or incident.causes:
+            if not incident.process_ended or incident.causes:
                 continue
             if incident.closed_ns is None or not incident.candidates:
                 replica = None if self._tracker.sole else incident.replica

@@ -3,13 +3,15 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos.admin import operation_named
+from loadchaos.chaos.signals import SIGNALS
 from loadchaos.core.model import Terms
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
 from tests.crash_logs import CRASHES
-from tests.rows import folded
+from tests.rows import S, folded
 
 
 def test_judge_names_unexplained_errors_by_outcome_and_text(history: History) -> None:
@@ -181,7 +183,7 @@ PROCESS = {"replica": "server", "cpu_s": 1.0, "rss_bytes": 1}
 
 
 def sigkill_engine_core(history: History, pid: int, *, ok: bool) -> None:
-    effects = ["engine_core_proc_died"]
+    effects = list(SIGNALS["sigkill"].effects["engine_core"])
     attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": effects, "status": None}
     attack |= {"kind": "process", "pid": pid, "signal": 9, "text": ""}
     history.add("attack", what="begin", ok=None, **attack).add("attack", what="end", ok=ok, **attack)
@@ -222,6 +224,27 @@ def test_judge_attributes_a_kill_whose_end_is_reported_after_that_of_the_api_ser
     history.add("process", what="gone", state="Z", **core)
     history.die(ids).idle(2).end()
     [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
+
+
+@pytest.mark.parametrize("seen_as", ["dead", "restarting"])
+def test_judge_attributes_a_kill_whose_end_is_reported_before_the_server_is_known_to_be_down(
+    history: History, seen_as: str
+) -> None:
+    core = {**PROCESS, "pid": 50, "role": "engine_core", "name": "EngineCore"}
+    api = {**PROCESS, "pid": 9, "role": "api_server", "name": "vllm serve"}
+    state = {"replica": "server", "engine": None, "signs": ["process ended: exited with code 0"], "since_ns": None}
+    ids = history.begin().work(5).log("INFO it serves").send(3)
+    history.states = StateMachine("another")  # the rows below tell what this server's did, late
+    sigkill_engine_core(history, 50, ok=True)
+    history.answer(ids).exit()
+    history.add("process", what="gone", state="Z", **core)
+    history.add("state", **state, **{"from": "healthy", "to": seen_as})
+    history.log("ERROR AsyncLLM output_handler failed.")
+    history.add("process", what="gone", state="Z", **api)
+    history.now += 2 * S
+    history.launch(19).add("state", **state, **{"from": seen_as, "to": "healthy"})
+    [failure] = history.open().work(5).end().verdict()["failures"]
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
 
 

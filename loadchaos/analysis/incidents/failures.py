@@ -42,7 +42,7 @@ def failures_of(incidents: list[Incident]) -> list[Failure]:
             continue
         named = incident.named_by()
         new = replace(named, attribution=incident.attribution, incident=incident, deaths=[])
-        if incident.kind in ("death", "restart") and new.severity != "startup":
+        if incident.process_ended and new.severity != "startup":
             new.severity = "request" if incident.outlived else "startup" if incident.starting else "engine_death"
         failure = found.setdefault((*new.key, incident.outlived), new)
         failure.deaths.append(incident)

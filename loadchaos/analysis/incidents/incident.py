@@ -21,9 +21,10 @@ from loadchaos.analysis.incidents.record import (
     ShownFailure,
     TimelineEntry,
 )
+from loadchaos.analysis.state.death_evidence import gone_sign
 from loadchaos.analysis.verdict.model import CandidateLine, Kind, KnownIssue
 from loadchaos.analysis.wrong_answer import WrongAnswer
-from loadchaos.core.ledger.rows import IncidentRow
+from loadchaos.core.ledger.rows import IncidentRow, ProcessRow
 from loadchaos.core.model import Attribution, Severity, State
 from loadchaos.core.units import NS_PER_S
 
@@ -123,9 +124,9 @@ class Incident:
         if self.echoes:
             return min(self.echoes, key=lambda s: s.at_ns)
         name, severity, title, remedy = _DEFAULTS["startup" if self.kind == "death" and self.starting else self.kind]
-        if self.exit is not None and self.kind in ("death", "restart"):
+        if self.exit is not None and self.process_ended:
             title = f"{title} ({self.exit.get('reason')})"
-        if self.has_log and self.kind in ("death", "restart"):
+        if self.has_log and self.process_ended:
             remedy = "Read the end of its log: no signature matches a line of it. Send it upstream with this incident."
             if self.candidates:
                 remedy = "No signature matches these lines of its log. Send them upstream with this incident."
@@ -144,7 +145,7 @@ class Incident:
             sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
             if role == "engine_core" and sign != first and not self.echoes:
                 continue  # it went after its API server, which reported no death of an engine
-            if sign is not None and self.kind == "death":
+            if sign is not None and self.process_ended:
                 title = f"The {label} process disappeared without a log line: killed from outside, or crashed"
                 remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
                 # An echo in the log is evidence with a line number; else only the sign is left.
@@ -155,6 +156,11 @@ class Incident:
     @property
     def id(self) -> str:
         return self.named_by().id
+
+    @property
+    def process_ended(self) -> bool:
+        """True where a process of the server ended, whatever came after."""
+        return self.kind in ("death", "restart")
 
     @property
     def shown_kind(self) -> Kind:
@@ -196,6 +202,9 @@ class Incident:
                 self.signs[alike[0]] = sign
             else:
                 self.signs.append(sign)
+
+    def add_gone(self, row: ProcessRow) -> None:
+        self.gone[row["pid"]] = gone_sign(row["pid"], row["role"], row["name"])
 
     def add_gone_engines(self) -> None:
         """Add the end of each engine core that no sign names: it was reported when the server was dead already."""

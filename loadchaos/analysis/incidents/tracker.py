@@ -15,7 +15,6 @@ from loadchaos.analysis.incidents.context import IncidentContext, add_later_read
 from loadchaos.analysis.incidents.incident import COVERED_NS, Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.state.client_evidence import TLS_LABEL
-from loadchaos.analysis.state.death_evidence import gone_sign
 from loadchaos.analysis.state.limits import FEWEST_FAILED
 from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.ledger.row_fold import RowFold
@@ -67,6 +66,7 @@ class IncidentTracker(RowFold):
         self._failed: deque[int] = deque(maxlen=FEWEST_FAILED)  # sending times of the newest failed requests
         self._healthy_ns = 0  # of the newest healthy probe
         self._exits: dict[str, Row] = {}
+        self._gone: deque[ProcessRow] = deque(maxlen=100)  # the newest ends of processes
         self._orchestrator_ends: dict[str, Row] = {}  # the newest exit that an orchestrator reported
         self.shutdowns: deque[int] = deque(maxlen=1000)  # in the log; a failed server logs one, too
         self._stopped_by_us: dict[str, int] = {}  # when a server was gone that we stopped
@@ -130,12 +130,15 @@ class IncidentTracker(RowFold):
             self._end(incident, at_ns)
 
     def on_process(self, row: ProcessRow) -> None:
-        """Fold the end of a process of an open death. Processes that die together are reported one after the other,
-        in any order, and the first report already makes the server dead.
+        """Fold the end of a process. Processes that die together are reported one after the other, in any order, before
+        or after the server is known to be dead.
         """
+        if row["what"] != "gone":
+            return
+        self._gone.append(row)
         incident = self._recent.open.get(str(row.get("replica")))
-        if row["what"] == "gone" and incident is not None and incident.kind in ("death", "restart"):
-            incident.gone[row["pid"]] = gone_sign(row["pid"], row["role"], row["name"])
+        if incident is not None and incident.process_ended:
+            incident.add_gone(row)
 
     def on_launch(self, row: LaunchRow) -> None:
         replica = str(row.get("replica"))
@@ -321,9 +324,13 @@ class IncidentTracker(RowFold):
             return False
         if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
             return False
-        others = [i.closed_ns or 0 for i in self._recent.closed if i.replica == incident.replica]
-        since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # an earlier shutdown belongs to the life before
+        since_ns = self._near_since_ns(incident)
         return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self.shutdowns)
+
+    def _near_since_ns(self, incident: Incident) -> int:
+        """Since when an event may belong to an incident: one before belongs to an earlier life of the server."""
+        others = [i.closed_ns or 0 for i in self._recent.closed if i.replica == incident.replica]
+        return max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)
 
     @property
     def sole(self) -> bool:
@@ -380,6 +387,10 @@ class IncidentTracker(RowFold):
         exited = self._exits.get(replica) or self._orchestrator_ends.get(replica)
         if exited is not None and abs(int(exited["at_ns"]) - opened_ns) < _EXIT_NEAR_NS:
             self._attach_exit(incident, exited)
+        since_ns = self._near_since_ns(incident)
+        for row in self._gone if incident.process_ended else ():
+            if row.get("replica") == replica and row["at_ns"] > since_ns:
+                incident.add_gone(row)
         self.findings.append(finding_row(incident, "open", now_ns))
         return incident
 
@@ -429,6 +440,7 @@ class IncidentTracker(RowFold):
         names = {incident.named_by().id, incident.kind}
         if not incident.causes:  # an echo or signs only: our attack may be the cause
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
-            if incident.kind == "death":
-                names |= {"engine_death", "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died"}
+            if incident.process_ended:
+                names |= {"engine_death", f"{incident.kind}_unexplained", "engine_death_unexplained"}
+                names |= {"engine_core_proc_died", "worker_proc_died"}
         incident.attribution = self._attacks.attribute(names, incident.opened_ns, incident.ended)
