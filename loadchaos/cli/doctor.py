@@ -142,6 +142,8 @@ def _prove(server: str | None, own: Sequence[Advisory], options: Given, *, as_js
         raise OptionError(
             "--releases and --install belong together: --install '{venv}/bin/pip install vllm=={version}'"
         )
+    if options["releases"] and options["version"] is not None:
+        raise OptionError("--version: --releases already names the versions; leave one of them out")
     create_privately()
     with contextlib.ExitStack() as stack:
         name, plan = _proof_plan(own, options, stack)

@@ -22,8 +22,8 @@ _RELEASES_ABREAST = 6
 @dataclass(frozen=True)
 class Cell:
     """A reproducer on a release: what doctor said before, and what was seen. `proved`: an advisory had been proved on this
-    release then, so that it is no prediction. `launch`: number of the --launch command that was used. `why` it is unknown
-    or was not run.
+    release then, so that it is no prediction. `launch`: number of the --launch command that was used. `times`: servers
+    that were asked for. `why` it is unknown or was not run.
     """
 
     reproducer: str
@@ -34,11 +34,19 @@ class Cell:
     predicted_on: str
     proved: bool = False
     launch: int = 0
-    state: State = "not run"
     reproduced: int = 0
     tries: int = 0
+    times: int = 1
     measured: str = ""
     why: str = ""
+
+    @property
+    def state(self) -> State:
+        if self.reproduced:
+            return "present"
+        if not self.measured:
+            return "not run"
+        return "unknown" if self.why or self.tries < self.times else "absent"
 
     @property
     def differs(self) -> bool:
@@ -101,8 +109,12 @@ def _share(part: int, whole: int) -> str:
 
 def data(cells: Sequence[Cell]) -> dict[str, object]:
     """Make the rows of docs/measured/doctor-*.json."""
-    rows = [to_json(c) | {"interval": list(wilson(c.reproduced, c.tries)) if c.tries else None} for c in cells]
-    return {"schema": 1, "score": to_json(score(cells)), "rows": rows}
+
+    def row(cell: Cell) -> dict[str, object]:
+        interval = list(wilson(cell.reproduced, cell.tries)) if cell.tries else None
+        return {**to_json(cell), "state": cell.state, "interval": interval}
+
+    return {"schema": 1, "score": to_json(score(cells)), "rows": [row(c) for c in cells]}
 
 
 def page(cells: Sequence[Cell], width: int) -> str:

@@ -11,7 +11,7 @@ from loadchaos.analysis.advisories.condition import ServerFacts, judge
 from loadchaos.campaigns.campaign import Campaign, SavedState
 from loadchaos.campaigns.minimise.candidate_session import short_reason
 from loadchaos.campaigns.minimise.validate import on_fresh_server
-from loadchaos.campaigns.prove.cells import Cell, State
+from loadchaos.campaigns.prove.cells import Cell
 from loadchaos.campaigns.prove.reproducers import AdvisoryScript
 from loadchaos.campaigns.replay.servers import ServerChoice, result_redactor
 from loadchaos.core.errors import TargetError
@@ -57,7 +57,8 @@ class ProveSession:
 
     def __post_init__(self) -> None:
         self._saved = SavedState(self.campaign, STATE, _SCHEMA, self.plan.settings)
-        self.cells = {(c.reproducer, c.release): c for c in self._saved.load(_Stored).cells}
+        stored = (replace(c, times=self.plan.times) for c in self._saved.load(_Stored).cells)
+        self.cells = {(c.reproducer, c.release): c for c in stored}
         self._servers: dict[tuple[str, str], ServerChoice] = {}
         for release in self.plan.servers:
             for one in self.plan.reproducers:
@@ -82,7 +83,7 @@ class ProveSession:
         new = Cell(one.name, one.advisory.id, one.advisory.severity, release, judged.result, _today(), proved)
         known = self.cells.get(key, new)
         if known.state == "not run":
-            self.cells[key] = replace(known, launch=number + 1, why=why)
+            self.cells[key] = replace(known, launch=number + 1, times=self.plan.times, why=why)
 
     async def run(self) -> None:
         for release in self.plan.servers:
@@ -91,7 +92,7 @@ class ProveSession:
             why = await self.plan.prepare(release) if left and self.plan.prepare is not None else ""
             for one, cell in left:
                 if why:
-                    self._keep(_undecided(cell, why)[0])
+                    self._keep(_undecided(replace(cell, measured=_today()), why)[0])
                 else:
                     await self._tries(cell, one)
 
@@ -117,12 +118,9 @@ class ProveSession:
         except TargetError as e:
             return _undecided(cell, hidden.text(short_reason(str(e))))
         if found.line is not None:
-            found_now = replace(cell, tries=cell.tries + 1, reproduced=cell.reproduced + 1, state="present")
-            return found_now, "reproduced"
+            return replace(cell, tries=cell.tries + 1, reproduced=cell.reproduced + 1), "reproduced"
         if found.code == 0:
-            tries = cell.tries + 1
-            state: State = "present" if cell.reproduced else "absent" if tries >= self.plan.times else "unknown"
-            return replace(cell, tries=tries, state=state), "not reproduced"
+            return replace(cell, tries=cell.tries + 1), "not reproduced"
         if found.code == 1 and one.expected is not None:
             return _undecided(
                 cell, f"the script saw it, and the log has {found.other or 'no failure'}, not {one.expected.id}"
@@ -139,7 +137,7 @@ class ProveSession:
 
 
 def _undecided(cell: Cell, why: str) -> tuple[Cell, str]:
-    return replace(cell, state="present" if cell.reproduced else "unknown", why=why), f"unknown: {why}"
+    return replace(cell, why=why), f"unknown: {why}"
 
 
 def _today() -> str:

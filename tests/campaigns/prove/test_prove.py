@@ -73,6 +73,16 @@ def test_cell_that_stayed_unknown_keeps_its_reason_and_is_tried_again(bench: Ben
     assert own_rows(output_of(*words, "--resume"))["0.32.0"]["state"] == "absent"
 
 
+def test_state_of_a_continued_proof_follows_from_its_counts(bench: Bench) -> None:
+    words = bench.words("--launch", bench.launch("lives"), *VERSION, "--times", "1", "--json")
+    output_of(*words, code=0)
+    [file] = bench.home.glob("runs/*/doctor.json")
+    file.write_text(file.read_text().replace('"tries":', '"state": "gone", "tries":'))
+    assert own_rows(output_of(*words, "--resume"))["0.32.0"]["state"] == "absent"
+    words[words.index("--times") + 1] = "2"
+    assert own_rows(output_of(*words, "--resume", "--dry-run"))["0.32.0"]["state"] == "unknown"
+
+
 def test_page_has_count_share_interval_and_what_doctor_said(bench: Bench) -> None:
     text = output_of(*bench.words("--launch", bench.launch("dies"), *VERSION, "--times", "1"), code=1)
     assert "present  own-death: 1 of 1 (p = 1.00, 95 % CI 0.21 to 1.00); doctor: unsettled" in text
@@ -116,6 +126,7 @@ def test_script_that_is_nowhere_is_told(bench: Bench) -> None:
         (("--releases", "1..2"), "--releases needs --prove"),
         (("--version", "vllm==0.32.0", "--dry-run"), "--dry-run needs --prove"),
         (("--prove", "--launch", "vllm serve M", "--releases", "1..2"), "--releases and --install belong together"),
+        (("--prove", "--launch", "x", *VERSION, "--releases", "1..2", "--install", "y"), "leave one of them out"),
         (("--prove", "--launch", "vllm serve M", *VERSION, "--launch", "sglang serve M"), "the server is sglang"),
         (("--prove", "--launch", "vllm serve M --host 10.0.0.7", *VERSION), "is not on this machine"),
         (("--prove", "--launch", "no-such-program/vllm serve M"), "give --version ENGINE==VERSION"),
