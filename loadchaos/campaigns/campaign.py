@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +29,14 @@ _VERDICTS: Mapping[int, SuiteVerdict] = {
     exit_codes.FAIL: "fail",
     exit_codes.UNKNOWN: "unknown",
 }
+_WORST_FIRST = (
+    exit_codes.FAIL,
+    exit_codes.INTERNAL_ERROR,
+    exit_codes.USER_ERROR,
+    exit_codes.TARGET_ERROR,
+    exit_codes.UNKNOWN,
+    exit_codes.PASS,
+)
 
 
 class Campaign:
@@ -151,6 +159,14 @@ def _own_parts(one: str, other: str) -> str:
 def verdict_of(code: int) -> SuiteVerdict:
     """Verdict with this exit code; `error` without one."""
     return _VERDICTS.get(code, "error")
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Exit code of several runs: a signal, else the worst; 3 without a run."""
+    for code in exit_codes.BY_SIGNAL:
+        if code in codes:
+            return code
+    return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
 
 def counting_failures(result: Result) -> list[FailureResult]:

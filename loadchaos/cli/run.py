@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ from loadchaos.cli.profiles import acts_of, profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
 from loadchaos.cli.resume import called_again, remaining_duration
 from loadchaos.cli.worker import bind_options, master
-from loadchaos.core import resources
+from loadchaos.core import exit_codes, resources
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.private import create_privately
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.profile.run_plan import ResumePoint
     from loadchaos.run.finalize import Result
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.options import Options
 
 
@@ -117,6 +119,12 @@ if TYPE_CHECKING:
         type=FOLDER,
     ),
     option("--seed", "The same profile and seed give the same requests.", type=int, default=0, show_default=True),
+    option(
+        "--repeat",
+        "Run it N times with successive seeds, or until the headline figures are known to 5 % (until=5%, at most 20 "
+        "times), and show the interval between runs.",
+        "N|until=5%",
+    ),
     no_live_option,
     flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing."),
     option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"])),
@@ -294,6 +302,8 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     addresses = [notify.address(a) for a in options["notify"]]
     interrupts = Interrupts()
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
+    if options["repeat"] is not None:
+        return _repeat(loaded, settings, options, interrupts)
 
     def print_result(result: Result) -> None:
         print_run_result(result, profile, options, addresses)
@@ -308,6 +318,27 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     result = interrupts.run(run_once(loaded, settings, interrupts))
     print_result(result)
     return result.exit_code
+
+
+def _repeat(loaded: Profile, settings: Options, options: Given, interrupts: Interrupts) -> int:
+    from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.repeat.session import RepeatSession, parse
+    from loadchaos.report.terminal.repeat import render
+
+    repeats = parse(options["repeat"])
+    for name in ("web", "master", "resume", "save_result", "percentile_metrics", "metric_percentiles", "ci", "notify"):
+        if options[name]:
+            raise OptionError(f"--repeat: --{name.replace('_', '-')} is of a single run; leave one of them out")
+    campaign = Campaign(options["out"] / f"repeat-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{loaded.name}", say, interrupts)
+    campaign.lock("loadchaos run --repeat")
+    session = RepeatSession(campaign, loaded, settings, repeats)
+    try:
+        interrupts.run(session.run())
+    finally:
+        campaign.close()
+        if session.result.runs:
+            echo(render(session.result, campaign.folder))
+    return session.result.exit_code or exit_codes.PASS
 
 
 def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,10 @@ from loadchaos.cli.common import (
 from loadchaos.core import own_folder
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.report.html.compare_gate import DifferenceLimit
+    from loadchaos.report.repeat_result import RepeatResult
 
 _TO = "give --to a folder that can be written"
 
@@ -99,12 +103,14 @@ def report(run_folder: Path) -> None:
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None, fail_if: tuple[str, ...]) -> None:
     """Compare two runs: latencies and failure rates.
 
-    Or two capacity searches: their answers. Differences have confidence intervals. With --fail-if the exit code is 1 where
-    B is beyond a limit, and 3 where the two runs cannot be told apart.
+    Or two repeated loads (`run --repeat`), by the noise between their runs, or two capacity searches. Differences have
+    confidence intervals. With --fail-if the exit code is 1 where B is beyond a limit, and 3 where the two cannot be told
+    apart.
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.html import compare as c
     from loadchaos.report.html import compare_gate, compare_page
+    from loadchaos.report.repeat_result import FILE
 
     limits = [compare_gate.parse(text) for text in fail_if]
     searches = [(path / "capacity.json").is_file() for path in (run_a, run_b)]
@@ -114,6 +120,10 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None, fail_if:
         for path in (run_a, run_b):
             own_folder.refuse_links(path)
         _compare_searches(run_a, run_b, searches, as_json=as_json, page=page)
+        return
+    repeats = [(path / FILE).is_file() for path in (run_a, run_b)]
+    if any(repeats):
+        _compare_repeats(run_a, run_b, repeats, limits, as_json=as_json, page=page)
         return
     for path in (run_a, run_b):
         _run_folder(path)
@@ -128,6 +138,47 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None, fail_if:
         lambda: "\n".join([*compare_gate.lines(results), *([""] if results else []), compare_page.text(found)]),
     )
     sys.exit(compare_gate.exit_code(results))
+
+
+def _compare_repeats(
+    a: Path,
+    b: Path,
+    repeats: Sequence[bool],
+    limits: Sequence[DifferenceLimit | None],
+    *,
+    as_json: bool,
+    page: Path | None,
+) -> None:
+    from loadchaos.campaigns.repeat.session import read
+    from loadchaos.report import repeat_compare
+    from loadchaos.report.html import compare as c
+    from loadchaos.report.html import compare_gate
+
+    if not all(repeats):
+        raise OptionError(f"{a if repeats[0] else b} is a repeated load and the other is a run: give two of one kind")
+    if page is not None:
+        raise OptionError("--html: it takes two runs, not repeated loads; leave the option out")
+    for path in (a, b):
+        own_folder.refuse_links(path)
+    in_a, in_b = read(a), read(b)
+    first = c.compare(*(c.side(path / _first_run(path, found)) for path, found in ((a, in_a), (b, in_b))))
+    results = compare_gate.judge_repeats(limits, in_a, in_b, first)
+    data = {"fail_if": [vars(result) for result in results]} if results else {}
+    print_result(
+        as_json,
+        lambda: repeat_compare.to_json(in_a, in_b, first) | data,
+        lambda: "\n".join(
+            [*compare_gate.lines(results), *([""] if results else []), repeat_compare.text(in_a, in_b, first)]
+        ),
+    )
+    sys.exit(compare_gate.exit_code(results))
+
+
+def _first_run(path: Path, found: RepeatResult) -> str:
+    """The first run whose figures count."""
+    if (name := next((run.run for run in found.runs if run.run and run.counts), None)) is None:
+        raise OptionError(f"{path}: no run of it passed or failed; there is nothing to compare")
+    return name
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev, variance
 
 _MOST_EXACT_VARIANCE = 10_000
 """A binomial with a larger variance is taken as normal: its ranks are then wrong by less than 1 in 1000."""
@@ -60,6 +61,48 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def student_t(confidence: float, df: int) -> float:
+    """Compute the two-sided quantile of Student's t: P(|T| <= t) = confidence. Inverts the closed sums for whole degrees
+    of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, df) < confidence else (low, middle)
+    return math.sqrt(df) * math.tan(low)
+
+
+def _share_within(angle: float, df: int) -> float:
+    """Compute P(|T| <= sqrt(df) tan(angle))."""
+    cosine, odd = math.cos(angle), df % 2
+    term = cosine if odd else 1.0
+    total = term if df > 1 else 0.0
+    for i in range(odd + 2, df - 1, 2):
+        term *= cosine * cosine * (i - 1) / i
+        total += term
+    total *= math.sin(angle)
+    return (angle + total) * 2 / math.pi if odd else total
+
+
+def mean_interval(values: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float | None]:
+    """Compute the mean of independent values, and the half width of its interval (Student's t), None for one value."""
+    half = student_t(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return fmean(values), half
+
+
+def welch(a: Sequence[float], b: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float]:
+    """Compute the interval of mean(b) - mean(a) of at least two independent values each, whose variances may differ
+    (Welch 1947). Degrees of freedom are rounded down, so that the interval is not too narrow.
+    """
+    difference = fmean(b) - fmean(a)
+    parts = variance(a) / len(a), variance(b) / len(b)
+    if not (total := sum(parts)):
+        return difference, difference
+    df = total**2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
+    half = student_t(confidence, max(1, math.floor(df))) * math.sqrt(total)
+    return difference - half, difference + half
 
 
 def chance_of_no_success(tries: int, successes_before: int, tries_before: int) -> float:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
-from loadchaos.core.stats import quantile
+from loadchaos.core.stats import mean_interval, quantile, student_t, welch
 
 VALUES = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
 
@@ -52,3 +52,20 @@ def test_quantile_of_nothing_is_none() -> None:
 
 def test_mean_is_exact_for_added_values() -> None:
     assert histogram_of([1, 2, 6]).mean() == 3
+
+
+@pytest.mark.parametrize(
+    ("confidence", "df", "t"),
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 4, 2.776), (0.95, 30, 2.042), (0.99, 1, 63.657), (0.99, 9, 3.250)],
+)
+def test_student_t_is_that_of_the_tables(confidence: float, df: int, t: float) -> None:
+    assert student_t(confidence, df) == pytest.approx(t, abs=0.0006)
+
+
+def test_intervals_of_means_are_those_of_a_textbook() -> None:
+    assert mean_interval([1, 2, 3, 4, 5]) == pytest.approx((3, 1.9632), abs=0.0001)
+    assert mean_interval([7]) == (7, None)
+    low, high = welch([27.5, 21.0, 19.0, 23.6, 17.0, 17.9], [27.1, 22.0, 20.8, 23.4, 23.4, 23.5])
+    assert (low + high) / 2 == pytest.approx(2.3667, abs=0.0001)
+    assert low < 0 < high
+    assert welch([1, 1], [2, 2]) == (1, 1)

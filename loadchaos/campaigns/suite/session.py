@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult
-from loadchaos.campaigns.campaign import Campaign, counting_failures, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, verdict_of, worst
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
@@ -23,24 +23,8 @@ from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
-_WORST_FIRST = (
-    exit_codes.FAIL,
-    exit_codes.INTERNAL_ERROR,
-    exit_codes.USER_ERROR,
-    exit_codes.TARGET_ERROR,
-    exit_codes.UNKNOWN,
-    exit_codes.PASS,
-)
 _STILL_DOWN_S = 5.0
 _MOST_FAILURES = 20
-
-
-def worst(codes: Sequence[int]) -> int:
-    """Exit code of a suite: a signal, else the worst; 3 without a run."""
-    for code in exit_codes.BY_SIGNAL:
-        if code in codes:
-            return code
-    return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
 
 class SuiteRecord:

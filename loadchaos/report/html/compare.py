@@ -42,7 +42,7 @@ from loadchaos.report.html.trend import marks_of, server_of
 from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
-_CONFIDENCE = 0.95
+CONFIDENCE = 0.95
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
 _BY_ENDPOINT = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
@@ -84,7 +84,7 @@ class Difference:
     """One figure in both runs; `low` and `high` bound b - a, at 95 % where nothing else was asked."""
 
     what: str
-    unit: Literal["s", "share"]
+    unit: Literal["s", "share", "rate"]
     a: float | None
     b: float | None
     n_a: int
@@ -216,11 +216,11 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)), sessions, endpoints)
 
 
-def failed_share(a: Side, b: Side, confidence: float = _CONFIDENCE) -> Difference:
+def failed_share(a: Side, b: Side, confidence: float = CONFIDENCE) -> Difference:
     return _share("requests that failed", a.failed, a.sent, b.failed, b.sent, confidence)
 
 
-def overall_latency(a: Side, b: Side, name: LatencyName, confidence: float = _CONFIDENCE) -> Difference | None:
+def overall_latency(a: Side, b: Side, name: LatencyName, confidence: float = CONFIDENCE) -> Difference | None:
     """Compare a percentile over all traffic; None where a run has no such latency, or the name has no quantile."""
     both = [side.run.answers.all_latency() for side in (a, b)]
     if name.quantile is None or not all(side[name.latency].n for side in both):
@@ -342,7 +342,7 @@ class _Sample:
 
 
 def _latency(
-    what: str, a: _Sample, b: _Sample, quantile: str, random: np.random.Generator, confidence: float = _CONFIDENCE
+    what: str, a: _Sample, b: _Sample, quantile: str, random: np.random.Generator, confidence: float = CONFIDENCE
 ) -> Difference:
     q = STATISTICS[quantile] or 0.0
     quantile_a, quantile_b = a.hist.quantile(q), b.hist.quantile(q)
@@ -367,7 +367,7 @@ def _latency(
     )
 
 
-def _share(what: str, a: int, n_a: int, b: int, n_b: int, confidence: float = _CONFIDENCE) -> Difference:
+def _share(what: str, a: int, n_a: int, b: int, n_b: int, confidence: float = CONFIDENCE) -> Difference:
     if not n_a or not n_b:
         return Difference(
             what=what, unit="share", a=None, b=None, n_a=n_a, n_b=n_b, low=None, high=None, says="too few"

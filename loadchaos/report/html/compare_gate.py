@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,17 +12,20 @@ from loadchaos.core import exit_codes, latency_percentiles
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.latency_percentiles import LatencyName
 from loadchaos.report.formatting import clean, duration, percent
-from loadchaos.report.html.compare import Comparison, Difference, failed_share, incomparable, overall_latency
+from loadchaos.report.html.compare import (
+    CONFIDENCE,
+    Comparison,
+    Difference,
+    failed_share,
+    incomparable,
+    overall_latency,
+)
 from loadchaos.report.html.trend import OF_PROFILE
+from loadchaos.report.performance import per_second
+from loadchaos.report.repeat_compare import differences, is_worse
+from loadchaos.report.repeat_result import FAILED, RATES, RepeatResult
 
 WORSE = "worse"
-_FAILED = "failed"
-_RATES: Mapping[str, str] = {
-    "requests_per_s": "requests/s",
-    "good_requests_per_s": "good requests/s",
-    "output_tokens_per_s": "output tokens/s",
-}
-"""Throughput figure of a limit, with its name in a comparison. These have no interval."""
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]\d+(?:\.\d+)?)\s*(%|pp)\s*")
 _WORSE_OF = (
     LatencyName("ttft", "p50"),
@@ -58,7 +61,7 @@ def parse(text: str) -> DifferenceLimit | None:
     if text.strip() == WORSE:
         return None
     latency = [str(name) for name in latency_percentiles.all_names() if name.quantile and name.latency != "session_e2e"]
-    known = [_FAILED, *_RATES, *latency]
+    known = [FAILED, *RATES, *latency]
     found = _LIMIT.fullmatch(text)
     if found is None:
         raise OptionError(
@@ -67,10 +70,10 @@ def parse(text: str) -> DifferenceLimit | None:
         )
     figure, sign, change, unit = found.groups()
     if figure not in known:
-        examples = f"; known are {', '.join([_FAILED, *_RATES])} and latencies such as ttft_p99"
+        examples = f"; known are {', '.join([FAILED, *RATES])} and latencies such as ttft_p99"
         raise OptionError(f"--fail-if: unknown figure {figure!r}{did_you_mean(figure, known, examples)}")
-    if (unit == "pp") is not (figure == _FAILED):
-        wanted = "percentage points, for example '> +1pp'" if figure == _FAILED else "per cent, for example '> +10%'"
+    if (unit == "pp") is not (figure == FAILED):
+        wanted = "percentage points, for example '> +1pp'" if figure == FAILED else "per cent, for example '> +10%'"
         raise OptionError(f"--fail-if {text!r}: the limit of {figure} was expected in {wanted}")
     if (sign == ">") is not (float(change) >= 0):
         raise OptionError(f"--fail-if {text!r}: expected > with a rise (+), or < with a fall (-)")
@@ -79,10 +82,26 @@ def parse(text: str) -> DifferenceLimit | None:
 
 def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
     """Judge each limit. A difference beyond it fails where the two runs can be told apart, and is unknown elsewhere."""
+    return _unless_other_loads(limits, found) or tuple(
+        _worse(found) if limit is None else _judge(limit, found) for limit in limits
+    )
+
+
+def judge_repeats(
+    limits: Sequence[DifferenceLimit | None], a: RepeatResult, b: RepeatResult, first: Comparison
+) -> tuple[GateResult, ...]:
+    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each."""
+    found = differences(a, b, CONFIDENCE)
+    return _unless_other_loads(limits, first) or tuple(
+        _worse_repeats(a, b) if limit is None else _judge_difference(limit, found.get(limit.figure)) for limit in limits
+    )
+
+
+def _unless_other_loads(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
     loads = [change for change in found.changes if change.startswith(OF_PROFILE)]
     if why := "; ".join([*incomparable(found.a, found.b), *loads]):
         return tuple(GateResult(limit.text if limit else WORSE, "unknown", why) for limit in limits)
-    return tuple(_worse(found) if limit is None else _judge(limit, found) for limit in limits)
+    return ()
 
 
 def exit_code(results: Sequence[GateResult]) -> int:
@@ -98,26 +117,32 @@ def lines(results: Sequence[GateResult]) -> list[str]:
 
 
 def _judge(limit: DifferenceLimit, found: Comparison) -> GateResult:
-    if limit.figure in _RATES:
+    if limit.figure in RATES:
         return _judge_rate(limit, found)
     name = latency_percentiles.parse(limit.figure)
-    difference = failed_share(found.a, found.b) if name is None else overall_latency(found.a, found.b, name)
+    return _judge_difference(
+        limit, failed_share(found.a, found.b) if name is None else overall_latency(found.a, found.b, name)
+    )
+
+
+def _judge_difference(limit: DifferenceLimit, difference: Difference | None) -> GateResult:
     if difference is None or difference.a is None or difference.b is None:
         return GateResult(limit.text, "unknown", "a run has no such figure")
     if difference.low is None or difference.high is None:
         few = min(difference.n_a, difference.n_b)
         return GateResult(
-            limit.text, "unknown", f"{_both(difference)}: too few answers ({few:,}) to compare; run longer"
+            limit.text, "unknown", f"{_both(difference)}: too few to compare ({few:,}); run longer, or more often"
         )
     if difference.says == "void":
         return GateResult(limit.text, "unknown", "the figure means nothing in one of the runs")
-    if name is not None and not difference.a:
+    share = difference.unit == "share"
+    if not share and not difference.a:
         return GateResult(limit.text, "unknown", "the figure is 0 in A")
-    change = difference.b - difference.a if name is None else difference.b / difference.a - 1
+    change = difference.b - difference.a if share else difference.b / difference.a - 1
     told_apart = difference.says == ("higher" if limit.sign == ">" else "lower")
     if not _beyond(limit, change):
         bound = difference.high if limit.sign == ">" else difference.low
-        wide = _beyond(limit, bound if name is None else bound / difference.a)
+        wide = _beyond(limit, bound if share else bound / difference.a)
         doubt = "; its interval reaches beyond the limit" if wide else ""
         return GateResult(limit.text, "pass", _both(difference) + doubt)
     if told_apart:
@@ -126,7 +151,7 @@ def _judge(limit: DifferenceLimit, found: Comparison) -> GateResult:
 
 
 def _judge_rate(limit: DifferenceLimit, found: Comparison) -> GateResult:
-    a, b = (side.figures.get(_RATES[limit.figure]) for side in (found.a, found.b))
+    a, b = (side.figures.get(RATES[limit.figure]) for side in (found.a, found.b))
     if not a or b is None:
         return GateResult(limit.text, "unknown", "a run has no such figure")
     change = b / a - 1
@@ -160,6 +185,20 @@ def _worse(found: Comparison) -> GateResult:
     return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged)}")
 
 
+def _worse_repeats(a: RepeatResult, b: RepeatResult) -> GateResult:
+    both = f"the verdict of A is {a.verdict}, that of B {b.verdict}"
+    if (a.verdict, b.verdict) == ("pass", "fail"):
+        return GateResult(WORSE, "fail", both)
+    judged = {n: d for n, d in differences(a, b).items() if d.says != "too few"}
+    if worse := [d for n, d in judged.items() if is_worse(n, d)]:
+        return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
+    if not judged:
+        return GateResult(WORSE, "unknown", "too few runs to compare")
+    if (a.verdict, b.verdict) in (("pass", "unknown"), ("unknown", "fail")):
+        return GateResult(WORSE, "unknown", both)
+    return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged.values())}")
+
+
 def _beyond(limit: DifferenceLimit, change: float) -> bool:
     return change > limit.change if limit.sign == ">" else change < limit.change
 
@@ -171,7 +210,8 @@ def _both(d: Difference) -> str:
     if d.unit == "share":
         bounds = "" if d.low is None or d.high is None else f" ({100 * d.low:+.2f} to {100 * d.high:+.2f})"
         return f"{percent(d.a, 2)} to {percent(d.b, 2)}, {100 * (d.b - d.a):+.2f} pp{bounds}"
+    show = per_second if d.unit == "rate" else duration
     if not d.a or d.low is None or d.high is None:
-        return f"{duration(d.a)} to {duration(d.b)}"
+        return f"{show(d.a)} to {show(d.b)}"
     change = f"{100 * (d.b / d.a - 1):+.1f} % ({100 * d.low / d.a:+.1f} to {100 * d.high / d.a:+.1f})"
-    return f"{duration(d.a)} to {duration(d.b)}, {change}"
+    return f"{show(d.a)} to {show(d.b)}, {change}"

@@ -1,0 +1,1 @@
+"""Run one load several times: what repeats, and what is noise between runs."""

@@ -1,0 +1,98 @@
+"""Compare two loads that were repeated: differences between runs, with intervals (Welch's t)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from loadchaos.core.stats import welch
+from loadchaos.report.formatting import clean, columns, plural
+from loadchaos.report.html.compare import CONFIDENCE, Comparison, Difference, Says, incomparable
+from loadchaos.report.repeat_result import FAILED, LATENCIES, RATES, RepeatResult, name_of, shown
+
+_HEAD = ("", "A", "B", "change", "interval", "B is")
+_FEWEST = 3
+"""Runs on each side: the interval of two is 12.7 standard errors wide, and says nothing."""
+
+
+def differences(a: RepeatResult, b: RepeatResult, confidence: float | None = None) -> dict[str, Difference]:
+    """Differences by the figure's name, of all figures that both have. `confidence` is that of each interval; None: all
+    of them hold together at 95 % (Bonferroni), so that equal servers differ in any figure in at most 5 % of comparisons.
+    """
+    names = [name for name in (*RATES, *map(str, LATENCIES), FAILED) if a.values(name) and b.values(name)]
+    each = 1 - (1 - CONFIDENCE) / max(1, len(names)) if confidence is None else confidence
+    return {name: _difference(name, a.values(name), b.values(name), each) for name in names}
+
+
+def _difference(name: str, a: tuple[float, ...], b: tuple[float, ...], confidence: float) -> Difference:
+    low: float | None = None
+    high: float | None = None
+    says: Says = "too few"
+    if min(len(a), len(b)) >= _FEWEST:
+        low, high = welch(a, b, confidence)
+        says = "higher" if low > 0 else "lower" if high < 0 else "no clear difference"
+    return Difference(
+        what=name_of(name),
+        unit="share" if name == FAILED else "rate" if name in RATES else "s",
+        a=sum(a) / len(a),
+        b=sum(b) / len(b),
+        n_a=len(a),
+        n_b=len(b),
+        low=low,
+        high=high,
+        says=says,
+    )
+
+
+def to_json(a: RepeatResult, b: RepeatResult, first: Comparison) -> dict[str, object]:
+    found = {name: asdict(difference) for name, difference in differences(a, b).items()}
+    return {"schema": 1, "changes": first.changes, "caveats": incomparable(first.a, first.b), "between_runs": found}
+
+
+def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
+    """`first` compares the first run of each: what was changed on the server is known from them."""
+    found = differences(a, b)
+    lines = [
+        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.verdict or 'not ended'}, {clean(side.target, 60)}"
+        for letter, r, side in (("A", a, first.a), ("B", b, first.b))
+    ]
+    lines += [f"changed  {change}" for change in first.changes]
+    lines += ["", _headline(found), *(f"  ! {clean(c, 200)}" for c in incomparable(first.a, first.b))]
+    rows = [_row(name, difference) for name, difference in found.items()]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Between runs, B against A (intervals that all hold together at 95 %)",
+            *columns([_HEAD, *rows], (0, 5)),
+        ]
+    )
+
+
+def is_worse(name: str, difference: Difference) -> bool:
+    return difference.says == ("lower" if name in RATES else "higher")
+
+
+def _headline(found: Mapping[str, Difference]) -> str:
+    judged = {name: d for name, d in found.items() if d.says in ("higher", "lower")}
+    if not judged:
+        few = all(d.says == "too few" for d in found.values())
+        return f"too few runs to compare: {_FEWEST} of each are needed" if few else "not told apart from the noise"
+    worse = [d.what for name, d in judged.items() if is_worse(name, d)]
+    better = [d.what for name, d in judged.items() if not is_worse(name, d)]
+    parts = [f"{how} in B: {', '.join(names)}" for how, names in (("worse", worse), ("better", better)) if names]
+    return "; ".join(parts)
+
+
+def _row(name: str, d: Difference) -> tuple[str, ...]:
+    a, b = d.a or 0.0, d.b or 0.0
+    change = f"{100 * (b / a - 1):+.1f} %" if a and name != FAILED else ""
+    interval, says = "", "too few runs"
+    if d.low is not None and d.high is not None:
+        if name == FAILED:
+            interval = f"{100 * d.low:+.2f} to {100 * d.high:+.2f} pp"
+        elif a:
+            interval = f"{100 * d.low / a:+.1f} to {100 * d.high / a:+.1f} %"
+        told = d.says in ("higher", "lower")
+        says = ("worse" if is_worse(name, d) else "better") if told else "not told apart"
+    return d.what, shown(name, a), shown(name, b), change, interval, says

@@ -1,0 +1,49 @@
+"""Render the result of `loadchaos run --repeat` for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from loadchaos.core import exit_codes
+from loadchaos.report.formatting import clean, columns, percent, plural
+from loadchaos.report.repeat_result import FILE, BetweenRuns, RepeatResult, name_of, shown
+
+_HEAD = ("", "mean", "95 % interval", "", "least", "most")
+
+
+def render(result: RepeatResult, folder: Path) -> str:
+    figures, counted = result.between_runs(), sum(run.counts for run in result.runs)
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in Counter(run.verdict for run in result.runs).items())
+    interrupted = result.exit_code in exit_codes.BY_SIGNAL
+    said = "interrupted" if interrupted else result.verdict or "not ended"
+    lines = [f"{said.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {verdicts}"]
+    if counted < len(result.runs):
+        lines.append(f"      figures: {plural(counted, 'run')} that passed or failed; the others prove nothing")
+    if (widest := result.widest()) is not None and widest.relative is not None:
+        lines.append(f"      widest interval: {name_of(widest.name)}, ±{percent(widest.relative, 1)} of its mean")
+    if figures:
+        lines += ["", f"Between {plural(counted, 'run')}", *columns([_HEAD, *map(_row, figures)])]
+    for run in result.runs:
+        if run.verdict != "pass":
+            parts = [str(folder / run.run)] if run.run else []
+            lines.append(f"  {run.verdict:8} {': '.join([*parts, *([clean(run.error, 200)] if run.error else [])])}")
+    compare = [f"  compare   loadchaos compare {folder} OTHER"] if figures else []
+    return "\n".join([*lines, "", f"  json      {folder / FILE}", *compare])
+
+
+def _row(figure: BetweenRuns) -> tuple[str, ...]:
+    def show(value: float) -> str:
+        return shown(figure.name, value)
+
+    half = figure.half_width
+    interval = "one run" if half is None else f"{show(max(0.0, figure.mean - half))} to {show(figure.mean + half)}"
+    relative = "" if figure.relative is None else f"±{percent(figure.relative, 1)}"
+    return (
+        name_of(figure.name),
+        show(figure.mean),
+        interval,
+        relative,
+        show(min(figure.values)),
+        show(max(figure.values)),
+    )

@@ -1,0 +1,146 @@
+"""`loadchaos run --repeat`: real runs, intervals between made-up ones, and the comparison of two repeated loads."""
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.campaigns.repeat.session import parse, read
+from loadchaos.core.errors import OptionError
+from loadchaos.report.html import compare, compare_gate
+from loadchaos.report.repeat_compare import differences, is_worse, text
+from loadchaos.report.repeat_result import RepeatedRun, RepeatResult
+from loadchaos.report.terminal.repeat import render
+from tests.invoking import output_of
+from tests.report.html.test_compare import a_side
+
+
+def repeated(seed: int, *, ttft_s: float = 0.1, failed: float = 0.0, runs: int = 5, **more: Any) -> RepeatResult:
+    """Runs whose figures vary by 5 %, each around the same mean."""
+    draw = random.Random(seed)
+
+    def around(mean: float) -> float:
+        return mean * draw.gauss(1, 0.05)
+
+    made = tuple(
+        RepeatedRun(
+            run=f"run-{n}",
+            seed=n,
+            exit_code=0,
+            verdict="pass",
+            figures={
+                "requests_per_s": around(20), "ttft_p50": around(ttft_s), "ttft_p99": around(3 * ttft_s),
+                "itl_p50": around(0.01), "itl_p99": around(0.02), "failed": failed,
+            },
+        )
+        for n in range(runs)
+    )  # fmt: skip
+    known: dict[str, Any] = {"profile": "p", "target": "", "asked": "5", "exit_code": 0, "verdict": "pass", **more}
+    return RepeatResult(schema=1, runs=made, **known)
+
+
+def told_apart(a: RepeatResult, b: RepeatResult) -> set[str]:
+    return {name for name, d in differences(a, b).items() if d.says in ("higher", "lower")}
+
+
+def gate(limit: str, a: RepeatResult, b: RepeatResult) -> str:
+    first = compare.compare(a_side("a", 100, 1000), a_side("b", 100, 1000))
+    (result,) = compare_gate.judge_repeats([compare_gate.parse(limit)], a, b, first)
+    return result.verdict
+
+
+def test_a_step_in_latency_is_told_apart_and_equal_servers_are_not() -> None:
+    slower = [told_apart(repeated(seed), repeated(seed + 1000, ttft_s=0.125)) for seed in range(20)]
+    equal = [told_apart(repeated(seed), repeated(seed + 1000)) for seed in range(20)]
+    assert sum({"ttft_p50", "ttft_p99"} <= found for found in slower) >= 19
+    assert sum(not found for found in equal) >= 19
+
+
+@pytest.mark.parametrize(
+    ("limit", "b", "verdict"),
+    [
+        ("ttft_p50 > +10%", {"ttft_s": 0.14}, "fail"),
+        ("ttft_p50 > +60%", {"ttft_s": 0.14}, "pass"),
+        ("ttft_p50 > +1%", {"ttft_s": 0.103}, "unknown"),  # beyond the limit, and noise explains it
+        ("ttft_p50 > +10%", {"ttft_s": 0.14, "runs": 2}, "unknown"),
+        ("requests_per_s < -20%", {}, "pass"),
+        ("output_tokens_per_s < -5%", {}, "unknown"),  # no run has it
+        ("failed > +1pp", {"failed": 0.05}, "fail"),
+        ("worse", {"ttft_s": 0.14}, "fail"),
+        ("worse", {"ttft_s": 0.07}, "pass"),
+        ("worse", {"verdict": "fail"}, "fail"),
+        ("worse", {"runs": 1}, "unknown"),
+    ],
+)
+def test_limit_fails_only_a_difference_that_noise_between_runs_does_not_explain(
+    limit: str, b: dict[str, Any], verdict: str
+) -> None:
+    assert gate(limit, repeated(1), repeated(2, **b)) == verdict
+
+
+def test_lower_rate_is_worse_and_lower_latency_better() -> None:
+    found = differences(repeated(1), repeated(2, ttft_s=0.05))
+    assert not is_worse("ttft_p50", found["ttft_p50"])
+    assert is_worse("requests_per_s", found["ttft_p50"])
+
+
+def test_runs_that_prove_nothing_are_left_out_of_the_figures() -> None:
+    made = repeated(1, runs=3)
+    lost = RepeatedRun(run="lost", seed=9, exit_code=3, verdict="unknown", figures={"requests_per_s": 0.1})
+    result = RepeatResult(**{**vars(made), "runs": (*made.runs, lost)})
+    assert min(result.values("requests_per_s")) > 10
+    page = render(result, Path("runs/x"))
+    assert "figures: 3 runs that passed or failed; the others prove nothing" in page
+    assert re.search(r"unknown +runs/x/lost", page)
+
+
+@pytest.mark.parametrize("wrong", ["1", "0", "-3", "many", "until=5", "until=0%", "until=100%"])
+def test_wrong_number_of_runs_is_a_mistake(wrong: str) -> None:
+    with pytest.raises(OptionError, match="a number of runs from 2, or until=5% was expected"):
+        parse(wrong)
+
+
+@pytest.mark.parametrize("option", [("--web",), ("--save-result",), ("--ci", "github")])
+def test_option_of_a_single_run_is_refused(option: tuple[str, ...], tmp_path: Path) -> None:
+    words = ("run", "smoke", "--embedded", "--repeat", "2", "--out", tmp_path, *option)
+    assert f"--repeat: {option[0]} is of a single run" in output_of(*words, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_server_that_cannot_be_tested_is_asked_once(tmp_path: Path) -> None:
+    words = ("run", "smoke", "--target", "http://127.0.0.1:1", "--repeat", "3", "--wait-ready", "1s", "--out", tmp_path)
+    page = output_of(*words, code=4)
+    [file] = tmp_path.glob("repeat-*/repeat.json")
+    assert len(json.loads(file.read_text())["runs"]) == 1
+    assert re.search(r"error +\S+/smoke-\S+: http://127.0.0.1:1 was not healthy within 1 s", page)
+
+
+def test_two_real_runs_have_intervals_and_are_compared(tmp_path: Path) -> None:
+    load = ("--rate", "40", "--num-prompts", "40", "--random-input-len", "16", "--random-output-len", "4")
+    words = ("run", "--embedded", *load, "--repeat", "2", "--no-questions", "--no-live", "--exporter-port", "0")
+    page = output_of(*words, "--out", tmp_path)
+    [folder] = tmp_path.glob("repeat-*")
+    found = read(folder)
+    assert [run.verdict for run in found.runs] == ["pass", "pass"]
+    assert [run.seed for run in found.runs] == [0, 1]
+    assert "PASS  2 runs of" in page
+    assert re.search(r"requests/s +\d", page)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    assert "too few runs to compare: 3 of each are needed" in output_of("compare", folder, copy)
+    data = json.loads(output_of("compare", folder, copy, "--json", "--fail-if", "worse", code=3))
+    assert data["between_runs"]["requests_per_s"]["says"] == "too few"
+    assert data["fail_if"][0]["verdict"] == "unknown"
+    assert "give two of one kind" in output_of("compare", folder, folder / str(found.runs[0].run), code=2)
+
+
+def test_comparison_shows_what_changed_and_what_is_worse() -> None:
+    first = compare.compare(*(a_side(n, 100, 1000, server={"max_num_seqs": v}) for n, v in (("a", "256"), ("b", "4"))))
+    lines = text(repeated(1), repeated(2, ttft_s=0.14), first).splitlines()
+    assert lines[0].startswith("A  5 runs of p: pass")
+    assert lines[2] == "changed  max_num_seqs: 256 → 4"
+    assert lines[4] == "worse in B: TTFT p50, TTFT p99"
