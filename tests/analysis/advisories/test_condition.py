@@ -120,7 +120,7 @@ def _meeting(test: Any) -> Any:
 def _breaking(test: Any) -> Any:
     if isinstance(test, bool):
         return not test
-    return {"<": "99", ">": "0"}[test[0]] if isinstance(test, str) and test[0] in "<>" else "another"
+    return {"<": "9999", ">": "0"}[test[0]] if isinstance(test, str) and test[0] in "<>" else "another"
 
 
 @pytest.mark.parametrize(
