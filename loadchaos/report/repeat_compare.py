@@ -53,7 +53,8 @@ def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
     """`first` compares the first run of each: what was changed on the server is known from them."""
     found = differences(a, b)
     lines = [
-        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.verdict or 'not ended'}, {clean(side.target, 60)}"
+        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.verdict or 'not ended'}, "
+        f"{clean(side.target, 60)}"
         for letter, r, side in (("A", a, first.a), ("B", b, first.b))
     ]
     lines += [f"changed  {change}" for change in first.changes]
