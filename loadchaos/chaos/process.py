@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,10 @@ from loadchaos.core.lifetime import guard
 from loadchaos.core.model import SERVER_ROLES
 
 _TITLE_CHARS = 160  # as server/monitor/processes.py reads titles, so that both give a process the same role
+
+_SHOWN_WITHIN_S = 2.0
+"""A signal shows in the state of a process within microseconds, but for one that waits in the kernel for a device."""
+_LOOK_EVERY_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,19 @@ class ProcessAttack(Attack):
         except (psutil.Error, OSError) as e:
             self._release(replica)
             return ActResult(ok=False, text=f"{named}: {e}")
-        return ActResult(ok=True, text=f"{self._signal.number.name} to {named}")
+        sent = f"{self._signal.number.name} to {named}"
+        if await self._took_effect(target.process):
+            return ActResult(ok=True, text=sent)
+        return ActResult(ok=None, text=f"{sent}, and {_SHOWN_WITHIN_S:g} s later the process still ran")
+
+    async def _took_effect(self, process: psutil.Process) -> bool:
+        """True where the state of the process shows it, or where the signal may take its time."""
+        until_s = time.monotonic() + _SHOWN_WITHIN_S
+        while self._signal.shown_by and _state(process) not in self._signal.shown_by:
+            if time.monotonic() > until_s:
+                return False
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return True
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         process = self._release(replica)
@@ -126,3 +144,12 @@ class ProcessAttack(Attack):
             role = next((r for p, r in self._role_patterns if p.search(title)), default)
             found.append(SignalTarget(process, role, title))
         return found
+
+
+def _state(process: psutil.Process) -> str:
+    try:
+        return str(process.status()) if process.is_running() else psutil.STATUS_DEAD
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+    except psutil.Error:
+        return ""

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 PROCESS_GONE = (
     "http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
     "engine_death_unexplained", "restart_unexplained",
@@ -14,6 +16,7 @@ PROCESS_GONE = (
 ENGINE_CORE_GONE = (*PROCESS_GONE, "engine_core_proc_died")
 # A worker's end takes the engine core with it, which logs its own message.
 WORKER_GONE = (*PROCESS_GONE, "worker_proc_died", "executor_failed", "engine_core_fatal", "engine_core_proc_died")
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 PROCESS_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
 
 
@@ -21,18 +24,21 @@ PROCESS_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
 class SignalType:
     """A signal: its number, its effects by role, and what undoes it. `undo_number` is the signal that takes it back,
     None where nothing does. `undo_shell` does the same as shell text, with the pid as $1, for the case that loadchaos
-    itself is killed.
+    itself is killed. `shown_by`: states of the process (psutil) that show at once that it works; empty: it may take time.
     """
 
     number: signal.Signals
     effects: Mapping[str, Sequence[str]]
     undo_number: signal.Signals | None = None
     undo_shell: str = ""
+    shown_by: Sequence[str] = ()
 
 
 SIGNALS: dict[str, SignalType] = {
     "sigkill": SignalType(
-        signal.SIGKILL, {"engine_core": ENGINE_CORE_GONE, "api_server": PROCESS_GONE, "worker": WORKER_GONE}
+        signal.SIGKILL,
+        {"engine_core": ENGINE_CORE_GONE, "api_server": PROCESS_GONE, "worker": WORKER_GONE},
+        shown_by=GONE,
     ),
     "sigterm": SignalType(
         signal.SIGTERM,
@@ -52,5 +58,6 @@ SIGNALS: dict[str, SignalType] = {
         },
         undo_number=signal.SIGCONT,
         undo_shell='kill -CONT "$1" 2>/dev/null',
+        shown_by=(psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *GONE),
     ),
 }

@@ -249,6 +249,17 @@ def test_judge_attributes_a_kill_whose_end_is_reported_before_the_server_is_know
 
 
 ACT = "(Worker pid=17) loadchaos-sabotage: act encoder_pop_draft step=3 pid=17 popped=9f8a1c"
+
+
+@pytest.mark.parametrize(("acts", "verdict"), [(1, "pass"), (0, "unknown")])
+def test_engine_attack_takes_effect_where_the_log_shows_an_act(history: History, acts: int, verdict: str) -> None:
+    history.begin().work(5).attacked("engine_encoder_pop_draft", ["encoder_cache_miss"], kind="engine")
+    for _ in range(acts):
+        history.log(ACT)
+    found = history.work(5).end().verdict(attacks=["engine_encoder_pop_draft"])
+    assert history.decision(found, "attack engine_encoder_pop_draft") == verdict
+
+
 DRAFTER = (
     '  File "/vllm/v1/worker/gpu_model_runner.py", line 4386, in propose_draft_token_ids\n'
     '  File "/vllm/v1/worker/gpu_model_runner.py", line 3071, in _gather_mm_embeddings\n'

@@ -83,6 +83,18 @@ async def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: 
     assert "encoder_cache_miss" not in rows[0]["effects"]
 
 
+async def test_signal_whose_effect_is_not_seen_is_no_success(
+    tree: Tree, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil.Process, "send_signal", lambda *_: None)
+    async with attacking(rows, tree, kill("engine_core")) as attacks:
+        await attacks.start()
+        await rows.until(lambda: rows.of(what="end"))
+    [end] = rows.of(what="end")
+    assert end["ok"] is None
+    assert end["text"] == f"SIGKILL to engine_core (pid {tree.core.pid}), and 2 s later the process still ran"
+
+
 async def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Rows) -> None:
     async with attacking(rows, tree, stop(0.2)) as attacks:
         await attacks.start()

@@ -24,6 +24,7 @@ _HARMS = dict.fromkeys(("process", "network", "host"), "expected") | dict.fromke
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
 _SABOTAGE_NS = 50 * NS_PER_S  # an entry that is gone is missed when its request comes; a slow step is seen late
+_ENGINE_ATTACKS = frozenset(f"engine_{mode}" for mode in ENGINE_FAULTS)
 _NO_ATTACK = {"begun": 0, "ok": 0, "failed": 0, "skipped": 0}
 _DEATHS = frozenset({"death", "engine_death"})
 # A reset leaves this behind: one side of the cache still expects images that the other has lost.
@@ -107,6 +108,7 @@ class AttackLog(RowFold):
     def __init__(self) -> None:
         self._recent: deque[_Attack] = deque(maxlen=400)
         self._lasting: dict[str, int] = {}  # lasting effects in this life of the server, and since when
+        self._acted: set[str] = set()  # engine attacks of which the log shows an act
         self.counts: dict[str, dict[str, int]] = {}
 
     def on_attack(self, row: AttackRow) -> None:
@@ -144,6 +146,7 @@ class AttackLog(RowFold):
         if act is None:
             return
         name = f"sabotage {act[1]}"
+        self._acted.add(f"engine_{act[1]}")
         last = next((a for a in reversed(self._recent) if a.name == name), None)
         if last is not None and last.in_force(at_ns):
             last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS
@@ -201,4 +204,6 @@ class AttackLog(RowFold):
                 found.append((name, f"skipped {counts['skipped']} times" if counts["skipped"] else "none ran"))
             elif counts["ok"] == 0:
                 found.append((name, f"0 of {counts['begun']} succeeded"))
+            elif name in _ENGINE_ATTACKS - self._acted:
+                found.append((name, f"armed {counts['ok']} times, and no log of the server shows an act of it"))
         return found
