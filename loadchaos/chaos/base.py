@@ -68,6 +68,10 @@ class Attack:
     async def undo(self, replica: AttackedReplica) -> ActResult:
         raise NotImplementedError
 
+    def without_effect(self, replica: AttackedReplica) -> str:  # noqa: ARG002 - most show it when they begin
+        """Say, after `undo`, why the act had no effect; empty: it had one, or nothing tells."""
+        return ""
+
     async def preflight(self, replica: AttackedReplica) -> ActResult:
         raise NotImplementedError
 

@@ -235,6 +235,8 @@ class AttackInjector:
                 self._triggers.fire(("during", attack.name), replica.name)
                 await asyncio.sleep(planned.times.hold)
                 await self._undo(planned, replica.name)
+                if why := attack.without_effect(replica):
+                    result = ActResult(ok=None, text=f"{result.text}; {why}")
             elif result.ok is False:
                 planned.holding.pop(replica.name, None)
         except LoadchaosError:

@@ -18,6 +18,7 @@ from loadchaos.chaos.toxics import TOXICS, ProxyAnswer, Toxic, parse_toxic
 from loadchaos.core import http_client
 from loadchaos.core.errors import TargetError
 from loadchaos.core.lifetime import PYTHON_MODULE
+from loadchaos.core.units import counted
 from loadchaos.core.urls import host_and_port, host_port
 
 _START_S = 10.0
@@ -82,8 +83,9 @@ class LocalProxy:
         answer = await self._obey({"what": "add", "toxic": asdict(toxic)})
         return answer.hit, answer.total
 
-    async def remove(self, toxic: Toxic) -> None:
-        await self._obey({"what": "remove", "name": toxic.name})
+    async def remove(self, toxic: Toxic) -> int:
+        """Remove a toxic. Returns how many connections had data, or an end, that met it."""
+        return (await self._obey({"what": "remove", "name": toxic.name})).hit
 
     async def close(self) -> None:
         if self._child is None or self._child.returncode is not None:
@@ -124,6 +126,7 @@ class NetworkAttack(Attack):
         self._toxic = toxic
         self.name, self.effects = toxic.name, TOXICS[toxic.type].effects
         self.fields = {"toxic": asdict(toxic)}
+        self._met: dict[str, int] = {}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:
@@ -138,10 +141,13 @@ class NetworkAttack(Attack):
         if replica.proxy is None:
             return NOTHING_TO_UNDO
         try:
-            await replica.proxy.remove(self._toxic)
+            met = self._met[replica.name] = await replica.proxy.remove(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
-        return ActResult(ok=True, text="the network fault was removed")
+        return ActResult(ok=True, text=f"the network fault was removed; it met {counted(met, 'connection')}")
+
+    def without_effect(self, replica: AttackedReplica) -> str:
+        return "no connection had data while the fault was in force" if self._met.get(replica.name) == 0 else ""
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

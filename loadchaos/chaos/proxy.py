@@ -31,16 +31,17 @@ class _Link:
     """A client's connection and the one to the server. Pieces of data wait in a queue, each with its time of arrival."""
 
     def __init__(self, proxy: Proxy, number: int, writers: dict[str, asyncio.StreamWriter]) -> None:
-        self._proxy, self._number, self._writers = proxy, number, writers
+        self._proxy, self.number, self._writers = proxy, number, writers
         self._passed: dict[str, int] = {}
 
     def hits(self, toxic: Toxic) -> bool:
         """Return True if this connection belongs to the toxic's share. The same seed gives the same connections."""
-        return random.Random(f"{toxic.seed}/{toxic.name}/{self._number}").random() < toxic.share
+        return random.Random(f"{toxic.seed}/{toxic.name}/{self.number}").random() < toxic.share
 
     def toxics(self, stream: str) -> Iterator[ToxicType]:
         for active in list(self._proxy.toxics.values()):
             if active.toxic.stream == stream and self.hits(active.toxic):
+                active.hit.add(self.number)
                 yield active
 
     async def pump(self, stream: str, reader: asyncio.StreamReader) -> None:
@@ -158,17 +159,19 @@ class Proxy:
             self._server.close()
             self._server = None
             for link in list(self._links):
+                active.hit.add(link.number)
                 link.reset()
         for link in list(self._links):
             self._reset_later(link, active)
         return hit, total
 
-    async def remove(self, name: str) -> None:
-        """Remove a toxic. The proxy listens again where only that toxic prevented it."""
+    async def remove(self, name: str) -> int:
+        """Remove a toxic; listen again where only that one prevented it. Returns how many connections met it."""
         active = self.toxics.pop(name, None)
         refused = any(other.refuses for other in self.toxics.values())
         if active is not None and active.refuses and not refused and self._server is None:
             await self.open()
+        return len(active.hit) if active is not None else 0
 
     def _reset_later(self, link: _Link, active: ToxicType) -> None:
         delay_s = active.reset_after_s()
@@ -179,7 +182,8 @@ class Proxy:
 
     async def _reset(self, link: _Link, toxic: Toxic, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if toxic.name in self.toxics:
+        if (active := self.toxics.get(toxic.name)) is not None:
+            active.hit.add(link.number)
             link.reset()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,7 +220,7 @@ async def _obey(host: str, port: int) -> None:
             if order["what"] == "add":
                 hit, total = await proxy.add(Toxic(**order["toxic"]))
             else:
-                await proxy.remove(order["name"])
+                hit = await proxy.remove(order["name"])
         except OSError as e:  # its port was taken while it was down
             _answer(ProxyAnswer(what="failed", why=str(e)))
             continue

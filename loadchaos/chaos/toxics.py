@@ -35,7 +35,7 @@ class Toxic:
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyAnswer:
-    """Answer of the proxy's process: `listening` on its port, `done` with the open connections hit, or `failed`."""
+    """Answer of the proxy's process: `listening` on its port, `done` with the connections hit, or `failed`."""
 
     what: Literal["listening", "done", "failed"]
     port: int = 0
@@ -75,6 +75,7 @@ class ToxicType:
 
     def __init__(self, toxic: Toxic) -> None:
         self.toxic, self.values = toxic, toxic.attributes
+        self.hit: set[int] = set()  # connections that it met: their data, or their end
 
     def delay_s(self) -> float:
         """Return the delay of data and of the end of the stream."""

@@ -31,10 +31,18 @@ async def test_latency_delays_data_until_it_is_removed() -> None:
         begin = time.monotonic()
         await echoed(client)
         assert time.monotonic() - begin >= 0.3, "an open connection is hit, too"
-        await proxy.remove("latency")
+        assert await proxy.remove("latency") == 1
         begin = time.monotonic()
         await echoed(client)
         assert time.monotonic() - begin < 0.3
+
+
+async def test_fault_that_no_data_met_hit_nothing() -> None:
+    async with proxied() as (proxy, connect):
+        client = await connect()
+        await echoed(client)
+        assert await proxy.add(toxic_of("latency", latency="300")) == (1, 1)
+        assert await proxy.remove("latency") == 0
 
 
 async def test_bandwidth_limits_the_rate() -> None:
@@ -135,21 +143,26 @@ def test_parse_toxic_refuses_unknown_types_and_attributes(kind: str, params: dic
         parse_toxic("x", kind, params)
 
 
-async def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: AdminServer, rows: Rows) -> None:
+@pytest.mark.parametrize("traffic", [True, False])
+async def test_network_attack_succeeds_where_it_meets_traffic(server: AdminServer, rows: Rows, traffic: bool) -> None:
     server.answers["/health"] = (200, b"ok")
 
     proxy = LocalProxy(f"{server.url}/prefix/v1")
     await proxy.open()
     assert await proxy.added_delay_s("/health", ssl.create_default_context()) is not None
-    spec = {"network": "latency", "params": {"latency": "5", "share": 0.5}, "at_s": 0.0, "for_s": 0.1}
+    spec = {"network": "latency", "params": {"latency": "5"}, "at_s": 0.0, "for_s": 0.5}
     attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
     await attacks.start()
+    if traffic:
+        await rows.until(lambda: rows.of(what="begin"))
+        await proxy.added_delay_s("/health", ssl.create_default_context())
     await rows.until(lambda: rows.of(what="end"))
     await attacks.stop()
     await proxy.close()
-    assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", True)]
+    assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", traffic or None)]
     assert (rows[0]["attack"], rows[0]["kind"]) == ("network_latency", "network")
-    assert rows[2]["text"].startswith("downstream, 50% of the connections: latency 5 ms, jitter 0 ms; hit 0 of ")
+    assert rows[2]["text"].startswith("downstream: latency 5 ms, jitter 0 ms; hit 0 of ")
+    assert rows[2]["text"].endswith("; no connection had data while the fault was in force") is not traffic
 
 
 async def test_network_attack_fails_when_the_proxy_is_gone(server: AdminServer, rows: Rows) -> None:
