@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import math
 import os
+import random
 import re
 import sys
 import time
@@ -156,7 +157,7 @@ class FakeInstance:
         n_out = min(gen_config.max_new_tokens, d.get("OUT", (None, usual))[1])
         n_out = max(1, min(n_out, eng.max_session_len - n_in + 1))
         blocks = math.ceil((n_in + n_out) / eng.block_size)
-        first = sum(input_ids)  # another prompt has another answer, the same one the same
+        letters = random.Random(repr(input_ids))  # another prompt has another answer, the same one the same
         t_queue = time.time()
         eng.waiting += 1
         try:
@@ -187,7 +188,7 @@ class FakeInstance:
                     return
                 await asyncio.sleep(1 / args.tps)
                 last = i == n_out - 1
-                tok = 64 + (first + i * (1 + first // 26 % 25)) % 26  # some letter
+                tok = 64 + letters.randrange(26)
                 stop = last and n_out < gen_config.max_new_tokens and gen_config.stop_token_ids
                 if stop:
                     tok = gen_config.stop_token_ids[0]
