@@ -146,6 +146,7 @@ def run(home, load, seconds, options, **more):
     phases = [phase if "burst" in phase else {**phase, "for": f"{seconds}s"} for phase in phases]
     profile = {"name": "healthy", "traffic": traffic, "load": phases, **more,
                "limits": {"first_byte": "4m", "between_bytes": "3m", "total": "8m"},
+               "accept": [{"id": "answers_not_judged", "because": "random weights", "until": "2099-01-01"}],
                "expect": ["engine_deaths == 0", "hangs == 0", "outages == 0", "failures == 0"]}  # fmt: skip
     (home / "healthy.yaml").write_text(json.dumps(profile))
     argv = [sys.executable, "-m", "loadchaos", "run", "healthy.yaml", "--no-live", "--exporter-port", "0", *options]
