@@ -26,6 +26,11 @@ SHED_STATUSES = frozenset({429})
 UNAVAILABLE_STATUS = 503
 """Counts as `shed` only with a Retry-After, or with a text that says that the server is busy; else as `http_error`."""
 MAX_ERROR_CHARS = 4000
+CLOSED_UNANNOUNCED = (
+    "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed it "
+    "after its last answer, or dropped this request"
+)
+"""Error text of a `reset` that two faults explain."""
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
 WORD_OF_ANOTHER = "the word of another request is in the answer"

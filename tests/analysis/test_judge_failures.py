@@ -7,6 +7,7 @@ from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos.admin import operation_named
 from loadchaos.chaos.signals import SIGNALS
 from loadchaos.core.model import Terms
+from loadchaos.core.outcome_rules import CLOSED_UNANNOUNCED
 from loadchaos.core.typed_json import to_json
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History
@@ -246,6 +247,28 @@ def test_judge_attributes_a_kill_whose_end_is_reported_before_the_server_is_know
     history.launch(19).add("state", **state, **{"from": seen_as, "to": "healthy"})
     [failure] = history.open().work(5).end().verdict()["failures"]
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
+
+
+@pytest.mark.parametrize("unsure_first", [True, False])
+def test_judge_counts_dropped_requests_once_on_new_and_kept_alive_connections(
+    history: History, unsure_first: bool
+) -> None:
+    dropped = "the server closed the connection before the end of its answer"
+    texts = [CLOSED_UNANNOUNCED, dropped] if unsure_first else [dropped, CLOSED_UNANNOUNCED]
+    history.begin()
+    for text in [*texts, *texts]:
+        history.work(2).answer(history.send(), "reset", error=text)
+    [failure] = history.work(5).end().verdict()["failures"]
+    assert (failure["id"], failure["count"]) == ("unexplained_reset", 4)
+    assert failure["evidence"]["text"] == dropped
+    assert "kept-alive" in failure["alt"][0]
+
+
+def test_judge_keeps_the_end_of_idle_connections_apart_from_other_failures(history: History) -> None:
+    history.begin().work(2).answer(history.send(), "reset", error=CLOSED_UNANNOUNCED)
+    history.work(2).answer(history.send(), "http_error", status=500, error="oops").work(5).end()
+    ids = {(f["id"], f["count"]) for f in history.verdict()["failures"]}
+    assert ids == {("unexplained_reset", 1), ("unexplained_http_error", 1)}
 
 
 ACT = "(Worker pid=17) loadchaos-sabotage: act encoder_pop_draft step=3 pid=17 popped=9f8a1c"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.core.outcome_rules import CLOSED_UNANNOUNCED
 
 _MOST_FAILURES = 100
 
@@ -21,10 +22,29 @@ class FailureRegistry:
 
     def find(self, failure: Failure) -> Failure | None:
         key = failure.key
+        if key not in self.failures and (dropped := self._dropped(failure)) is not None:
+            return dropped
         if key not in self.failures and len(self.failures) >= _MOST_FAILURES:
             # A server that answers with endless variety must not fill our memory: the first of that id counts the rest.
             return next((f for f in self.failures.values() if f.id == failure.id), None)
         return self.failures.get(key)
+
+    def _dropped(self, failure: Failure) -> Failure | None:
+        """The failure of requests that the server dropped, which looks like the end of an idle connection where it was a
+        kept-alive one: where others were dropped for certain, it is one of them.
+        """
+        alike = (key for key in self.failures if (key[0], key[2]) == (failure.key[0], failure.key[2]))
+        unsure = failure.evidence.text == CLOSED_UNANNOUNCED
+        for key in alike if failure.outcome == "reset" else ():
+            found = self.failures[key]
+            if unsure:
+                return found
+            if found.evidence.text == CLOSED_UNANNOUNCED:
+                found.alt += (found.title,)
+                found.title, found.evidence = failure.title, failure.evidence
+                self.failures[failure.key] = self.failures.pop(key)
+                return found
+        return None
 
     def open(self, failure: Failure, incident: Incident) -> Failure:
         opened = replace(failure, incident=incident, alt=(), in_log=0, at_clients=0, requests=Counter())

@@ -17,7 +17,7 @@ from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED, LOWER_BOUNDS
 from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.model import READS_AT_ONCE
-from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
+from loadchaos.core.outcome_rules import CLOSED_UNANNOUNCED, MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_reader import AnswerReader, AnswerRules
 from loadchaos.load.wire.decision import (
@@ -37,10 +37,6 @@ from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 _JOIN_BYTES = 64 * 1024
 _STALE_WITHIN_NS = NS_PER_S
 _UNANNOUNCED_WITHIN_NS = 100_000_000  # a server that closes later has begun to work on the request, or died
-_CLOSED_UNANNOUNCED = (
-    "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed it "
-    "after its last answer, or dropped this request"
-)
 SWEEP_S = 0.05
 """Period at which `Exchange.sweep` is called."""
 CONNECT_AGAIN_S = 5.0
@@ -388,7 +384,7 @@ class Exchange:
             return ""
         if time.monotonic_ns() - sent_ns > _UNANNOUNCED_WITHIN_NS:
             return ""
-        return _CLOSED_UNANNOUNCED
+        return CLOSED_UNANNOUNCED
 
     def _feed(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)
