@@ -141,13 +141,16 @@ class NetworkAttack(Attack):
         if replica.proxy is None:
             return NOTHING_TO_UNDO
         try:
-            met = self._met[replica.name] = await replica.proxy.remove(self._toxic)
+            met = await replica.proxy.remove(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
+        if TOXICS[self._toxic.type].refuses:  # a client that is refused reaches no proxy that counts it
+            return ActResult(ok=True, text="the network fault was removed")
+        self._met[replica.name] = met
         return ActResult(ok=True, text=f"the network fault was removed; it met {counted(met, 'connection')}")
 
     def without_effect(self, replica: AttackedReplica) -> str:
-        return "no connection had data while the fault was in force" if self._met.get(replica.name) == 0 else ""
+        return "no connection had data while the fault was in force" if self._met.pop(replica.name, None) == 0 else ""
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

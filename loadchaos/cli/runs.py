@@ -27,6 +27,7 @@ from loadchaos.cli.common import (
 from loadchaos.core import own_folder
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.report.formatting import clean
 
 if TYPE_CHECKING:
     from loadchaos.report.html.compare_gate import DifferenceLimit
@@ -161,7 +162,7 @@ def _compare_repeats(
     for path in (a, b):
         own_folder.refuse_links(path)
     in_a, in_b = read(a), read(b)
-    first = c.compare(*(c.side(path / _first_run(path, found)) for path, found in ((a, in_a), (b, in_b))))
+    first = c.compare(*(c.side(_first_run(path, found)) for path, found in ((a, in_a), (b, in_b))))
     results = compare_gate.judge_repeats(limits, in_a, in_b, first)
     data = {"fail_if": [vars(result) for result in results]} if results else {}
     print_result(
@@ -174,11 +175,13 @@ def _compare_repeats(
     sys.exit(compare_gate.exit_code(results))
 
 
-def _first_run(path: Path, found: RepeatResult) -> str:
-    """The first run whose figures count."""
+def _first_run(path: Path, found: RepeatResult) -> Path:
+    """Folder of the first run whose figures count."""
     if (name := next((run.run for run in found.runs if run.run and run.counts), None)) is None:
         raise OptionError(f"{path}: no run of it passed or failed; there is nothing to compare")
-    return name
+    if name not in {inner.name for inner in path.iterdir()}:
+        raise OptionError(f"{path} has no run {clean(name, 60)}, which repeat.json names; repeat the run")
+    return path / name
 
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:

@@ -11,6 +11,8 @@ from loadchaos.core.stats import quantile_ranks
 
 _PER_OCTAVE = 64
 """Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
+RESOLUTION = 1 / _PER_OCTAVE
+"""Width of a bucket, as a share of its values, at most."""
 _TWO_OCTAVES = 2 * _PER_OCTAVE
 _FIRST = _TWO_OCTAVES - 1
 

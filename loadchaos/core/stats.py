@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev, variance
+from statistics import fmean, variance
 
 _MOST_EXACT_VARIANCE = 10_000
 """A binomial with a larger variance is taken as normal: its ranks are then wrong by less than 1 in 1000."""
@@ -86,18 +86,31 @@ def _share_within(angle: float, df: int) -> float:
     return (angle + total) * 2 / math.pi if odd else total
 
 
-def mean_interval(values: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float | None]:
-    """Compute the mean of independent values, and the half width of its interval (Student's t), None for one value."""
-    half = student_t(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+def mean_interval(
+    values: Sequence[float], confidence: float = _CONFIDENCE, resolution: float = 0.0
+) -> tuple[float, float | None]:
+    """Compute the mean of independent values, and the half width of its interval (Student's t), None for one value.
+    `resolution`: step between values, as a share of them.
+    """
+    if len(values) < 2:
+        return fmean(values), None
+    half = student_t(confidence, len(values) - 1) * math.sqrt(_variance(values, resolution) / len(values))
     return fmean(values), half
 
 
-def welch(a: Sequence[float], b: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float]:
+def _variance(values: Sequence[float], resolution: float) -> float:
+    """Compute the variance; values that fall into one step may be anywhere in it."""
+    return max(variance(values), (resolution * fmean(values)) ** 2 / 12)
+
+
+def welch(
+    a: Sequence[float], b: Sequence[float], confidence: float = _CONFIDENCE, resolution: float = 0.0
+) -> tuple[float, float]:
     """Compute the interval of mean(b) - mean(a) of at least two independent values each, whose variances may differ
-    (Welch 1947). Degrees of freedom are rounded down, so that the interval is not too narrow.
+    (Welch 1947). Degrees of freedom are rounded down, so that the interval is not too narrow. `resolution`: as above.
     """
     difference = fmean(b) - fmean(a)
-    parts = variance(a) / len(a), variance(b) / len(b)
+    parts = _variance(a, resolution) / len(a), _variance(b, resolution) / len(b)
     if not (total := sum(parts)):
         return difference, difference
     df = total**2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from loadchaos.core.stats import welch
 from loadchaos.report.formatting import clean, columns, plural
 from loadchaos.report.html.compare import CONFIDENCE, Comparison, Difference, Says, incomparable
-from loadchaos.report.repeat_result import FAILED, LATENCIES, RATES, RepeatResult, name_of, shown
+from loadchaos.report.repeat_result import FAILED, FIGURES, RATES, RepeatResult, name_of, resolution_of, shown
 
 _HEAD = ("", "A", "B", "change", "interval", "B is")
 _FEWEST = 3
@@ -19,7 +19,7 @@ def differences(a: RepeatResult, b: RepeatResult, confidence: float | None = Non
     """Differences by the figure's name, of all figures that both have. `confidence` is that of each interval; None: all
     of them hold together at 95 % (Bonferroni), so that equal servers differ in any figure in at most 5 % of comparisons.
     """
-    names = [name for name in (*RATES, *map(str, LATENCIES), FAILED) if a.values(name) and b.values(name)]
+    names = [name for name in FIGURES if a.values(name) and b.values(name)]
     each = 1 - (1 - CONFIDENCE) / max(1, len(names)) if confidence is None else confidence
     return {name: _difference(name, a.values(name), b.values(name), each) for name in names}
 
@@ -29,7 +29,7 @@ def _difference(name: str, a: tuple[float, ...], b: tuple[float, ...], confidenc
     high: float | None = None
     says: Says = "too few"
     if min(len(a), len(b)) >= _FEWEST:
-        low, high = welch(a, b, confidence)
+        low, high = welch(a, b, confidence, resolution_of(name))
         says = "higher" if low > 0 else "lower" if high < 0 else "no clear difference"
     return Difference(
         what=name_of(name),
@@ -53,8 +53,7 @@ def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
     """`first` compares the first run of each: what was changed on the server is known from them."""
     found = differences(a, b)
     lines = [
-        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.verdict or 'not ended'}, "
-        f"{clean(side.target, 60)}"
+        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.shown_verdict}, {clean(side.target, 60)}"
         for letter, r, side in (("A", a, first.a), ("B", b, first.b))
     ]
     lines += [f"changed  {change}" for change in first.changes]

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.core.histogram import RESOLUTION
 from loadchaos.core.latency_percentiles import LatencyName, label
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import mean_interval
 from loadchaos.report.formatting import duration, percent
 from loadchaos.report.performance import per_second
-from loadchaos.report.suite_result import SuiteVerdict
+from loadchaos.report.suite_result import SuiteVerdict, shown_verdict
 
 FILE = "repeat.json"
 FAILED = "failed"
@@ -23,6 +24,7 @@ RATES: Mapping[str, str] = {
 }
 """Throughput figures by the name that a limit gives them, with their names in reports."""
 LATENCIES = tuple(LatencyName(kind, q) for kind in ("ttft", "itl", "e2e") for q in ("p50", "p99"))
+FIGURES = (*RATES, *map(str, LATENCIES), FAILED)
 _HEADLINES = ("requests_per_s", "output_tokens_per_s", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99")
 
 
@@ -36,6 +38,10 @@ class RepeatedRun:
     verdict: SuiteVerdict
     error: str | None = None
     figures: Mapping[str, float]
+
+    @property
+    def shown_verdict(self) -> str:
+        return shown_verdict(self.exit_code, self.verdict)
 
     @property
     def counts(self) -> bool:
@@ -64,11 +70,15 @@ class RepeatResult:
 
     schema: Literal[1]
     profile: str
-    target: str
     asked: str
     exit_code: int | None
     verdict: SuiteVerdict | None
     runs: tuple[RepeatedRun, ...]
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict; `interrupted` where a signal ended the runs, `not ended` until they have ended."""
+        return shown_verdict(self.exit_code, self.verdict)
 
     def values(self, name: str) -> tuple[float, ...]:
         return tuple(run.figures[name] for run in self.runs if run.counts and name in run.figures)
@@ -76,13 +86,12 @@ class RepeatResult:
     def between_runs(self) -> list[BetweenRuns]:
         """All figures that every run that counts has."""
         counted = sum(run.counts for run in self.runs)
-        names = [*RATES, *map(str, LATENCIES), FAILED]
-        found = [(name, self.values(name)) for name in names]
+        found = [(name, self.values(name)) for name in FIGURES]
         return [
             BetweenRuns(name=name, mean=mean, half_width=half, values=values)
             for name, values in found
             if values and len(values) == counted
-            for mean, half in [mean_interval(values)]
+            for mean, half in [mean_interval(values, resolution=resolution_of(name))]
         ]
 
     def widest(self) -> BetweenRuns | None:
@@ -97,6 +106,11 @@ def name_of(figure: str) -> str:
     if figure in RATES:
         return RATES[figure]
     return "requests that failed" if figure == FAILED else label(*figure.split("_", 1))
+
+
+def resolution_of(figure: str) -> float:
+    """Step between values of a figure, as a share of them: latencies are the middles of buckets."""
+    return 0.0 if figure in RATES or figure == FAILED else RESOLUTION
 
 
 def shown(figure: str, value: float) -> str:

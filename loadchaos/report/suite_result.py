@@ -14,6 +14,11 @@ SuiteVerdict = Literal["pass", "fail", "unknown", "error"]
 State = Literal["waiting", "running", "finished", "left out"]
 
 
+def shown_verdict(exit_code: int | None, verdict: SuiteVerdict | None) -> str:
+    """The verdict; `interrupted` with the exit code of a signal, `not ended` without a verdict."""
+    return "interrupted" if exit_code in exit_codes.BY_SIGNAL else verdict or "not ended"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SuiteFailure:
     """A failure of a profile's run that counts against it."""
@@ -51,7 +56,7 @@ class ProfileRow:
     @property
     def shown_verdict(self) -> str:
         """Verdict of a finished run; `interrupted` where a signal ended it."""
-        return "interrupted" if self.exit_code in exit_codes.BY_SIGNAL else self.verdict or "error"
+        return shown_verdict(self.exit_code, self.verdict or "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +75,7 @@ class SuiteResult:
     @property
     def shown_verdict(self) -> str:
         """The verdict; `interrupted` where a signal ended the suite, `not ended` until it has ended."""
-        return "interrupted" if self.exit_code in exit_codes.BY_SIGNAL else self.verdict or "not ended"
+        return shown_verdict(self.exit_code, self.verdict)
 
     def in_state(self, *states: State) -> list[ProfileRow]:
         return [row for row in self.profiles if row.state in states]

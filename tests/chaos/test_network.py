@@ -165,6 +165,20 @@ async def test_network_attack_succeeds_where_it_meets_traffic(server: AdminServe
     assert rows[2]["text"].endswith("; no connection had data while the fault was in force") is not traffic
 
 
+async def test_network_attack_down_succeeds_without_an_open_connection(server: AdminServer, rows: Rows) -> None:
+    """Clients that are refused meet no proxy that could count them."""
+    proxy = LocalProxy(server.url)
+    await proxy.open()
+    attacks = injector(
+        [{"network": "down", "at_s": 0.0, "for_s": 0.2}], AttackedReplica("a", server.url, proxy=proxy), rows.append
+    )
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
+    await proxy.close()
+    assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", True)]
+
+
 async def test_network_attack_fails_when_the_proxy_is_gone(server: AdminServer, rows: Rows) -> None:
     proxy = LocalProxy(server.url)
     await proxy.open()

@@ -69,3 +69,10 @@ def test_intervals_of_means_are_those_of_a_textbook() -> None:
     assert (low + high) / 2 == pytest.approx(2.3667, abs=0.0001)
     assert low < 0 < high
     assert welch([1, 1], [2, 2]) == (1, 1)
+
+
+def test_values_that_fall_into_one_step_are_not_known_exactly() -> None:
+    assert mean_interval([64, 64, 64], resolution=1 / 64) == pytest.approx((64, 0.7171), abs=0.0001)
+    low, high = welch([64, 64, 64], [65, 65, 65], 0.995, 1 / 64)
+    assert low < 0 < 2 < high
+    assert welch([64, 64, 65], [66, 66, 67], resolution=1 / 64) == welch([64, 64, 65], [66, 66, 67])

@@ -19,6 +19,7 @@ from loadchaos.run.run import run_quietly
 
 _FEWEST, _MOST = 3, 20
 """Runs with `until=`."""
+_MOST_VALUE = 1e15
 _UNTIL = re.compile(r"until=(\d+(?:\.\d+)?)%")
 
 
@@ -83,7 +84,6 @@ class RepeatSession:
         return RepeatResult(
             schema=1,
             profile=self._profile.name,
-            target=self._options.target or "",
             asked=self._repeats.text,
             exit_code=exit_code,
             verdict=None if exit_code is None else verdict_of(exit_code),
@@ -114,9 +114,12 @@ def _finished(found: Result, seed: int) -> RepeatedRun:
 def _line(run: RepeatedRun) -> str:
     known = [name for name in ("requests_per_s", "ttft_p50", "e2e_p50") if name in run.figures]
     figures = ", ".join(f"{name_of(name)} {shown(name, run.figures[name])}" for name in known)
-    return f"{run.verdict}: {run.error or figures or 'no request was sent'}"
+    return f"{run.shown_verdict}: {run.error or figures or 'no request was sent'}"
 
 
 def read(folder: Path) -> RepeatResult:
     """Read repeat.json. Raises OptionError where it cannot be used."""
-    return from_json(RepeatResult, saved(folder / FILE, 1, "repeat the run"))
+    found = from_json(RepeatResult, saved(folder / FILE, 1, "repeat the run"))
+    if any(not 0 <= value < _MOST_VALUE for run in found.runs for value in run.figures.values()):
+        raise OptionError(f"{folder}: {FILE} has figures that no run can have; repeat the run")
+    return found

@@ -23,7 +23,7 @@ from loadchaos.report.html.compare import (
 from loadchaos.report.html.trend import OF_PROFILE
 from loadchaos.report.performance import per_second
 from loadchaos.report.repeat_compare import differences, is_worse
-from loadchaos.report.repeat_result import FAILED, RATES, RepeatResult
+from loadchaos.report.repeat_result import FAILED, FIGURES, RATES, RepeatResult
 
 WORSE = "worse"
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]\d+(?:\.\d+)?)\s*(%|pp)\s*")
@@ -90,7 +90,12 @@ def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[
 def judge_repeats(
     limits: Sequence[DifferenceLimit | None], a: RepeatResult, b: RepeatResult, first: Comparison
 ) -> tuple[GateResult, ...]:
-    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each."""
+    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each.
+
+    Raises OptionError for a limit on a figure that repeated loads do not keep.
+    """
+    if other := next((limit.figure for limit in limits if limit is not None and limit.figure not in FIGURES), None):
+        raise OptionError(f"--fail-if: repeated loads have no {other}; they have {', '.join(FIGURES)}")
     found = differences(a, b, CONFIDENCE)
     return _unless_other_loads(limits, first) or tuple(
         _worse_repeats(a, b) if limit is None else _judge_difference(limit, found.get(limit.figure)) for limit in limits
@@ -186,7 +191,7 @@ def _worse(found: Comparison) -> GateResult:
 
 
 def _worse_repeats(a: RepeatResult, b: RepeatResult) -> GateResult:
-    both = f"the verdict of A is {a.verdict}, that of B {b.verdict}"
+    both = f"the verdict of A is {a.shown_verdict}, that of B {b.shown_verdict}"
     if (a.verdict, b.verdict) == ("pass", "fail"):
         return GateResult(WORSE, "fail", both)
     judged = {n: d for n, d in differences(a, b).items() if d.says != "too few"}
@@ -194,7 +199,7 @@ def _worse_repeats(a: RepeatResult, b: RepeatResult) -> GateResult:
         return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
     if not judged:
         return GateResult(WORSE, "unknown", "too few runs to compare")
-    if (a.verdict, b.verdict) in (("pass", "unknown"), ("unknown", "fail")):
+    if b.verdict in ("error", None) or (a.verdict, b.verdict) in (("pass", "unknown"), ("unknown", "fail")):
         return GateResult(WORSE, "unknown", both)
     return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged.values())}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from loadchaos.core import exit_codes
 from loadchaos.report.formatting import clean, columns, percent, plural
 from loadchaos.report.repeat_result import FILE, BetweenRuns, RepeatResult, name_of, shown
 
@@ -14,10 +13,10 @@ _HEAD = ("", "mean", "95 % interval", "", "least", "most")
 
 def render(result: RepeatResult, folder: Path) -> str:
     figures, counted = result.between_runs(), sum(run.counts for run in result.runs)
-    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in Counter(run.verdict for run in result.runs).items())
-    interrupted = result.exit_code in exit_codes.BY_SIGNAL
-    said = "interrupted" if interrupted else result.verdict or "not ended"
-    lines = [f"{said.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {verdicts}"]
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in Counter(run.shown_verdict for run in result.runs).items())
+    lines = [
+        f"{result.shown_verdict.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {verdicts}"
+    ]
     if counted < len(result.runs):
         lines.append(f"      figures: {plural(counted, 'run')} that passed or failed; the others prove nothing")
     if (widest := result.widest()) is not None and widest.relative is not None:
@@ -27,7 +26,9 @@ def render(result: RepeatResult, folder: Path) -> str:
     for run in result.runs:
         if run.verdict != "pass":
             parts = [str(folder / run.run)] if run.run else []
-            lines.append(f"  {run.verdict:8} {': '.join([*parts, *([clean(run.error, 200)] if run.error else [])])}")
+            lines.append(
+                f"  {run.shown_verdict:8} {': '.join([*parts, *([clean(run.error, 200)] if run.error else [])])}"
+            )
     compare = [f"  compare   loadchaos compare {folder} OTHER"] if figures else []
     return "\n".join([*lines, "", f"  json      {folder / FILE}", *compare])
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.campaign import Campaign, verdict_of
+from loadchaos.campaigns.campaign import Campaign, verdict_of, worst
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
-from loadchaos.campaigns.suite.session import SuiteRecord, worst
+from loadchaos.campaigns.suite.session import SuiteRecord
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
