@@ -223,6 +223,7 @@ class AttackInjector:
             self._skip(planned, n, replica, why)
             return
         result, took_ns = ActResult(ok=None, text="the run stopped before the server answered"), None
+        worked = False
         planned.row_fields[replica.name] = attack.row_fields(replica)
         self._row(planned, n, "begin", replica, ActResult(ok=None))
         try:
@@ -230,6 +231,7 @@ class AttackInjector:
                 planned.holding[replica.name] = (replica, n)
             begin_ns = time.monotonic_ns()
             result = await attack.begin(replica)
+            worked = bool(result.ok)
             took_ns = time.monotonic_ns() - begin_ns
             if attack.holds and result.ok is not False:
                 self._triggers.fire(("during", attack.name), replica.name)
@@ -242,10 +244,10 @@ class AttackInjector:
         except LoadchaosError:
             raise  # the ledger accepts no more rows: the run reports it
         except Exception as e:  # noqa: BLE001 - a bug of ours must not end the attack unnoticed; the row reports it
-            result = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
+            result, worked = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}"), False
         finally:
             self._row(planned, n, "end", replica, result, took_ns)
-            if result.ok:
+            if worked:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, planned: _Planned, name: str, limit_s: float | None = None) -> None:

@@ -80,7 +80,7 @@ class ProcessAttack(Attack):
         sent = f"{self._signal.number.name} to {named}"
         if await self._took_effect(target.process):
             return ActResult(ok=True, text=sent)
-        return ActResult(ok=None, text=f"{sent}, and {_SHOWN_WITHIN_S:g} s later the process still ran")
+        return ActResult(ok=None, text=f"{sent}, and within {_SHOWN_WITHIN_S:g} s its state did not show it")
 
     async def _took_effect(self, process: psutil.Process) -> bool:
         """True where the state of the process shows it, or where the signal may take its time."""

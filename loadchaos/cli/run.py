@@ -63,11 +63,20 @@ from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.analysis.verdict.model import Verdict
+    from loadchaos.campaigns.repeat.session import Repeats
     from loadchaos.profile.profile import Profile
     from loadchaos.profile.run_plan import ResumePoint
     from loadchaos.run.finalize import Result
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.options import Options
+
+
+def _repeats(_ctx: click.Context, _option: click.Parameter, text: str | None) -> Repeats | None:
+    if text is None:
+        return None
+    from loadchaos.campaigns.repeat.session import parse
+
+    return parse(text)
 
 
 @click.command(cls=ManyGoodputWords)
@@ -124,6 +133,7 @@ if TYPE_CHECKING:
         "Run it N times with successive seeds, or until the headline figures are known to 5 % (until=5%, at most 20 "
         "times), and show the interval between runs.",
         "N|until=5%",
+        callback=_repeats,
     ),
     no_live_option,
     flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing."),
@@ -322,16 +332,15 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
 
 def _repeat(loaded: Profile, settings: Options, options: Given, interrupts: Interrupts) -> int:
     from loadchaos.campaigns.campaign import Campaign
-    from loadchaos.campaigns.repeat.session import RepeatSession, parse
+    from loadchaos.campaigns.repeat.session import RepeatSession
     from loadchaos.report.terminal.repeat import render
 
-    repeats = parse(options["repeat"])
     for name in ("web", "master", "resume", "save_result", "percentile_metrics", "metric_percentiles", "ci", "notify"):
         if options[name]:
             raise OptionError(f"--repeat: --{name.replace('_', '-')} is of a single run; leave one of them out")
     campaign = Campaign(options["out"] / f"repeat-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{loaded.name}", say, interrupts)
     campaign.lock("loadchaos run --repeat")
-    session = RepeatSession(campaign, loaded, settings, repeats)
+    session = RepeatSession(campaign, loaded, settings, options["repeat"])
     try:
         interrupts.run(session.run())
     finally:

@@ -178,7 +178,7 @@ def _compare_repeats(
 def _first_run(path: Path, found: RepeatResult) -> Path:
     """Folder of the first run whose figures count."""
     if (name := next((run.run for run in found.runs if run.run and run.counts), None)) is None:
-        raise OptionError(f"{path}: no run of it passed or failed; there is nothing to compare")
+        raise OptionError(f"{path}: no run of it sent its load as planned; there is nothing to compare")
     if name not in {inner.name for inner in path.iterdir()}:
         raise OptionError(f"{path} has no run {clean(name, 60)}, which repeat.json names; repeat the run")
     return path / name

@@ -25,18 +25,24 @@ RATES: Mapping[str, str] = {
 """Throughput figures by the name that a limit gives them, with their names in reports."""
 LATENCIES = tuple(LatencyName(kind, q) for kind in ("ttft", "itl", "e2e") for q in ("p50", "p99"))
 FIGURES = (*RATES, *map(str, LATENCIES), FAILED)
+_OF_THE_LOAD = frozenset({
+    "run", "requests_sent", "load_delivered", "load_process", "ledger", "workers", "fitted", "same_server", "traffic",
+})  # fmt: skip
+"""Checks that say whether the load was the one planned, and reached one and the same server."""
 _HEADLINES = ("requests_per_s", "output_tokens_per_s", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedRun:
-    """One run. `figures` are seconds, rates per second and shares; empty where its load was not judged."""
+    """One run, and `why` it did not pass. `figures` are seconds, rates per second and shares; empty where the load was
+    not sent as planned, or could not be read: then they say nothing of the server.
+    """
 
     run: str | None
     seed: int
     exit_code: int
     verdict: SuiteVerdict
-    error: str | None = None
+    why: str = ""
     figures: Mapping[str, float]
 
     @property
@@ -45,8 +51,7 @@ class RepeatedRun:
 
     @property
     def counts(self) -> bool:
-        """True for a run whose load was sent and judged: `unknown` and errors prove nothing about the figures."""
-        return self.verdict in ("pass", "fail") and bool(self.figures)
+        return bool(self.figures) and self.verdict in ("pass", "fail", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +126,12 @@ def shown(figure: str, value: float) -> str:
 
 
 def figures_of(verdict: Verdict) -> dict[str, float]:
-    """Figures of a run by name: rates per second, latencies over all traffic in seconds, and the share that failed."""
-    return dict(_figures(verdict)) if verdict.sent else {}
+    """Figures of a run by name: rates per second, latencies over all traffic in seconds, and the share that failed. Empty
+    where the load was another one than planned: `degeneration` makes a verdict unknown, and no figure.
+    """
+    unknown = {check.name for check in verdict.checks if check.verdict == "unknown"}
+    as_planned = verdict.sent and not verdict.generator.limited and _OF_THE_LOAD.isdisjoint(unknown)
+    return dict(_figures(verdict)) if as_planned else {}
 
 
 def _figures(verdict: Verdict) -> Iterator[tuple[str, float]]:

@@ -12,6 +12,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.typed_json import from_json
 from loadchaos.profile.profile import Profile
+from loadchaos.report.phrases import one_line
 from loadchaos.report.repeat_result import FILE, RepeatedRun, RepeatResult, figures_of, name_of, shown
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
@@ -20,6 +21,7 @@ from loadchaos.run.run import run_quietly
 _FEWEST, _MOST = 3, 20
 """Runs with `until=`."""
 _MOST_VALUE = 1e15
+_MOST_TIMES = 1000
 _UNTIL = re.compile(r"until=(\d+(?:\.\d+)?)%")
 
 
@@ -37,9 +39,9 @@ def parse(text: str) -> Repeats:
     if found := _UNTIL.fullmatch(text):
         if 0 < float(found[1]) < 100:
             return Repeats(text, _MOST, float(found[1]) / 100)
-    elif text.isdecimal() and int(text) >= 2:
+    elif text.isascii() and text.isdecimal() and 2 <= int(text) <= _MOST_TIMES:
         return Repeats(text, int(text))
-    raise OptionError(f"--repeat {text!r}: a number of runs from 2, or until=5% was expected")
+    raise OptionError(f"--repeat {text!r}: a number of runs from 2 to 1000, or until=5% was expected")
 
 
 class RepeatSession:
@@ -71,7 +73,7 @@ class RepeatSession:
             if not self.result.runs:
                 raise  # nor would the others begin
             return RepeatedRun(
-                run=None, seed=seed, exit_code=e.exit_code, verdict=verdict_of(e.exit_code), error=str(e), figures={}
+                run=None, seed=seed, exit_code=e.exit_code, verdict=verdict_of(e.exit_code), why=str(e), figures={}
             )
         return _finished(found, seed)
 
@@ -106,7 +108,7 @@ def _finished(found: Result, seed: int) -> RepeatedRun:
         seed=seed,
         exit_code=found.exit_code,
         verdict=verdict_of(found.exit_code),
-        error=found.error or None,
+        why=found.error or ("" if verdict is None or found.exit_code == exit_codes.PASS else one_line(verdict)),
         figures=figures,
     )
 
@@ -114,7 +116,7 @@ def _finished(found: Result, seed: int) -> RepeatedRun:
 def _line(run: RepeatedRun) -> str:
     known = [name for name in ("requests_per_s", "ttft_p50", "e2e_p50") if name in run.figures]
     figures = ", ".join(f"{name_of(name)} {shown(name, run.figures[name])}" for name in known)
-    return f"{run.shown_verdict}: {run.error or figures or 'no request was sent'}"
+    return f"{run.shown_verdict}: {figures or run.why or 'no request was sent'}"
 
 
 def read(folder: Path) -> RepeatResult:

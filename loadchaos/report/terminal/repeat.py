@@ -18,17 +18,15 @@ def render(result: RepeatResult, folder: Path) -> str:
         f"{result.shown_verdict.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {verdicts}"
     ]
     if counted < len(result.runs):
-        lines.append(f"      figures: {plural(counted, 'run')} that passed or failed; the others prove nothing")
+        lines.append(f"      figures: {plural(counted, 'run')} whose load was sent as planned")
     if (widest := result.widest()) is not None and widest.relative is not None:
         lines.append(f"      widest interval: {name_of(widest.name)}, ±{percent(widest.relative, 1)} of its mean")
     if figures:
         lines += ["", f"Between {plural(counted, 'run')}", *columns([_HEAD, *map(_row, figures)])]
     for run in result.runs:
         if run.verdict != "pass":
-            parts = [str(folder / run.run)] if run.run else []
-            lines.append(
-                f"  {run.shown_verdict:8} {': '.join([*parts, *([clean(run.error, 200)] if run.error else [])])}"
-            )
+            parts = [*([str(folder / run.run)] if run.run else []), clean(run.why, 200)]
+            lines.append(f"  {run.shown_verdict:8} {': '.join(filter(None, parts))}")
     compare = [f"  compare   loadchaos compare {folder} OTHER"] if figures else []
     return "\n".join([*lines, "", f"  json      {folder / FILE}", *compare])
 

@@ -16,10 +16,11 @@ from loadchaos.core.histogram import bucket, bucket_middle
 from loadchaos.core.typed_json import to_json
 from loadchaos.report.html import compare, compare_gate
 from loadchaos.report.repeat_compare import differences, is_worse, text
-from loadchaos.report.repeat_result import LATENCIES, RepeatedRun, RepeatResult
+from loadchaos.report.repeat_result import LATENCIES, RepeatedRun, RepeatResult, figures_of
 from loadchaos.report.terminal.repeat import render
 from tests.invoking import output_of
 from tests.report.html.test_compare import a_side
+from tests.report.made_up_run import make_verdict
 
 
 def repeated(seed: int, *, ttft_s: float = 0.1, failed: float = 0.0, runs: int = 5, **more: Any) -> RepeatResult:
@@ -127,7 +128,7 @@ def test_equal_servers_differ_seldom_where_the_noise_is_below_the_step_of_a_hist
         ({"run": "/etc"}, "has no run /etc, which"),
         ({"run": ".."}, "has no run .., which"),
         ({"run": "a" * 5000}, "has no run aaa"),
-        ({"verdict": "banana"}, "no run of it passed or failed"),
+        ({"verdict": "banana"}, "no run of it sent its load as planned"),
     ],
 )
 def test_edited_file_is_a_mistake(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -147,17 +148,26 @@ def test_interrupted_run_is_no_error() -> None:
 
 def test_runs_that_prove_nothing_are_left_out_of_the_figures() -> None:
     made = repeated(1, runs=3)
-    lost = RepeatedRun(run="lost", seed=9, exit_code=3, verdict="unknown", figures={"requests_per_s": 0.1})
+    lost = RepeatedRun(run="lost", seed=9, exit_code=3, verdict="unknown", why="load delivered: 3 of 9", figures={})
     result = RepeatResult(**{**vars(made), "runs": (*made.runs, lost)})
     assert min(result.values("requests_per_s")) > 10
     page = render(result, Path("runs/x"))
-    assert "figures: 3 runs that passed or failed; the others prove nothing" in page
-    assert re.search(r"unknown +runs/x/lost", page)
+    assert "figures: 3 runs whose load was sent as planned" in page
+    assert re.search(r"unknown +runs/x/lost: load delivered: 3 of 9", page)
 
 
-@pytest.mark.parametrize("wrong", ["1", "0", "-3", "many", "until=5", "until=0%", "until=100%"])
+@pytest.mark.parametrize(
+    ("check", "counts"), [("load_delivered", False), ("run", False), ("same_server", False), ("degeneration", True)]
+)
+def test_only_a_load_that_was_not_the_planned_one_has_no_figures(check: str, counts: bool) -> None:
+    unknown = {"name": check, "expected": "x", "actual": "y", "verdict": "unknown"}
+    verdict = make_verdict(verdict="unknown", exit_code=3, checks=[unknown])
+    assert bool(figures_of(verdict)) is counts
+
+
+@pytest.mark.parametrize("wrong", ["1", "0", "-3", "many", "1001", "２", "until=5", "until=0%", "until=100%"])
 def test_wrong_number_of_runs_is_a_mistake(wrong: str) -> None:
-    with pytest.raises(OptionError, match="a number of runs from 2, or until=5% was expected"):
+    with pytest.raises(OptionError, match="a number of runs from 2 to 1000, or until=5% was expected"):
         parse(wrong)
 
 
