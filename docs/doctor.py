@@ -18,8 +18,10 @@ _NOTES = {
     "vllm": """
 - 0.22.1 and 0.32.0 were predicted when most reproducers named single releases: four present bugs of 0.22.1 were left open.
   Since then a version between two that have a bug has it. The held-out releases were predicted so.
-- top-k-under-speculation is the only wrong prediction, twice. The drafts of its one request depend on random weights.
-  `loadchaos bisect` had seen the failure once on 0.22.1, with recorded requests; the script did not, in 5 tries.
+- top-k-under-speculation is predicted wrongly on all three held-out releases. The drafts of its one request depend on random
+  weights. `loadchaos bisect` had seen the failure once on 0.22.1, with recorded requests; the script did not, in 5 tries.
+- image-at-chunk-end on 0.25.1: vllm-project/vllm#38551 has more ways to the same failure, and is mended in 0.27.1. This
+  way was mended earlier: the advisory is of the issue, the script of one way.
 """
 }
 _HEAD = """# Predictions of doctor, measured
