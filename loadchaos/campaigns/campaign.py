@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,32 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from loadchaos.analysis.verdict.model import FailureResult
-from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.folder_lock import FolderLock
 from loadchaos.core.model import ServerName
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.whole_file import read_json, write_json, write_whole
-from loadchaos.report.suite_result import SuiteVerdict
 from loadchaos.run.interrupts import Interrupts
 
 if TYPE_CHECKING:  # it imports the judge: a service that watches for weeks has no use for it
     from loadchaos.run.finalize import Result
 
 T = TypeVar("T")
-_VERDICTS: Mapping[int, SuiteVerdict] = {
-    exit_codes.PASS: "pass",
-    exit_codes.FAIL: "fail",
-    exit_codes.UNKNOWN: "unknown",
-}
-_WORST_FIRST = (
-    exit_codes.FAIL,
-    exit_codes.INTERNAL_ERROR,
-    exit_codes.USER_ERROR,
-    exit_codes.TARGET_ERROR,
-    exit_codes.UNKNOWN,
-    exit_codes.PASS,
-)
 
 
 class Campaign:
@@ -154,19 +139,6 @@ def _require_same(file: Path, before: Mapping[str, object], present: Settings) -
 
 def _own_parts(one: str, other: str) -> str:
     return " ".join(part for part in one.split(" ") if part not in other.split(" "))
-
-
-def verdict_of(code: int) -> SuiteVerdict:
-    """Verdict with this exit code; `error` without one."""
-    return _VERDICTS.get(code, "error")
-
-
-def worst(codes: Sequence[int]) -> int:
-    """Exit code of several runs: a signal, else the worst; 3 without a run."""
-    for code in exit_codes.BY_SIGNAL:
-        if code in codes:
-            return code
-    return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
 
 def counting_failures(result: Result) -> list[FailureResult]:

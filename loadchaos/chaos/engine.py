@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
-from loadchaos.core.attack_names import ENGINE_FAULTS
+from loadchaos.core.attack_names import ENGINE_FAULTS, engine_attack
 from loadchaos.core.errors import OptionError
 from loadchaos.core.lifetime import guard
 
@@ -33,7 +33,7 @@ class EngineAttack(Attack):
     """One mode of the plugin, in force while the trigger file holds it."""
 
     def __init__(self, mode: str, params: Mapping[str, object]) -> None:
-        self.name = f"engine_{mode}"
+        self.name = engine_attack(mode)
         self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self.fields = {"order": self._order}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -30,7 +30,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import clean
 
 if TYPE_CHECKING:
-    from loadchaos.report.html.compare_gate import DifferenceLimit
+    from loadchaos.report.html.compare_gate import DifferenceLimit, GateResult
     from loadchaos.report.repeat_result import RepeatResult
 
 _TO = "give --to a folder that can be written"
@@ -132,13 +132,7 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None, fail_if:
     if page is not None:
         write_page(page, compare_page.html(found))
     results = compare_gate.judge(limits, found)
-    data = {"fail_if": [vars(result) for result in results]} if results else {}
-    print_result(
-        as_json,
-        lambda: found.to_json() | data,
-        lambda: "\n".join([*compare_gate.lines(results), *([""] if results else []), compare_page.text(found)]),
-    )
-    sys.exit(compare_gate.exit_code(results))
+    _end_compare(results, as_json, found.to_json, lambda: compare_page.text(found))
 
 
 def _compare_repeats(
@@ -164,14 +158,23 @@ def _compare_repeats(
     in_a, in_b = read(a), read(b)
     first = c.compare(*(c.side(_first_run(path, found)) for path, found in ((a, in_a), (b, in_b))))
     results = compare_gate.judge_repeats(limits, in_a, in_b, first)
-    data = {"fail_if": [vars(result) for result in results]} if results else {}
-    print_result(
+    _end_compare(
+        results,
         as_json,
-        lambda: repeat_compare.to_json(in_a, in_b, first) | data,
-        lambda: "\n".join(
-            [*compare_gate.lines(results), *([""] if results else []), repeat_compare.text(in_a, in_b, first)]
-        ),
+        lambda: repeat_compare.to_json(in_a, in_b, first),
+        lambda: repeat_compare.text(in_a, in_b, first),
     )
+
+
+def _end_compare(
+    results: Sequence[GateResult], as_json: bool, to_json: Callable[[], dict[str, object]], text: Callable[[], str]
+) -> NoReturn:
+    """Print a comparison, the results of --fail-if before it, and end with their exit code."""
+    from loadchaos.report.html import compare_gate
+
+    data = {"fail_if": [vars(result) for result in results]} if results else {}
+    head = [*compare_gate.lines(results), ""] if results else []
+    print_result(as_json, lambda: to_json() | data, lambda: "\n".join([*head, text()]))
     sys.exit(compare_gate.exit_code(results))
 
 

@@ -44,6 +44,11 @@ ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
 """Faults inside an engine, each with the failure ids and outcomes that it may cause by itself."""
 
 
+def engine_attack(fault: str) -> str:
+    """Name of an attack by a fault inside an engine, in the ledger and the report."""
+    return f"engine_{fault}"
+
+
 @dataclass(frozen=True)
 class KindSpec:
     """One kind of attack: a key of an entry in `attacks`. `effect` ({names} stands for the names) and `needs` are text

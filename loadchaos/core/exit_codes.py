@@ -1,6 +1,9 @@
-"""Exit codes of the command line. To add one: a line here, a row in docs/verdict.md and README.md, and the place that
-returns it.
+"""Exit codes of the command line, and the verdicts that they stand for. To add one: a line here, a row in docs/verdict.md
+and README.md, and the place that returns it.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 PASS = 0
 FAIL = 1
@@ -19,3 +22,22 @@ TERMINATED = 143
 BY_SIGNAL = (INTERRUPTED, TERMINATED)
 BEFORE_LOAD = (USER_ERROR, TARGET_ERROR)
 """Codes of a run that sent no request of its load."""
+
+RunVerdict = Literal["pass", "fail", "unknown", "error"]
+_VERDICTS: Mapping[int, RunVerdict] = {PASS: "pass", FAIL: "fail", UNKNOWN: "unknown"}
+_WORST_FIRST = (FAIL, INTERNAL_ERROR, USER_ERROR, TARGET_ERROR, UNKNOWN, PASS)
+
+
+def verdict_of(code: int) -> RunVerdict:
+    """Verdict with this exit code; `error` without one."""
+    return _VERDICTS.get(code, "error")
+
+
+def shown_verdict(code: int | None) -> str:
+    """The verdict; `interrupted` where a signal ended it, `not ended` without an exit code."""
+    return "not ended" if code is None else "interrupted" if code in BY_SIGNAL else verdict_of(code)
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Exit code of several runs: a signal, else the worst; 3 without a run."""
+    return next((code for code in (*BY_SIGNAL, *_WORST_FIRST) if code in codes), UNKNOWN)

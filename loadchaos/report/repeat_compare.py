@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from loadchaos.core.exit_codes import shown_verdict
 from loadchaos.core.stats import welch
 from loadchaos.report.formatting import clean, columns, plural
 from loadchaos.report.html.compare import CONFIDENCE, Comparison, Difference, Says, incomparable
@@ -53,7 +54,8 @@ def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
     """`first` compares the first run of each: what was changed on the server is known from them."""
     found = differences(a, b)
     lines = [
-        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {r.shown_verdict}, {clean(side.target, 60)}"
+        f"{letter}  {plural(len(r.runs), 'run')} of {clean(r.profile, 60)}: {shown_verdict(r.exit_code)}, "
+        f"{clean(side.target, 60)}"
         for letter, r, side in (("A", a, first.a), ("B", b, first.b))
     ]
     lines += [f"changed  {change}" for change in first.changes]

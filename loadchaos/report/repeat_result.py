@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.core import exit_codes
 from loadchaos.core.histogram import RESOLUTION
 from loadchaos.core.latency_percentiles import LatencyName, label
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import mean_interval
 from loadchaos.report.formatting import duration, percent
 from loadchaos.report.performance import per_second
-from loadchaos.report.suite_result import SuiteVerdict, shown_verdict
 
 FILE = "repeat.json"
 FAILED = "failed"
@@ -41,17 +41,12 @@ class RepeatedRun:
     run: str | None
     seed: int
     exit_code: int
-    verdict: SuiteVerdict
     why: str = ""
     figures: Mapping[str, float]
 
     @property
-    def shown_verdict(self) -> str:
-        return shown_verdict(self.exit_code, self.verdict)
-
-    @property
     def counts(self) -> bool:
-        return bool(self.figures) and self.verdict in ("pass", "fail", "unknown")
+        return bool(self.figures) and exit_codes.verdict_of(self.exit_code) != "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,19 +66,14 @@ class BetweenRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatResult:
-    """Runs of one load, one after the other; each has the next seed. `asked`: their number, or `until=5%`."""
+    """Runs of one load, one after the other; each has the next seed. `asked`: their number, or `until=5%`. `exit_code`: None
+    until they have ended."""
 
     schema: Literal[1]
     profile: str
     asked: str
     exit_code: int | None
-    verdict: SuiteVerdict | None
     runs: tuple[RepeatedRun, ...]
-
-    @property
-    def shown_verdict(self) -> str:
-        """The verdict; `interrupted` where a signal ended the runs, `not ended` until they have ended."""
-        return shown_verdict(self.exit_code, self.verdict)
 
     def values(self, name: str) -> tuple[float, ...]:
         return tuple(run.figures[name] for run in self.runs if run.counts and name in run.figures)

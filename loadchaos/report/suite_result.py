@@ -7,16 +7,11 @@ from typing import Literal
 
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core import exit_codes
+from loadchaos.core.exit_codes import RunVerdict
 from loadchaos.core.model import ServerName, Severity
 from loadchaos.core.typed_json import IF_KNOWN, only_with
 
-SuiteVerdict = Literal["pass", "fail", "unknown", "error"]
 State = Literal["waiting", "running", "finished", "left out"]
-
-
-def shown_verdict(exit_code: int | None, verdict: SuiteVerdict | None) -> str:
-    """The verdict; `interrupted` with the exit code of a signal, `not ended` without a verdict."""
-    return "interrupted" if exit_code in exit_codes.BY_SIGNAL else verdict or "not ended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +39,7 @@ class ProfileRow:
     why: tuple[str, ...] = ()
     seconds: float | None = field(default=None, metadata=IF_KNOWN)
     exit_code: int | None = field(default=None, metadata=only_with("seconds"))
-    verdict: SuiteVerdict | None = field(default=None, metadata=only_with("seconds"))
+    verdict: RunVerdict | None = field(default=None, metadata=only_with("seconds"))
     run: str | None = field(default=None, metadata=only_with("seconds"))
     error: str | None = field(default=None, metadata=only_with("seconds"))
     requests: int | None = field(default=None, metadata=IF_KNOWN)
@@ -56,7 +51,7 @@ class ProfileRow:
     @property
     def shown_verdict(self) -> str:
         """Verdict of a finished run; `interrupted` where a signal ended it."""
-        return shown_verdict(self.exit_code, self.verdict or "error")
+        return "error" if self.exit_code is None else exit_codes.shown_verdict(self.exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +64,12 @@ class SuiteResult:
     started: str
     ended: str | None
     exit_code: int | None
-    verdict: SuiteVerdict | None
+    verdict: RunVerdict | None
     profiles: tuple[ProfileRow, ...]
 
     @property
     def shown_verdict(self) -> str:
-        """The verdict; `interrupted` where a signal ended the suite, `not ended` until it has ended."""
-        return shown_verdict(self.exit_code, self.verdict)
+        return exit_codes.shown_verdict(self.exit_code)
 
     def in_state(self, *states: State) -> list[ProfileRow]:
         return [row for row in self.profiles if row.state in states]

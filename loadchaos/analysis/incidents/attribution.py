@@ -10,7 +10,7 @@ from typing import Literal
 
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
-from loadchaos.core.attack_names import ENGINE_FAULTS, LOST
+from loadchaos.core.attack_names import ENGINE_FAULTS, LOST, engine_attack
 from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow
@@ -24,7 +24,7 @@ _HARMS = dict.fromkeys(("process", "network", "host"), "expected") | dict.fromke
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
 _SABOTAGE_NS = 50 * NS_PER_S  # an entry that is gone is missed when its request comes; a slow step is seen late
-_ENGINE_ATTACKS = frozenset(f"engine_{mode}" for mode in ENGINE_FAULTS)
+_ENGINE_ATTACKS = frozenset(map(engine_attack, ENGINE_FAULTS))
 _NO_ATTACK = {"begun": 0, "ok": 0, "failed": 0, "skipped": 0}
 _DEATHS = frozenset({"death", "engine_death"})
 # A reset leaves this behind: one side of the cache still expects images that the other has lost.
@@ -146,7 +146,7 @@ class AttackLog(RowFold):
         if act is None:
             return
         name = f"sabotage {act[1]}"
-        self._acted.add(f"engine_{act[1]}")
+        self._acted.add(engine_attack(act[1]))
         last = next((a for a in reversed(self._recent) if a.name == name), None)
         if last is not None and last.in_force(at_ns):
             last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS

@@ -12,7 +12,7 @@ from loadchaos.analysis.capacity import findings
 from loadchaos.analysis.capacity.result import CapacityResult, CurrentStep, SearchedPhase, SearchFailure, SearchOptions
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepProgress, StepWatch
 from loadchaos.analysis.failure import DEADLY_OR_HUNG
-from loadchaos.campaigns.campaign import Campaign, counting_failures, server_of, verdict_of
+from loadchaos.campaigns.campaign import Campaign, counting_failures, server_of
 from loadchaos.campaigns.capacity import files
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
@@ -106,7 +106,7 @@ class CapacitySession:
         code = self._exit_code() if ended else None
         ended = ended and not self._interrupts
         return CapacityResult(
-            verdict=verdict_of(code) if ended and code is not None else None,
+            verdict=exit_codes.verdict_of(code) if ended and code is not None else None,
             exit_code=code,
             target=settings.target,
             server=self._server,

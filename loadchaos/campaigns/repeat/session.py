@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadchaos.campaigns.campaign import Campaign, saved, verdict_of, worst
+from loadchaos.campaigns.campaign import Campaign, saved
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.typed_json import from_json
@@ -45,7 +45,7 @@ def parse(text: str) -> Repeats:
 
 
 class RepeatSession:
-    """Runs with successive seeds, so that no prompt of one run is in the prefix cache of the next."""
+    """Runs with successive seeds, so that random prompts of one run are not in the prefix cache of the next."""
 
     def __init__(self, campaign: Campaign, profile: Profile, options: Options, repeats: Repeats) -> None:
         self._campaign, self._profile, self._options, self._repeats = campaign, profile, options, repeats
@@ -72,9 +72,7 @@ class RepeatSession:
         except LoadchaosError as e:
             if not self.result.runs:
                 raise  # nor would the others begin
-            return RepeatedRun(
-                run=None, seed=seed, exit_code=e.exit_code, verdict=verdict_of(e.exit_code), why=str(e), figures={}
-            )
+            return RepeatedRun(run=None, seed=seed, exit_code=e.exit_code, why=str(e), figures={})
         return _finished(found, seed)
 
     def _narrow(self) -> bool:
@@ -88,35 +86,32 @@ class RepeatSession:
             profile=self._profile.name,
             asked=self._repeats.text,
             exit_code=exit_code,
-            verdict=None if exit_code is None else verdict_of(exit_code),
             runs=runs,
         )
 
     def _exit_code(self) -> int:
         if self._campaign.interrupts:
             return self._campaign.interrupts.exit_code
-        code = worst([run.exit_code for run in self.result.runs])
+        code = exit_codes.worst([run.exit_code for run in self.result.runs])
         wanted = self._repeats.within is not None and not self._narrow()
         return exit_codes.UNKNOWN if code == exit_codes.PASS and wanted else code
 
 
 def _finished(found: Result, seed: int) -> RepeatedRun:
     verdict = found.verdict
-    figures = figures_of(verdict) if verdict is not None else {}
     return RepeatedRun(
         run=found.folder.path.name,
         seed=seed,
         exit_code=found.exit_code,
-        verdict=verdict_of(found.exit_code),
         why=found.error or ("" if verdict is None or found.exit_code == exit_codes.PASS else one_line(verdict)),
-        figures=figures,
+        figures=figures_of(verdict) if verdict is not None else {},
     )
 
 
 def _line(run: RepeatedRun) -> str:
     known = [name for name in ("requests_per_s", "ttft_p50", "e2e_p50") if name in run.figures]
     figures = ", ".join(f"{name_of(name)} {shown(name, run.figures[name])}" for name in known)
-    return f"{run.shown_verdict}: {figures or run.why or 'no request was sent'}"
+    return f"{exit_codes.shown_verdict(run.exit_code)}: {figures or run.why or 'no request was sent'}"
 
 
 def read(folder: Path) -> RepeatResult:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.verdict.model import CheckResult
-from loadchaos.campaigns.campaign import Campaign, counting_failures, verdict_of, worst
+from loadchaos.campaigns.campaign import Campaign, counting_failures
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.limits import BACK_WITHIN_S
@@ -65,7 +65,7 @@ class SuiteRecord:
 
     @property
     def exit_code(self) -> int:
-        return worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
+        return exit_codes.worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
 
     def result(self, *, ended: bool) -> SuiteResult:
         return SuiteResult(
@@ -75,7 +75,7 @@ class SuiteRecord:
             started=self._started,
             ended=iso_utc(timespec="seconds") if ended else None,
             exit_code=self.exit_code if ended else None,
-            verdict=verdict_of(self.exit_code) if ended else None,
+            verdict=exit_codes.verdict_of(self.exit_code) if ended else None,
             profiles=tuple(self._rows.values()),
         )
 
@@ -113,7 +113,7 @@ class SuiteSession:
         try:
             return _finished(row, await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
-            verdict = verdict_of(e.exit_code)
+            verdict = exit_codes.verdict_of(e.exit_code)
             return replace(row, state="finished", exit_code=e.exit_code, verdict=verdict, error=str(e))
 
 
@@ -124,7 +124,7 @@ def _finished(row: ProfileRow, result: Result) -> ProfileRow:
         row,
         state="finished",
         exit_code=result.exit_code,
-        verdict=verdict_of(result.exit_code),
+        verdict=exit_codes.verdict_of(result.exit_code),
         run=result.folder.path.name,
         error=result.error,
         requests=sum(result.outcomes.values()),

@@ -26,6 +26,7 @@ from loadchaos.report.repeat_compare import differences, is_worse
 from loadchaos.report.repeat_result import FAILED, FIGURES, RATES, RepeatResult
 
 WORSE = "worse"
+_NOT_JUDGED = ("error", "interrupted", "not ended")
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]\d+(?:\.\d+)?)\s*(%|pp)\s*")
 _WORSE_OF = (
     LatencyName("ttft", "p50"),
@@ -172,36 +173,36 @@ def _judge_rate(limit: DifferenceLimit, found: Comparison) -> GateResult:
 
 
 def _worse(found: Comparison) -> GateResult:
-    verdicts = found.a.verdict, found.b.verdict
-    both = f"the verdict of A is {verdicts[0]}, that of B {verdicts[1]}"
-    if verdicts == ("pass", "fail"):
-        return GateResult(WORSE, "fail", both)
     differences = [
         failed_share(found.a, found.b, _CONFIDENCE_OF_WORSE),
         *(overall_latency(found.a, found.b, name, _CONFIDENCE_OF_WORSE) for name in _WORSE_OF),
     ]
     judged = [d for d in differences if d is not None and d.says not in ("too few", "void")]
-    if worse := [d for d in judged if d.says == "higher"]:
-        return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
-    if not any(d.unit == "s" for d in judged):
-        return GateResult(WORSE, "unknown", "too few answers to compare latencies; run longer")
-    if verdicts in (("pass", "unknown"), ("unknown", "fail")):
-        return GateResult(WORSE, "unknown", both)
-    return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged)}")
+    few = "" if any(d.unit == "s" for d in judged) else "too few answers to compare latencies; run longer"
+    return _decide_worse((found.a.verdict, found.b.verdict), judged, [d for d in judged if d.says == "higher"], few)
 
 
 def _worse_repeats(a: RepeatResult, b: RepeatResult) -> GateResult:
-    both = f"the verdict of A is {a.shown_verdict}, that of B {b.shown_verdict}"
-    if (a.verdict, b.verdict) == ("pass", "fail"):
-        return GateResult(WORSE, "fail", both)
     judged = {n: d for n, d in differences(a, b).items() if d.says != "too few"}
-    if worse := [d for n, d in judged.items() if is_worse(n, d)]:
+    verdicts = exit_codes.shown_verdict(a.exit_code), exit_codes.shown_verdict(b.exit_code)
+    worse = [d for n, d in judged.items() if is_worse(n, d)]
+    return _decide_worse(verdicts, list(judged.values()), worse, "" if judged else "too few runs to compare")
+
+
+def _decide_worse(
+    verdicts: tuple[str, str], judged: Sequence[Difference], worse: Sequence[Difference], few: str
+) -> GateResult:
+    """`few`: why nothing can be compared; empty where it can."""
+    both = f"the verdict of A is {verdicts[0]}, that of B {verdicts[1]}"
+    if verdicts == ("pass", "fail"):
+        return GateResult(WORSE, "fail", both)
+    if worse:
         return GateResult(WORSE, "fail", "; ".join(f"{d.what} {_both(d)}" for d in worse))
-    if not judged:
-        return GateResult(WORSE, "unknown", "too few runs to compare")
-    if b.verdict in ("error", None) or (a.verdict, b.verdict) in (("pass", "unknown"), ("unknown", "fail")):
+    if few:
+        return GateResult(WORSE, "unknown", few)
+    if verdicts[1] in _NOT_JUDGED or verdicts in (("pass", "unknown"), ("unknown", "fail")):
         return GateResult(WORSE, "unknown", both)
-    return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged.values())}")
+    return GateResult(WORSE, "pass", f"no clear difference in {', '.join(d.what for d in judged)}")
 
 
 def _beyond(limit: DifferenceLimit, change: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from loadchaos.core.exit_codes import PASS, shown_verdict
 from loadchaos.report.formatting import clean, columns, percent, plural
 from loadchaos.report.repeat_result import FILE, BetweenRuns, RepeatResult, name_of, shown
 
@@ -13,10 +14,9 @@ _HEAD = ("", "mean", "95 % interval", "", "least", "most")
 
 def render(result: RepeatResult, folder: Path) -> str:
     figures, counted = result.between_runs(), sum(run.counts for run in result.runs)
-    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in Counter(run.shown_verdict for run in result.runs).items())
-    lines = [
-        f"{result.shown_verdict.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {verdicts}"
-    ]
+    verdict, runs = shown_verdict(result.exit_code), Counter(shown_verdict(run.exit_code) for run in result.runs)
+    ends = ", ".join(f"{n} {end}" for end, n in runs.items())
+    lines = [f"{verdict.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {ends}"]
     if counted < len(result.runs):
         lines.append(f"      figures: {plural(counted, 'run')} whose load was sent as planned")
     if (widest := result.widest()) is not None and widest.relative is not None:
@@ -24,9 +24,9 @@ def render(result: RepeatResult, folder: Path) -> str:
     if figures:
         lines += ["", f"Between {plural(counted, 'run')}", *columns([_HEAD, *map(_row, figures)])]
     for run in result.runs:
-        if run.verdict != "pass":
+        if run.exit_code != PASS:
             parts = [*([str(folder / run.run)] if run.run else []), clean(run.why, 200)]
-            lines.append(f"  {run.shown_verdict:8} {': '.join(filter(None, parts))}")
+            lines.append(f"  {shown_verdict(run.exit_code):8} {': '.join(filter(None, parts))}")
     compare = [f"  compare   loadchaos compare {folder} OTHER"] if figures else []
     return "\n".join([*lines, "", f"  json      {folder / FILE}", *compare])
 

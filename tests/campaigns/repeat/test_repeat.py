@@ -35,7 +35,6 @@ def repeated(seed: int, *, ttft_s: float = 0.1, failed: float = 0.0, runs: int =
             run=f"run-{n}",
             seed=n,
             exit_code=0,
-            verdict="pass",
             figures={
                 "requests_per_s": around(20), "ttft_p50": around(ttft_s), "ttft_p99": around(3 * ttft_s),
                 "itl_p50": around(0.01), "itl_p99": around(0.02), "failed": failed,
@@ -43,7 +42,7 @@ def repeated(seed: int, *, ttft_s: float = 0.1, failed: float = 0.0, runs: int =
         )
         for n in range(runs)
     )  # fmt: skip
-    known: dict[str, Any] = {"profile": "p", "asked": "5", "exit_code": 0, "verdict": "pass", **more}
+    known: dict[str, Any] = {"profile": "p", "asked": "5", "exit_code": 0, **more}
     return RepeatResult(schema=1, runs=made, **known)
 
 
@@ -76,9 +75,9 @@ def test_a_step_in_latency_is_told_apart_and_equal_servers_are_not() -> None:
         ("failed > +1pp", {"failed": 0.05}, "fail"),
         ("worse", {"ttft_s": 0.14}, "fail"),
         ("worse", {"ttft_s": 0.07}, "pass"),
-        ("worse", {"verdict": "fail"}, "fail"),
+        ("worse", {"exit_code": 1}, "fail"),
         ("worse", {"runs": 1}, "unknown"),
-        ("worse", {"verdict": "error", "exit_code": 130}, "unknown"),
+        ("worse", {"exit_code": 130}, "unknown"),
     ],
 )
 def test_limit_fails_only_a_difference_that_noise_between_runs_does_not_explain(
@@ -128,7 +127,7 @@ def test_equal_servers_differ_seldom_where_the_noise_is_below_the_step_of_a_hist
         ({"run": "/etc"}, "has no run /etc, which"),
         ({"run": ".."}, "has no run .., which"),
         ({"run": "a" * 5000}, "has no run aaa"),
-        ({"verdict": "banana"}, "no run of it sent its load as planned"),
+        ({"exit_code": 99}, "no run of it sent its load as planned"),
     ],
 )
 def test_edited_file_is_a_mistake(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -139,8 +138,8 @@ def test_edited_file_is_a_mistake(change: dict[str, Any], said: str, tmp_path: P
 
 
 def test_interrupted_run_is_no_error() -> None:
-    made = repeated(1, runs=2, exit_code=130, verdict="error")
-    cut = replace(made.runs[1], exit_code=130, verdict="error", figures={})
+    made = repeated(1, runs=2, exit_code=130)
+    cut = replace(made.runs[1], exit_code=130, figures={})
     page = render(replace(made, runs=(made.runs[0], cut)), Path("runs/x"))
     assert "INTERRUPTED  2 runs of p: 1 pass, 1 interrupted" in page
     assert re.search(r"interrupted +runs/x/run-1", page)
@@ -148,7 +147,7 @@ def test_interrupted_run_is_no_error() -> None:
 
 def test_runs_that_prove_nothing_are_left_out_of_the_figures() -> None:
     made = repeated(1, runs=3)
-    lost = RepeatedRun(run="lost", seed=9, exit_code=3, verdict="unknown", why="load delivered: 3 of 9", figures={})
+    lost = RepeatedRun(run="lost", seed=9, exit_code=3, why="load delivered: 3 of 9", figures={})
     result = RepeatResult(**{**vars(made), "runs": (*made.runs, lost)})
     assert min(result.values("requests_per_s")) > 10
     page = render(result, Path("runs/x"))
@@ -204,7 +203,7 @@ def test_two_real_runs_have_intervals_and_are_compared(tmp_path: Path) -> None:
     page = output_of(*words, "--out", tmp_path)
     [folder] = tmp_path.glob("repeat-*")
     found = read(folder)
-    assert [run.verdict for run in found.runs] == ["pass", "pass"]
+    assert [run.exit_code for run in found.runs] == [0, 0]
     assert [run.seed for run in found.runs] == [0, 1]
     assert "PASS  2 runs of" in page
     assert re.search(r"requests/s +\d", page)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.campaign import Campaign, verdict_of, worst
+from loadchaos.campaigns.campaign import Campaign
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
 from loadchaos.campaigns.suite.session import SuiteRecord
 from loadchaos.cli.profiles import profile_of
+from loadchaos.core import exit_codes
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json
@@ -110,12 +111,12 @@ def test_suite_takes_only_and_skip() -> None:
      ([143, 1], 143)],
 )  # fmt: skip
 def test_suite_exit_code_is_the_worst(codes: list[int], code: int) -> None:
-    assert worst(codes) == code
+    assert exit_codes.worst(codes) == code
 
 
 def finished(name: str, seconds: float, code: int, **more: Any) -> ProfileRow:
     data = {"name": name, "about": f"about {name}", "state": "finished", "seconds": seconds, "exit_code": code, **more}
-    return from_json(ProfileRow, {**data, "verdict": verdict_of(code), "run": "r-1", "requests": 7})
+    return from_json(ProfileRow, {**data, "verdict": exit_codes.verdict_of(code), "run": "r-1", "requests": 7})
 
 
 def recorded(folder: Path) -> SuiteRecord:
