@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from loadchaos.core.lifetime import PYTHON_MODULE
+from loadchaos.core.lifetime import PARENT_VARIABLE, PYTHON_MODULE, end_with, parent_pid
 
 LOCUST = (*PYTHON_MODULE, "loadchaos.load.locust_main", "-f", str(Path(__file__).with_name("locustfile.py")))
 """Begin of the command line of each Locust process that we start."""
@@ -25,6 +25,10 @@ WEB_PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a v
 
 
 def main() -> None:
+    if PARENT_VARIABLE in os.environ:  # it is not for a worker on another machine
+        # Before Locust: a forked worker tries for five minutes to reach a master that died meanwhile. Threads do not fork.
+        os.register_at_fork(after_in_child=_end_with_run)
+        _end_with_run()
     for name in [name for name in os.environ if name.startswith("LOCUST_")]:
         del os.environ[name]
     if (here := str(Path.cwd())) not in sys.path:
@@ -36,6 +40,10 @@ def main() -> None:
         defaults = make_parser.__defaults__ or ()
         make_parser.__defaults__ = tuple(() if v == argument_parser.DEFAULT_CONFIG_FILES else v for v in defaults)
     cast("Callable[[], None]", run_locust)()
+
+
+def _end_with_run() -> None:
+    end_with(parent_pid())
 
 
 if __name__ == "__main__":

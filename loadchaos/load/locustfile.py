@@ -26,7 +26,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.lifetime import end_with, parent_pid
+from loadchaos.core.lifetime import parent_pid
 from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
@@ -80,8 +80,6 @@ def _on_init(environment: Environment, **_: Any) -> None:
     # A KeyboardInterrupt would end whichever greenlet runs just then, possibly the load with all its rows. A shell without
     # job control starts its background jobs with SIGINT ignored, so that it would have no effect there.
     on_signal(signal.SIGINT, cast("Any", runner).quit)
-    if TOKEN_VARIABLE not in os.environ:
-        end_with(parent_pid())
     if session := os.environ.get(SESSION_VARIABLE):
         _on_init_of_session(environment, Path(session))
         return
