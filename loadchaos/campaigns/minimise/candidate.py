@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.server.dialects import DIALECTS
 
 _ADDRESS_FLAGS = ("--port", "--host", "--server-port", "--server-name")
 _KEPT_FLAGS = (*_ADDRESS_FLAGS, "--api-key", "--dialect", "--era")
+_SIZE_FLAGS = frozenset(flag for dialect in DIALECTS.values() for flag in dialect.size_flags)
 _NUMBER = re.compile(r"-\d")
 
 
@@ -42,9 +44,19 @@ class Reduction:
     def with_loose(self, kept: Sequence[tuple[str, ...]]) -> Reduction:
         return replace(self, flags=tuple(f for f in self.flags if not may_go(f) or f in kept))
 
+    def on_half_a_server(self) -> Reduction:
+        """The same on a server with half the context, caches and batch, where its command sets them."""
+        return replace(self, flags=tuple(map(_halved, self.flags)))
+
+    def resized(self, whole: Reduction) -> list[str]:
+        """Flags whose value is another one than in the whole, with both."""
+        before = {_name(flag): flag for flag in whole.flags}
+        pairs = [(before.get(_name(flag), flag), flag) for flag in self.flags if _name(flag) in _SIZE_FLAGS]
+        return [f"{' '.join(new)} (before: {' '.join(old)})" for old, new in pairs if new != old]
+
     def key(self) -> str:
         """Hash of everything but the server's address that a try depends on."""
-        loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
+        loose = [flag for flag in self.flags if _name(flag) not in _ADDRESS_FLAGS]
         parts = [repr(self.command), repr(loose), str(self.rounds)]
         parts += [f"release {self.release}"] if self.release else []
         parts += ["script"] if self.as_script else []
@@ -82,5 +94,17 @@ def _is_interpreter(argv: Sequence[str], i: int) -> bool:
     return argv[i] in ("-m", "-u", "-P", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
 
 
+def _halved(flag: tuple[str, ...]) -> tuple[str, ...]:
+    name, *values = flag[0].split("=", 1) if len(flag) == 1 else flag
+    if name not in _SIZE_FLAGS or len(values) != 1 or not values[0].isdecimal():
+        return flag
+    half = str(max(1, int(values[0]) // 2))
+    return (name, half) if len(flag) == 2 else (f"{name}={half}",)
+
+
 def may_go(flag: Sequence[str]) -> bool:
-    return flag[0].split("=", 1)[0] not in _KEPT_FLAGS
+    return _name(flag) not in _KEPT_FLAGS
+
+
+def _name(flag: Sequence[str]) -> str:
+    return flag[0].split("=", 1)[0]

@@ -101,22 +101,43 @@ async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
     longer: Reduction | None = candidate
     while longer is not None:
         candidate, longer = longer, None
-        half = only(candidate, [s.id for s in candidate.trace.sends][::2])
-        for name, change in _longer(candidate):
-            sends = [rewritten(half.trace, s, change) for s in half.trace.sends]
-            found = replace(_with_sends(half, sends), change=f"half as many with {name}")
+        for found in _longer(candidate):
             if found.key() != candidate.key() and await fails(found):
                 longer = replace(found, change="")
                 break
     return candidate
 
 
-def _longer(candidate: Reduction) -> Iterator[tuple[str, rewrite.Rewrite]]:
-    if candidate.requests > _MANY:
-        yield "three times the text", rewrite.multiplied_text(3)
+def _longer(candidate: Reduction) -> Iterator[Reduction]:
+    """Each half, with each change: one half may lack a request that has to be there."""
+    ids = [s.id for s in candidate.trace.sends]
     outputs = [rewrite.output(_body(candidate.trace, s)) for s in candidate.trace.sends]
-    if candidate.requests > _FEW and min(outputs) >= _LONG_OUTPUT:
-        yield "twice the text and answer", together(rewrite.multiplied_text(2), rewrite.double_output)
+    changes: list[tuple[str, rewrite.Rewrite]] = []
+    if candidate.requests > _MANY:
+        changes.append(("three times the text", rewrite.multiplied_text(3)))
+    if candidate.requests > _FEW and max(outputs) >= _LONG_OUTPUT:
+        changes.append(("twice the text and answer", together(rewrite.multiplied_text(2), rewrite.double_output)))
+    for name, change in changes:
+        for first in (0, 1):
+            half = only(candidate, ids[first::2])
+            sends = [rewritten(half.trace, s, change) for s in half.trace.sends]
+            yield replace(_with_sends(half, sends), change=f"half as many with {name}")
+
+
+async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
+    """Send half as many requests to a server with half the caches and context: what needs them full needs fewer requests
+    there.
+    """
+    while candidate.requests > _FEW:
+        for first in (0, 1):
+            half = only(candidate, [s.id for s in candidate.trace.sends][first::2]).on_half_a_server()
+            if half.flags == candidate.flags or not await fails(replace(half, change="half as many on half a server")):
+                continue
+            candidate = half
+            break
+        else:
+            break
+    return candidate
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
@@ -295,6 +316,7 @@ LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ..
     ("timing", timing),
     ("outputs", outputs),
     ("fewer and longer requests", fewer_longer),  # a script sends a smaller burst in less time
+    ("smaller server", smaller_server),
     ("traffic kinds", traffic_kinds),
     ("single requests", partial(single_requests, most_in_vain=_MOST_IN_VAIN)),
     ("client behaviours", behaviours),

@@ -59,7 +59,7 @@ def write_script(found: Reproducer, folder: Path) -> Path:
 
 def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised, whole: Reduction) -> None:
     """Write README.md, profile.yaml with its trace, and reduction.html."""
-    (folder / "README.md").write_text(readme(found, runs))
+    (folder / "README.md").write_text(readme(found, runs, whole))
     _write_profile(found, folder)
     page = templates.render(
         "reduction.html.j2",
@@ -72,7 +72,7 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
     (folder / "reduction.html").write_text(page, encoding="utf-8")
 
 
-def readme(found: Reproducer, runs: ScriptRuns) -> str:
+def readme(found: Reproducer, runs: ScriptRuns, whole: Reduction) -> str:
     expected, candidate = found.plan.expected, found.candidate
     p, facts = probability(runs.reproduced, runs.runs), found.facts()
     searched = f", {runs.searched} of them in the search" if runs.searched else ""
@@ -82,13 +82,14 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
     frame = f"The guilty frame is `{expected.frame}`.\n" if expected.frame else ""
     attacks = [str(a.attack) for a in candidate.trace.attacks if "admin" not in a.attack]
     more = f"The script cannot make these attacks: {', '.join(attacks)}. Use profile.yaml.\n" if attacks else ""
+    smaller = [f"- Made smaller than in the run: {flag}\n" for flag in candidate.resized(whole)]
     return f"""# {expected.title or expected.describe()}
 
 {effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
 {frame}{more}
 - Server: {found.dialect} {found.version or "(version unknown)"}
 {_environment(found)}
-- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server{searched} ({p})
+{"".join(smaller)}- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server{searched} ({p})
 
 ## Steps
 

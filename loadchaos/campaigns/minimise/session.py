@@ -108,6 +108,8 @@ class MinimiseSession(CandidateSession):
             f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}, {len(whole.flags)} to "
             f"{plural(len(least.flags), 'flag')}"
         )
+        if smaller := least.resized(whole):
+            head += f", on a smaller server: {', '.join(smaller)}"
         if (least.requests, len(least.flags)) == (whole.requests, len(whole.flags)):
             head = (
                 f"NOT MINIMISED: none of {plural(whole.requests, 'request')} and {plural(len(whole.flags), 'flag')} could "

@@ -159,6 +159,8 @@ class Dialect:
     """The option of its command that sets the context length."""
     capacity_flag: str = ""
     """The options of its command that set the size of the KV cache."""
+    size_flags: Sequence[str] = ()
+    """Options of its command with a number that bounds context, caches or batch: half of each is a server half as large."""
     switches: Sequence[str] = ()
     """Options of its command that turn a feature off, or limit it to the least: likely remedies of a failure."""
     length_failure: str = ""

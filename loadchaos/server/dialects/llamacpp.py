@@ -39,6 +39,7 @@ LLAMACPP = Dialect(
     repository="ggml-org/llama.cpp",
     switches=("-np 1", "--no-cont-batching", "-fa off", "--no-cache-prompt"),
     length_flag="-c",
+    size_flags=("-c", "--ctx-size", "-b", "--batch-size"),
     limits_page="/props",
     limits=_limits,
     keeps_streams=False,

@@ -180,6 +180,7 @@ LMDEPLOY = Dialect(
     default_port=23333,
     repository="InternLM/lmdeploy",
     length_flag="--session-len",
+    size_flags=("--session-len", "--num-gpu-blocks", "--max-prefill-token-num"),
     length_failure="lmdeploy_input_length_error",
     health_dead=patterns(r"(?i:not alive|has stopped|stopped:)"),
     health_hung=patterns(r"(?i:has not advanced|probe timed out|No successful health probe)"),

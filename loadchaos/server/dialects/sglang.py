@@ -110,6 +110,7 @@ SGLANG = Dialect(
     context_fits=False,
     answer_beyond_prompt=5,
     length_flag="--context-length",
+    size_flags=("--context-length", "--max-total-tokens", "--chunked-prefill-size", "--max-prefill-tokens"),
     capacity_flag="--max-total-tokens or --mem-fraction-static",
     limits_page=_SERVER_INFO,
     limits=_limits,

@@ -164,21 +164,28 @@ def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic(
     assert sent <= 5 * whole.requests  # the whole and its windows twice each, and small candidates
 
 
-def test_minimiser_keeps_a_cache_full_with_fewer_requests_and_longer_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [1000, 96], ids=["longer answers", "on a smaller server"])
+def test_minimiser_keeps_a_cache_full_with_fewer_requests(longest: int, tmp_path: Path) -> None:
     """The engine dies when it computes a request again that it preempted. Each request that is left out frees KV blocks."""
     words = [{"role": "user", "content": f"{'word ' * 64}"}]
     body = store_body(tmp_path / BODIES, orjson.dumps({"messages": words, "max_tokens": 96, "ignore_eos": True}))
     sends = tuple(TraceSend(id=f"r{n}", at_s=n * 0.05, body=body, outcome="stream_error") for n in range(16))
-    whole = Reduction(RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path), ("serve",), ())
+    flags = (("--num-gpu-blocks-override", "128"), ("--max-model-len=2048",))
+    whole = Reduction(RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path), ("serve",), flags)
 
     def dies(batch: Batch, _: EngineConfig) -> None:
         if any(request.epoch == epoch > 0 for request, epoch, *_ in batch.planned):
             raise EngineFault("a preempted request came again", ())
 
     async def attempt(found: Reduction) -> bool | None:
-        engine = Engine(EngineConfig(num_gpu_blocks=120, max_num_seqs=64, num_speculative_tokens=0, max_model_len=2048))
-        engine._rules.before_step.append(dies)
+        given = {name: int(value) for name, value in (" ".join(f).replace("=", " ").split() for f in found.flags)}
+        blocks, length = given.get("--num-gpu-blocks-override", 1000), given.get("--max-model-len", 4096)
         bodies = [orjson.loads(found.trace.body_file(s).read_bytes()) for s in found.trace.sends]
+        if length > blocks * 16 or any(b["max_tokens"] > longest or rewrite.words(b) > longest for b in bodies):
+            return False
+        config = EngineConfig(num_gpu_blocks=blocks, max_num_seqs=64, num_speculative_tokens=0, max_model_len=length)
+        engine = Engine(config)
+        engine._rules.before_step.append(dies)
         requests = [
             EngineRequest(str(n), rewrite.words(b) + 1, b["max_tokens"], b["max_tokens"] if "ignore_eos" in b else 0)
             for n, b in enumerate(bodies)
@@ -188,6 +195,7 @@ def test_minimiser_keeps_a_cache_full_with_fewer_requests_and_longer_answers(tmp
     found = minimised(attempt, whole, reductions.LEVELS, scripts=True)
     assert found.candidate.requests <= 4
     assert found.tries < 70
+    assert bool(found.candidate.resized(whole)) == (longest == 96)
 
 
 def test_minimiser_raises_a_rare_failure_by_repetition() -> None:

@@ -28,7 +28,7 @@ def test_readme_of_a_reproducer_says_what_its_server_is_although_a_script_starts
     failure = ExpectedFailure("mm_encoder_gave_nothing", "", "engine_death", "the engine died")
     found = repro.Reproducer(whole, TryPlan(server, failure, Options(), {}), "0.32.0", "vllm")
     output = "".join(f"{n} HTTPError('reset')\n" for n in range(64)) + "the server died in round 1\n"
-    text = repro.readme(found, ScriptRuns(9, 10, 2, output))
+    text = repro.readme(found, ScriptRuns(9, 10, 2, output), found.candidate)
     assert "- Model: /models/tiny (served as tiny), load format dummy\n- Versions: torch 2.13.0+cpu\n" in text
     assert "- Machine: " in text
     assert "docs/repros/vllm-0.32.0-preempted-image of loadchaos" in text
@@ -57,7 +57,7 @@ def test_readme_names_our_reproducer_of_the_same_server_and_requests(
     server = ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:8000"))
     failure = ExpectedFailure(failure_id, "", "request", "wrong")
     found = repro.Reproducer(whole, TryPlan(server, failure, Options(), {}), "0.32.0", dialect)
-    assert ("The same failure: docs/repros" in repro.readme(found, ScriptRuns(9, 10))) == named
+    assert ("The same failure: docs/repros" in repro.readme(found, ScriptRuns(9, 10), found.candidate)) == named
 
 
 def test_repro_names_its_failure_and_its_server(tmp_path: Path) -> None:
