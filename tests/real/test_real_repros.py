@@ -43,6 +43,8 @@ seeded = partial(vllm, "0.32.0", "--max-num-batched-tokens", "2048", env={})
 plain = partial(vllm, "0.32.0", "--generation-config", "vllm", env={})
 drafting = partial(plain, "--speculative-config", '{"method":"ngram","num_speculative_tokens":3}')
 with_tool_parser = partial(plain, "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+with_adapters = partial(vllm, "0.32.0", "--load-format", "auto", "--enable-lora", "--max-lora-rank", "8", "--lora-modules",
+                        env={}, model="tiny-qwen3-vl-random", length=1024)  # fmt: skip
 short = partial(vllm, "0.27.1", "--generation-config", "vllm", env={}, length=1024)
 sglang = skipping(servers.sglang_0523)
 transformers_serve = skipping(servers.transformers_524)
@@ -126,6 +128,17 @@ def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> 
     counts = [int(n) for n in re.findall(r"(\d+) of (\d+) answers have wrong arguments", done.stdout)[-1]]
     assert (done.returncode, counts[0]) == (1, counts[1]), done.stdout + done.stderr
     assert (control.returncode, "\n0 of " in control.stdout) == (0, True), control.stdout + control.stderr
+
+
+def test_repro_gets_the_base_model_in_place_of_an_adapter(tmp_path: Path) -> None:
+    command = with_adapters(*(f"{name}={tmp_path / name}" for name in ("text", "whole")))
+    model = servers.made("tiny-qwen3-vl-random", "make_random_models.py")
+    make = PROJECT / "docs/repros/vllm-0.32.0-lora-of-a-text-model/make_adapters.py"
+    subprocess.run([servers.installed("vllm-0.32.0", "bin/python"), make, model, tmp_path], check=True, timeout=120)
+    with running(command, tmp_path / "server.log") as started:
+        done = script("vllm-0.32.0-lora-of-a-text-model", started.url)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the adapter `text` has no effect" in done.stdout
 
 
 def test_repro_gets_control_characters_where_a_string_has_a_bound(tmp_path: Path) -> None:
