@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 
 from tests.embedded_server import EmbeddedServer
+from tests.rows import EmittedRows
 
 # A busy machine is not a fault of the code: how long one example takes is measured in bench/, never asserted.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -41,6 +42,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = pyfuncitem._fixtureinfo.argnames
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def rows() -> EmittedRows:
+    return EmittedRows()
 
 
 @pytest.fixture

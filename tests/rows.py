@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.model import Terms
 from loadchaos.core.units import NS_PER_S
 from tests.waiting import until_async
@@ -61,3 +63,13 @@ def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
     """verdict.json of rows, folded in this order."""
     judge = folded(Judge(terms), rows)
     return judge.verdict().to_json()
+
+
+def decisions(verdict: Mapping[str, Any]) -> list[str]:
+    """Verdict of each expectation."""
+    return [rule["verdict"] for rule in verdict["expectations"]]
+
+
+def checks(detector: Detector) -> list[CheckResult]:
+    """Checks of a detector at the end of the run."""
+    return [found for found in detector.finish() if isinstance(found, CheckResult)]

@@ -147,5 +147,4 @@ def counting_failures(result: Result) -> list[FailureResult]:
 
 
 def server_of(run: Path) -> ServerName:
-    """Name of the server of a run, from its facts.json."""
     return from_json(ServerName, read_json(run / "facts.json"))

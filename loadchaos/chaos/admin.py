@@ -4,7 +4,6 @@ server (reset caches, pause, sleep, abort requests, load an adapter) are the tab
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import httpx
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core import http_client
 from loadchaos.core.errors import OptionError, did_you_mean
+from loadchaos.core.foreign_json import json_object
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.base import AdminOperation
@@ -131,13 +131,7 @@ class AdminAttack(Attack):
 
 def _succeeded(response: HttpAnswer) -> bool:
     """Return True for a 2xx, unless its body denies it: /reset_prefix_cache answers 200 `{"success":false}`."""
-    if not 200 <= response.status < 300:
-        return False
-    try:
-        data = json.loads(response.text)
-    except ValueError:
-        return True
-    return not (isinstance(data, dict) and data.get("success") is False)
+    return 200 <= response.status < 300 and json_object(response.text).get("success") is not False
 
 
 def _query_value(value: Any) -> Any:

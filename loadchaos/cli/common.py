@@ -300,7 +300,6 @@ def print_json(value: Any) -> None:
 
 
 def print_result(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
-    """Print the result of a command: as JSON with --json, else the text."""
     if as_json:
         print_json(data())
     else:

@@ -4,7 +4,6 @@ profile/made.py makes the profile.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from loadchaos.cli.common import ABOVE_ZERO, COUNT, Given, option, together
 from loadchaos.cli.help import HelpInGroups, in_group
 from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS, DatasetOptions
 from loadchaos.core.errors import OptionError
+from loadchaos.core.foreign_json import json_value
 
 if TYPE_CHECKING:
     from loadchaos.profile.made import LoadOptions
@@ -64,11 +64,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 def _json_object(_: click.Context, parameter: click.Parameter, text: str | None) -> Mapping[str, object] | None:
     if text is None:
         return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    if not isinstance(found := json_value(text), dict):
         raise OptionError(f'{parameter.opts[0]} {text}: a JSON object such as {{"priority": 1}} was expected')
     return found
 

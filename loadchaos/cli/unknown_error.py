@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.core.foreign_json import json_value
 from loadchaos.core.outcome_rules import ErrorObject, error_object, matches
 from loadchaos.server.dialects import DIALECTS
 
@@ -47,7 +47,4 @@ def _errors(text: str) -> Iterator[tuple[int, ErrorObject]]:
 def _error(text: str) -> ErrorObject | None:
     if text.strip() == "Internal Server Error":  # Starlette's whole answer to an unhandled exception
         return ErrorObject(text.strip(), 500, "")
-    try:
-        return error_object(json.loads(text))
-    except (ValueError, RecursionError):  # not JSON
-        return None
+    return error_object(json_value(text))

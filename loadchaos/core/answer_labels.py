@@ -52,7 +52,6 @@ def label_value(value: object) -> str | None:
 
 
 def labels_of(end: Mapping[str, object]) -> dict[str, str]:
-    """Return all labels of an end row."""
     named = end.get("labels")
     of_body: Mapping[object, object] = named if isinstance(named, Mapping) else {}
     found = {name: label_value(end.get(name) or of_body.get(name)) for name in NAMES}

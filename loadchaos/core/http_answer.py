@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from loadchaos.core.foreign_json import json_object, json_value
 
 _WEB_PAGE = re.compile(r"\s*(?:<!--.*?-->\s*)*<(?:!doctype html|html|head)\b", re.IGNORECASE | re.DOTALL)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1>|$)|<[^>]*>?", re.IGNORECASE | re.DOTALL)
@@ -42,16 +43,12 @@ class HttpAnswer:
 
     def json(self) -> object:
         """Parse the body, whatever the status says. None where it is no JSON."""
-        try:
-            return json.loads(self.text)
-        except (ValueError, RecursionError):
-            return None
+        return json_value(self.text)
 
     @property
     def fields(self) -> Mapping[str, object]:
         """The JSON object of an answer with status 200; empty for any other answer."""
-        data = self.json() if self.status == 200 else None
-        return data if isinstance(data, dict) else {}
+        return json_object(self.text) if self.status == 200 else {}
 
     @property
     def models(self) -> list[Mapping[str, object]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from loadchaos.core.foreign_json import json_object
 
 LONGEST_CHARS = 1 << 20
 """A line that is longer is given in pieces."""
@@ -166,7 +168,7 @@ class LineJoiner:
 
 
 def _journal_piece(line: str) -> _Piece | None:
-    record = _record(line)
+    record = json_object(line)
     text = record.get("MESSAGE")
     if not isinstance(text, str):
         return None
@@ -175,17 +177,9 @@ def _journal_piece(line: str) -> _Piece | None:
 
 
 def _as_text(line: str) -> str:
-    record = _record(line)
+    record = json_object(line)
     try:
         record["MESSAGE"] = bytes(record["MESSAGE"]).decode("utf-8", "replace")
     except (ValueError, TypeError, KeyError):  # no such record
         return line
     return json.dumps(record)
-
-
-def _record(line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.python_stack import HEADER
+from loadchaos.core.foreign_json import strings
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
 from loadchaos.profile.profile import Profile
@@ -29,7 +29,7 @@ _SUFFIXES = (".json", ".jsonl", ".txt", ".yaml", ".yml")
 def error_passages(profile: Profile) -> list[str]:
     """Passages with error texts in the prompts of a profile. The files that it names are searched, too."""
     data = profile.model_dump(mode="json")
-    texts: list[Iterator[str]] = [_strings(data.get("traffic"))]
+    texts: list[Iterator[str]] = [strings(data.get("traffic"))]
     texts += [
         _texts_of(Path(holder[loc[-1]]))
         for holder, loc in file_names(data, PAYLOADS)
@@ -74,17 +74,6 @@ def _texts_of(path: Path) -> Iterator[str]:
         return  # the payload that needs it gives the error
     for text in content.splitlines() if path.suffix == ".jsonl" else [content]:
         try:
-            yield from _strings(json.loads(text))
+            yield from strings(json.loads(text))
         except (ValueError, RecursionError):
             yield text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _strings(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _strings(part)

@@ -9,7 +9,7 @@ from loadchaos.core.model import Facts, Terms, TextFacts
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.report.performance import efficiency_texts
-from tests.rows import S, answered, judged, metrics_row
+from tests.rows import S, answered, decisions, judged, metrics_row
 from tests.schemas import validate
 
 BEGIN = 100 * S
@@ -50,10 +50,6 @@ def verdict(*groups: list[dict[str, Any]], limit: str = "2s", new: tuple[str, ..
     found = judged(terms, sorted(itertools.chain(*groups), key=lambda r: r["at_ns"]))
     validate(found)
     return found
-
-
-def decisions(found: Any) -> list[str]:
-    return [e["verdict"] for e in found["expectations"]]
 
 
 @pytest.mark.parametrize("given", [[rows(160)], [rows(None), counters(160 * REQUESTS)]])

@@ -1,7 +1,5 @@
 """Deciders of searches in tests, and the file in which they save their decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 

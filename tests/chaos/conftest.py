@@ -14,7 +14,6 @@ from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
 from tests.http_server import Asked, answering
-from tests.rows import EmittedRows
 
 Row = dict[str, Any]
 
@@ -45,11 +44,6 @@ class AdminServer:
         self.queries[path] = parts.query
         time.sleep(self.slow_s.get(path, 0))
         return self.answers.get(path, (404, b'{"detail":"Not Found"}'))
-
-
-@pytest.fixture
-def rows() -> EmittedRows:
-    return EmittedRows()
 
 
 @pytest.fixture

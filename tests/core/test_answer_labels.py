@@ -1,7 +1,5 @@
 """Labels of an answer: values of servers are cut, and the names are keys of the ledger."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

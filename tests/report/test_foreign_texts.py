@@ -1,7 +1,5 @@
 """Texts that a server provides run in no page and control no terminal, whatever they are."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import unicodedata

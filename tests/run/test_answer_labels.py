@@ -1,7 +1,5 @@
 """A label of the answers of a server is in everything that a run writes."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

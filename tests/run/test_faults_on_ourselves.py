@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.run.conftest import Start, StartSim, StartWorker, limited
+from tests.waiting import listens
 
 CLOCK = r"""
 #define _GNU_SOURCE
@@ -186,8 +187,3 @@ def test_worker_cut_off_by_the_network_returns_with_every_row(
     assert run.verdict()["outcomes"] == {"ok": 400}
     assert it.rows().read_bytes() == (run.folder / "requests-0.jsonl").read_bytes()
     assert it.process.wait(30) == 0
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0

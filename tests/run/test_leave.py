@@ -1,7 +1,5 @@
 """A server behind a tunnel is harmed only with leave, even where loadchaos launched the tunnel."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Places of the embedded server's HTTP layer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -45,6 +44,7 @@ from loadchaos.analysis.classify.signature_file import (
 from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, StandstillWatch
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
+from loadchaos.core.foreign_json import json_value
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -708,9 +708,4 @@ def with_candidates(failure: Failure, words: LastWords) -> Failure:
 
 def _is_one_json(text: str) -> bool:
     """True for one JSON object (an error body), false for a log of records."""
-    if len(text) > _LONGEST_BODY or text.lstrip()[:1] != "{":
-        return False
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):  # records, or no JSON at all
-        return False
+    return len(text) <= _LONGEST_BODY and text.lstrip()[:1] == "{" and json_value(text) is not None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import chain, islice, pairwise
 
 from loadchaos.analysis.classify.prefixes import ISO_STAMP, TEXT_KEYS, TIME_KEYS, record_texts
+from loadchaos.core.foreign_json import json_value
 from loadchaos.core.units import iso_utc
 
 LONGEST_CHARS = 256 << 20
@@ -37,7 +37,7 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
     first = next((line.strip() for line in head if line.strip()), "")
     whole = chain(head, rest)
     if first[:1] in ("{", "[") and not _is_record(first, alone=len(head) == 1):
-        each = len(head) > 1 and all(_parsed(line) is not None for line in head if line.strip())
+        each = len(head) > 1 and all(json_value(line) is not None for line in head if line.strip())
         return _of_json_lines(whole) if each else _of_document(whole, longest_line)
     if (columns := _columns(first)) is not None:
         return _of_table(whole, columns, longest_line)
@@ -46,7 +46,7 @@ def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
 
 def _is_record(first: str, *, alone: bool) -> bool:
     """True for the first of many JSON records, one in each line."""
-    found = _parsed(first)
+    found = json_value(first)
     return not alone and isinstance(found, dict) and bool(record_texts(found))
 
 
@@ -55,7 +55,7 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
     if not whole:
         yield from chain(read, lines)
         return
-    found = list(_records(_parsed(_joined(read, longest_line))))
+    found = list(_records(json_value(_joined(read, longest_line))))
     if all(at is not None for at, _ in found):
         found.sort(key=lambda record: record[0] or 0)  # stable: records of one time keep their order
     yield from _stamped(found) if found else read
@@ -64,7 +64,7 @@ def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
 def _of_json_lines(lines: Iterator[str]) -> Iterator[str]:
     """Lines of a file with one document in each line (OTLP's file exporter), which stands in the order of time."""
     for line in lines:
-        found = list(_records(_parsed(line)))
+        found = list(_records(json_value(line)))
         yield from _stamped(found) if found else [line]
 
 
@@ -77,13 +77,6 @@ def _stamped(records: Iterable[tuple[int | None, str]]) -> Iterator[str]:
 
 def _joined(read: list[str], longest_line: int) -> str:
     return "".join(line if len(line) >= longest_line else line + "\n" for line in read)
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _records(node: object) -> Iterator[tuple[int | None, str]]:

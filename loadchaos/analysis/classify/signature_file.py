@@ -132,7 +132,6 @@ class Signatures:
         return tuple(issue for name in names for issue in _issues(advisory.shipped(name)))
 
     def all_issues(self, signature: Signature) -> tuple[KnownIssue, ...]:
-        """Known issues of a signature and of its variants."""
         return self.issues(dict.fromkeys((*signature.known, *(k for v in signature.variants for k in v.known))))
 
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.foreign_json import json_object
 
 Flag = tuple[str, ...]
 Flags = tuple[Flag, ...]
@@ -23,27 +24,17 @@ def _value(flag: Flag) -> tuple[Flag, str]:
     return (f"{name}{separator}",), value if len(flag) == 1 else ""
 
 
-def _json_object(text: str) -> dict[str, object] | None:
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def keys(flag: Flag) -> list[str]:
     """Names of the keys in a flag's value: a JSON object or a list of k=v."""
     value = _value(flag)[1]
-    if (found := _json_object(value)) is not None:
+    if found := json_object(value):
         return list(found)
     return [pair.partition("=")[0] for pair in value.split(",")] if _PAIRS.fullmatch(value) else []
 
 
 def with_keys(flag: Flag, kept: Sequence[str]) -> Flag:
     head, value = _value(flag)
-    if (found := _json_object(value)) is not None:
+    if found := json_object(value):
         shorter = json.dumps({k: v for k, v in found.items() if k in kept}, separators=(",", ":"))
     else:
         shorter = ",".join(pair for pair in value.split(",") if pair.partition("=")[0] in kept)

@@ -14,6 +14,7 @@ import orjson
 from loadchaos.campaigns.campaign import server_of
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.core.foreign_json import json_object
 from loadchaos.load.payloads.recorded import with_model
 from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import RequestTrace
@@ -69,11 +70,8 @@ async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Opt
 
 
 def _short_body(body: bytes) -> bytes:
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return body
-    return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
+    data = json_object(body)
+    return orjson.dumps(shortened(data)) if data else body
 
 
 def shortened(body: Mapping[str, object]) -> dict[str, object]:

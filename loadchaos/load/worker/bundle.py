@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LedgerError, next_step
+from loadchaos.core.foreign_json import strings
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.payloads import PAYLOADS
@@ -113,18 +114,7 @@ def _referenced_files(data: bytes, folder: Path) -> Iterator[str]:
         records = [orjson.loads(data)]
     except orjson.JSONDecodeError:
         records = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
-    for text in dict.fromkeys(t for r in records for t in _strings(r)):
+    for text in dict.fromkeys(t for r in records for t in strings(r)):
         short = 0 < len(text) < 1024 and "\n" not in text and "\0" not in text and ":" not in text
         if short and (folder / text).is_file() and (folder / text).resolve().is_relative_to(folder.resolve()):
             yield text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _strings(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _strings(part)

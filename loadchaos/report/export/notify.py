@@ -18,6 +18,7 @@ import orjson
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
+from loadchaos.core.foreign_json import json_value
 from loadchaos.core.typed_json import to_json
 from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import one_line, target_text
@@ -107,10 +108,7 @@ def to_environment(addresses: Sequence[str]) -> dict[str, str]:
 
 def from_environment(environment: MutableMapping[str, str]) -> tuple[str, ...]:
     """Read the addresses and remove them from the environment."""
-    try:
-        found = orjson.loads(environment.pop(VARIABLE, "[]"))
-    except orjson.JSONDecodeError:
-        return ()
+    found = json_value(environment.pop(VARIABLE, "[]"))
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 

@@ -99,7 +99,6 @@ class Table(Generic[T]):
 
     @property
     def types(self) -> dict[str, str]:
-        """SQL types by column."""
         return {column.name: column.type for column in self.columns}
 
     def cells(self, records: Iterable[T]) -> Iterator[list[object]]:

@@ -16,7 +16,6 @@ _PROFILE_MARKS = 6
 
 
 def write(home: Path, profile: str) -> SoakTrend:
-    """Write trend.html and trend.json."""
     found = read(home, profile)
     write_json(home / "trend.json", found.to_json())
     write_whole(home / "trend.html", html(found))

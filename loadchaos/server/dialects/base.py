@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -257,12 +256,3 @@ def version_key(version: str | None) -> tuple[int, ...] | None:
 
 def patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
-
-
-def json_object(text: str | bytes) -> Mapping[str, object]:
-    """Parse a JSON object; {} for anything else."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from loadchaos.server.dialects.base import DetectionSign, Dialect, Limits, MetricName, json_object, patterns
+from loadchaos.core.foreign_json import json_object
+from loadchaos.server.dialects.base import DetectionSign, Dialect, Limits, MetricName, patterns
 
 _METRICS = (
     MetricName("requests_running", ("llamacpp:requests_processing",)),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
+from loadchaos.core.foreign_json import json_value
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects.base import (
     AdminOperation,
@@ -110,11 +110,8 @@ def _version_bounds(pages: Mapping[str, HttpAnswer]) -> VersionBounds:
 
 def _limits(page: str, version: str | None) -> Limits:
     """KV cache capacity by /distserve/engine_info (JSON inside JSON)."""
-    try:
-        info = json.loads(page)
-        info = json.loads(info) if isinstance(info, str) else info
-    except ValueError:
-        return {}
+    info = json_value(page)
+    info = json_value(info) if isinstance(info, str) else info
     if not isinstance(info, dict) or not info.get("num_gpu_blocks") or not info.get("block_size"):
         return {}
     return _limits_of(int(info["num_gpu_blocks"]), int(info["block_size"]), version)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.core.foreign_json import json_object
 from loadchaos.server.dialects.base import (
     AdminOperation,
     DetectionSign,
@@ -13,7 +14,6 @@ from loadchaos.server.dialects.base import (
     Limits,
     MetricName,
     ServerSettings,
-    json_object,
     patterns,
 )
 from loadchaos.server.dialects.openai import PROCESS_METRICS

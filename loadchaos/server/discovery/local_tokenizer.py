@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import OptionError
-from loadchaos.server.dialects.base import json_object
+from loadchaos.core.foreign_json import json_object
 
 _FILE = "tokenizer.json"
 

@@ -84,7 +84,6 @@ def pydantic(message: str, kind: str, shown: str, type_name: str) -> str:
 
 
 def missing(name: str, data: Mapping[str, object]) -> VllmRefusal:
-    """Return the refusal of a body that lacks a field."""
     return validation("missing", f"body.{name}", "Field required", f"<dict of {len(data)} items>")
 
 

@@ -330,7 +330,6 @@ def new_id(chat: bool, client_id: str | None) -> str:
 
 
 def seeds_for(checked: CheckedRequest, rng: Random) -> list[int]:
-    """Return a seed for each answer."""
     sampling = checked.sampling
     base = answer_seed(checked.ids, checked.images, sampling.temperature, sampling.seed, rng)
     base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF

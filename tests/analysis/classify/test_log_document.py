@@ -1,7 +1,5 @@
 """Documents of log stores give the lines of the log that they hold."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Texts that differ in their numbers, ids, hosts or units alone are one kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text

@@ -1,7 +1,5 @@
 """Statistics that say no token for half a minute are a hang, in a file and live."""
 
-from __future__ import annotations
-
 import pytest
 
 from loadchaos.analysis.classify.classifier import Classifier, classify_text

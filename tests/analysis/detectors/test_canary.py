@@ -6,9 +6,8 @@ import pytest
 
 from loadchaos.analysis.detectors.canary import CanaryDetector, Tolerated, foreign_word, learn
 from loadchaos.analysis.state.machine import StateMachine
-from loadchaos.analysis.verdict.model import CheckResult
 from tests.analysis.conftest import History, World
-from tests.rows import S
+from tests.rows import S, checks
 
 COUNT = "1 2 3 4 5 6 7 8 9 10 11 12"
 
@@ -55,16 +54,12 @@ class Canary:
         return self
 
 
-def checks(canary: Canary) -> list[CheckResult]:
-    return [found for found in canary.detector.finish() if isinstance(found, CheckResult)]
-
-
 def test_canary_reports_an_answer_that_changes_under_load() -> None:
     canary = Canary().learn()
     assert [canary.ask(COUNT) for _ in range(5)] == [[]] * 5
     assert canary.ask("1 2 3 cat") == ["canary_changed"]
     assert canary.ask(COUNT) == []
-    [check] = checks(canary)
+    [check] = checks(canary.detector)
     assert check.actual == "7 answers under load, 1 wrong (compared: whole answer, own word)"
 
 
@@ -78,7 +73,7 @@ def test_canary_tolerates_numerics_under_load() -> None:
 def test_canary_does_not_learn_corruption_among_the_first_answers(odd: str) -> None:
     canary = Canary().learn()
     assert [canary.ask(text) for text in (COUNT, odd, COUNT, COUNT, odd)] == [[]] * 5
-    [check] = checks(canary)
+    [check] = checks(canary.detector)
     assert check.verdict == "unknown"
     assert f"2 differ from all others, numerics or corruption ({odd!r} was among the first 3)" in check.actual
 
@@ -94,7 +89,7 @@ def test_canary_compares_nothing_of_a_random_model() -> None:
     for n in range(3):
         canary.ask(f"{n} answers", "idle")
     assert [canary.ask(f"{n} others") for n in range(20)] == [[]] * 20
-    [check] = checks(canary)
+    [check] = checks(canary.detector)
     assert check.verdict == "unknown"
 
 

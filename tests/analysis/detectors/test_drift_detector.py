@@ -50,10 +50,6 @@ def test_drift_needs_a_constant_load() -> None:
     assert Run().load(300, ttft_s=lambda n: 0.2 + 0.3 * n / 300, in_flight=lambda n: 8 + n // 20).ids == []
 
 
-def test_drift_is_judged_within_one_phase() -> None:
-    assert Run().load(100, ttft_s=lambda _: 0.2).load(100, ttft_s=lambda _: 0.9, phase=1).ids == []
-
-
 def test_drift_of_phases_each_slower_than_the_one_before_is_none() -> None:
     run = Run()
     for phase in range(8):

@@ -6,9 +6,8 @@ import pytest
 from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
-from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.model import Terms
-from tests.rows import S, folded, judged, metrics_row
+from tests.rows import S, checks, folded, judged, metrics_row
 
 
 def metrics(at_s: float, running: float = 0, kv: float = 0.0, waiting: float = 0) -> Mapping[str, Any]:
@@ -39,10 +38,6 @@ def facts_row(dialect: str, **more: Any) -> Mapping[str, Any]:
 
 def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any) -> KvLeakDetector:
     return folded(KvLeakDetector(), [facts_row(dialect, **facts), *given])
-
-
-def checks(fed: KvLeakDetector) -> list[CheckResult]:
-    return [found for found in fed.finish() if isinstance(found, CheckResult)]
 
 
 def notes(fed: KvLeakDetector) -> list[str]:

@@ -7,8 +7,7 @@ import pytest
 
 from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
-from loadchaos.analysis.verdict.model import CheckResult
-from tests.rows import S
+from tests.rows import S, checks
 
 MB = 2**20
 FIVE_MINUTES_OF_VLLM = (
@@ -61,10 +60,6 @@ def memory(
 
 def ids(detector: MemoryLeakDetector) -> list[str]:
     return [failure.id for failure in detector.poll(0)]
-
-
-def checks(detector: MemoryLeakDetector) -> list[CheckResult]:
-    return [found for found in detector.finish() if isinstance(found, CheckResult)]
 
 
 def test_memory_leak_is_reported_once() -> None:

@@ -66,49 +66,42 @@ def test_silent_faults_ignore_requests_of_known_clients() -> None:
     assert metrics(SilentFaultDetector(), range(1, 40), requests_running=3.0) == []
 
 
-def test_prompt_truncation_finds_the_length() -> None:
-    whole = [(n, n) for n in (100, 500, 1000, 1990)]
-    assert prompt_truncation([*whole, (3000, 2048), (4000, 2048), (2500, 2048)]) == 2048
+WHOLE = [(n, n) for n in (100, 500, 1000, 1990)]
+CUT = [(n, 2048) for n in (3000, 4000, 2500)]
 
 
 @pytest.mark.parametrize(
-    "prompts",
+    ("prompts", "length"),
     [
-        [],
-        [(n, n + 7) for n in range(100, 4000, 100)],  # a chat template nobody counted
-        [(n, int(n * 0.9)) for n in range(100, 4000, 100)],  # lengths that were guessed
-        [(500, 450)] * 9,  # one length, guessed
-        [(100, 100), (200, 200), (300, 300), (3000, 2048), (4000, 2048)],  # twice is chance
-        [
-            (100, 100),
-            (200, 200),
-            (300, 300),
-            (3000, 2048),
-            (4000, 2048),
-            (5000, 2048),
-            (3500, 3500),
-        ],  # a longer one came whole
+        ([*WHOLE, *CUT], 2048),
+        ([], None),
+        ([(n, n + 7) for n in range(100, 4000, 100)], None),  # a chat template nobody counted
+        ([(n, int(n * 0.9)) for n in range(100, 4000, 100)], None),  # lengths that were guessed
+        ([(500, 450)] * 9, None),  # one length, guessed
+        ([*WHOLE, *CUT[:2]], None),  # twice is chance
+        ([*WHOLE, *CUT, (3500, 3500)], None),  # a longer one came whole
     ],
 )
-def test_prompt_truncation_ignores_other_differences(prompts: list[tuple[int, int]]) -> None:
-    assert prompt_truncation(prompts) is None
-
-
-def test_truncated_answers_are_counted() -> None:
-    assert truncated_answers([(100, 256, 1000), (200, 256, 800), (50, 256, 900)], 8192) == (3, 256)
+def test_prompt_truncation_is_one_length_of_all_longer_prompts(
+    prompts: list[tuple[int, int]], length: int | None
+) -> None:
+    assert prompt_truncation(prompts) == length
 
 
 @pytest.mark.parametrize(
-    ("answers", "context"),
+    ("answers", "context", "found"),
     [
-        ([(100, 256, 256)] * 5, 8192),
-        ([(7900, 291, 1000)] * 5, 8192),  # the context is full
-        ([(100, 200, 1000)] * 2, 8192),
-        ([(100, 200, 1000)] * 5, None),
+        ([(100, 256, 1000), (200, 256, 800), (50, 256, 900)], 8192, (3, 256)),
+        ([(100, 256, 256)] * 5, 8192, None),
+        ([(7900, 291, 1000)] * 5, 8192, None),  # the context is full
+        ([(100, 200, 1000)] * 2, 8192, None),
+        ([(100, 200, 1000)] * 5, None, None),
     ],
 )
-def test_truncated_answers_leave_out_real_limits(answers: list[tuple[int, int, int]], context: int | None) -> None:
-    assert truncated_answers(answers, context) is None
+def test_truncated_answers_leave_out_real_limits(
+    answers: list[tuple[int, int, int]], context: int | None, found: tuple[int, int] | None
+) -> None:
+    assert truncated_answers(answers, context) == found
 
 
 def test_stuck_queue_names_the_hang_of_the_states(history: History) -> None:

@@ -1,7 +1,5 @@
 """Counts of answers by label: bounded, and stable while a run goes on."""
 
-from __future__ import annotations
-
 from loadchaos.analysis.figures.answer_labels import LabelCounts, sum_of_labels
 from loadchaos.core.answer_labels import MOST_VALUES, OTHER
 

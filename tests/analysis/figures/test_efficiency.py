@@ -5,7 +5,7 @@ import pytest
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import efficiency_texts
-from tests.rows import S, answered, judged, metrics_row
+from tests.rows import S, answered, decisions, judged, metrics_row
 from tests.schemas import validate
 
 BEGIN = 100 * S
@@ -39,10 +39,6 @@ def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
 
 def texts(found: Any) -> dict[str, str]:
     return efficiency_texts(Verdict.from_json(found))
-
-
-def decisions(found: Any) -> list[str]:
-    return [e["verdict"] for e in found["expectations"]]
 
 
 def test_prefix_hits_are_the_cached_tokens_of_the_answers() -> None:

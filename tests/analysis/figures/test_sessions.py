@@ -6,7 +6,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
-from tests.rows import S, judged
+from tests.rows import S, decisions, judged
 from tests.schemas import validate
 
 BEGIN = 100 * S
@@ -43,10 +43,6 @@ def text_of(found: Any) -> str:
 
 def rows_of(found: Any) -> list[list[str]]:
     return session_rows(Verdict.from_json(found))
-
-
-def decisions(found: Any) -> list[str]:
-    return [e["verdict"] for e in found["expectations"]]
 
 
 def test_sessions_have_their_time_and_turns_in_the_verdict() -> None:

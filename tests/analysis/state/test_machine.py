@@ -24,10 +24,6 @@ def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
     return next(r for r in rows if r["to"] == state and r["from"] != state)
 
 
-def test_state_is_healthy_when_health_answers(world: World) -> None:
-    assert path(watch(world.idle(1))) == ["healthy"]
-
-
 def test_state_is_degraded_while_health_is_a_web_page(world: World) -> None:
     world.idle(3)
     probe = {"row": "probe", "replica": "server", "what": "health", "ok": False, "status": 200}

@@ -4,7 +4,6 @@ import json
 import shlex
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.campaigns.prove.conftest import Bench
 from tests.invoking import output_of
-from tests.waiting import until
+from tests.waiting import listens, until
 from tests.warm_command import ForkedCommand, outside_ci
 
 VERSION = ("--version", "vllm==0.32.0")
@@ -21,11 +20,6 @@ VERSION = ("--version", "vllm==0.32.0")
 def own_rows(text: str) -> dict[str, dict[str, Any]]:
     data = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
     return {row["release"]: row for row in data["rows"] if row["advisory"] == "vllm-own-death"}
-
-
-def serves(port: int) -> bool:
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,7 @@ def test_reproducer_is_present_absent_or_unknown(
     assert why in row["why"]
     count = {"present": (2, 2), "absent": (0, 2)}.get(state, (0, 0))
     assert (row["reproduced"], row["tries"]) == count
-    assert not serves(bench.port)
+    assert not listens(bench.port)
 
 
 def test_script_with_a_traceback_decides_nothing(bench: Bench) -> None:
@@ -179,12 +173,12 @@ def test_interrupted_proof_leaves_no_server_and_is_continued(bench: Bench) -> No
     for output in outputs:
         output.touch()
     command = ForkedCommand(*words, cwd=bench.home, env=outside_ci(), output=(str(outputs[0]), str(outputs[1])))
-    until(lambda: serves(bench.port) and list(bench.home.glob("runs/*/servers/*/*/01/server.log")) != [])
+    until(lambda: listens(bench.port) and list(bench.home.glob("runs/*/servers/*/*/01/server.log")) != [])
     command.send_signal(signal.SIGINT)
     assert command.wait(60) == 130
     assert "not run  own-death: not reached; doctor: unsettled" in outputs[0].read_text()
     assert "interrupted; continue with: loadchaos " in outputs[1].read_text()
-    assert not serves(bench.port)
+    assert not listens(bench.port)
     bench.script("")
     assert own_rows(output_of(*words, "--resume", "--json", code=1))["0.32.0"]["state"] == "present"
     assert len(list(Path(bench.home / "runs").iterdir())) == 1

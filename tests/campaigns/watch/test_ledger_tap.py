@@ -16,7 +16,7 @@ from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.recorder.channel import RecordingChannel
 from loadchaos.recorder.frames import RecordingSetup
 from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, Handler, chunk, read_request, reset
-from tests.recorder.conftest import Between, post, whole
+from tests.recorder.conftest import Between, plain, post, whole
 from tests.waiting import until
 
 DONE = chunk(b"data: [DONE]\n\n") + LAST_CHUNK
@@ -38,10 +38,6 @@ def answer(*pieces: bytes) -> Handler:
                 return
 
     return serve
-
-
-def plain(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
 class Log:
@@ -107,8 +103,8 @@ ERROR = chunk(b'data: {"error":{"message":"EngineDeadError","type":"InternalServ
         (asked(max_tokens=64), (SSE_HEAD, *TWICE, delta("", "stop"), DONE), "ok"),
         (asked(n=2), (SSE_HEAD, delta("a"), delta("b", "stop"), DONE), "wrong_output"),
         (asked(response_format=SCHEMA), (SSE_HEAD, delta("no"), delta(" json", "stop"), DONE), "wrong_output"),
-        (asked(stream=False), (plain(b"200 OK", whole("one two three")),), "ok"),
-        (asked(stream=False), (plain(b"429 Too Many Requests", BUSY),), "shed"),
+        (asked(stream=False), (plain(whole("one two three")),), "ok"),
+        (asked(stream=False), (plain(BUSY, b"429 Too Many Requests"),), "shed"),
         (asked(), (), "reset"),
     ],
 )  # fmt: skip
@@ -134,7 +130,7 @@ def test_ledger_tap_measures_from_the_request_to_its_tokens(log: Log) -> None:
 
 def test_ledger_tap_follows_a_connection_of_many_requests(log: Log) -> None:
     """A GET and an unknown path between them have no rows, and their answers are skipped exactly."""
-    with log.serve(answer(plain(b"200 OK", whole("one")))) as client:
+    with log.serve(answer(plain(whole("one")))) as client:
         for n, request in enumerate(
             (asked(stream=False), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", asked(stream=False))
         ):
@@ -147,7 +143,7 @@ def test_ledger_tap_follows_a_connection_of_many_requests(log: Log) -> None:
 
 
 def test_ledger_tap_reads_pipelined_answers_of_one_packet(log: Log) -> None:
-    two = plain(b"200 OK", whole("one")) + plain(b"500 Internal Server Error", b'{"error":{"message":"boom"}}')
+    two = plain(whole("one")) + plain(b'{"error":{"message":"boom"}}', b"500 Internal Server Error")
 
     def serve(c: socket.socket) -> None:
         read_request(c)
@@ -196,7 +192,7 @@ def test_ledger_tap_finds_the_id_of_another_request_in_an_answer(
 
     def serve(c: socket.socket) -> None:
         while read_request(c):
-            c.sendall(plain(b"200 OK", whole(next(texts))))
+            c.sendall(plain(whole(next(texts))))
 
     with log.serve(serve) as client:
         for n, prompt in enumerate([*before, own], 1):
@@ -214,7 +210,7 @@ def test_ledger_tap_knows_an_id_that_the_model_made(log: Log) -> None:
 
     def serve(c: socket.socket) -> None:
         while read_request(c):
-            c.sendall(plain(b"200 OK", whole(ORDER)))
+            c.sendall(plain(whole(ORDER)))
 
     with log.serve(serve) as client:
         for n, prompt in enumerate(turns, 1):
@@ -244,7 +240,7 @@ def test_ledger_tap_records_a_server_that_refuses(log: Log) -> None:
 
 
 def test_ledger_tap_keeps_keys_out_of_its_rows(log: Log) -> None:
-    boom = plain(b"500 Internal Server Error", b'{"error":{"message":"bad key sk-secret of Bearer abc-token-1"}}')
+    boom = plain(b'{"error":{"message":"bad key sk-secret of Bearer abc-token-1"}}', b"500 Internal Server Error")
     with log.serve(answer(boom)) as client:
         request = asked(stream=False).replace(b"Host: x", b"Host: x\r\nAuthorization: Bearer abc-token-1")
         client.sendall(request)
@@ -284,7 +280,7 @@ def test_ledger_tap_leaves_nothing_in_flight_where_bytes_are_no_http(log: Log, b
     def serve(c: socket.socket) -> None:
         c.recv(1 << 16)
         if bad != "second request":
-            c.sendall(b"NOT HTTP AT ALL\r\n\r\n" if bad == "answer" else plain(b"200 OK", whole("one")))
+            c.sendall(b"NOT HTTP AT ALL\r\n\r\n" if bad == "answer" else plain(whole("one")))
         while c.recv(1 << 16):
             pass
 
@@ -305,7 +301,7 @@ def test_ledger_tap_forgives_a_connection_that_was_idle_too_long(log: Log, monke
 
     def serve(c: socket.socket) -> None:
         read_request(c)
-        c.sendall(plain(b"200 OK", whole("one")))
+        c.sendall(plain(whole("one")))
         read_request(c)
 
     with log.serve(serve) as client:

@@ -1,12 +1,12 @@
 """Fixtures: a small HTTP server with changeable pages, and a list of rows."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadchaos.run.ports import free_port
-from tests.rows import EmittedRows
 
 Row = dict[str, Any]
 
@@ -50,10 +50,10 @@ class SmallServer:
 
 
 @pytest.fixture
-def rows() -> EmittedRows:
-    return EmittedRows()
-
-
-@pytest.fixture
 def server() -> SmallServer:
     return SmallServer()
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as f:
+        f.write(text)

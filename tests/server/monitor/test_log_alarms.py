@@ -6,15 +6,11 @@ import pytest
 
 from loadchaos.server.monitor.log_alarms import LogAlarms
 from tests.rows import EmittedRows
+from tests.server.monitor.conftest import append
 
 
 def alarms_of(rows: EmittedRows) -> list[tuple[str, str]]:
     return [(r["what"], r["text"]) for r in rows.of("heard")]
-
-
-def append(path: Path, text: str) -> None:
-    with path.open("a") as f:
-        f.write(text)
 
 
 @pytest.fixture

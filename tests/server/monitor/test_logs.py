@@ -19,6 +19,7 @@ from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import prove, read_spec
 from loadchaos.server.monitor.logs.file import FileSource
 from tests.rows import EmittedRows
+from tests.server.monitor.conftest import append
 from tests.waiting import until
 
 
@@ -34,11 +35,6 @@ async def following(spec: str, folder: Path, rows: EmittedRows) -> AsyncIterator
 
 def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def append(path: Path, text: str) -> None:
-    with path.open("a") as f:
-        f.write(text)
 
 
 async def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: EmittedRows) -> None:

@@ -1,7 +1,5 @@
 """Orchestrators: docker, Kubernetes and systemd as stand-ins on the PATH."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
