@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.profile.request_trace import RequestTrace
@@ -13,7 +14,6 @@ from loadchaos.server.dialects import DIALECTS
 
 _ADDRESS_FLAGS = ("--port", "--host", "--server-port", "--server-name")
 _KEPT_FLAGS = (*_ADDRESS_FLAGS, "--api-key", "--dialect", "--era")
-_SIZE_FLAGS = frozenset(flag for dialect in DIALECTS.values() for flag in dialect.size_flags)
 _NUMBER = re.compile(r"-\d")
 
 
@@ -51,7 +51,7 @@ class Reduction:
     def resized(self, whole: Reduction) -> list[str]:
         """Flags whose value is another one than in the whole, with both."""
         before = {_name(flag): flag for flag in whole.flags}
-        pairs = [(before.get(_name(flag), flag), flag) for flag in self.flags if _name(flag) in _SIZE_FLAGS]
+        pairs = [(before.get(_name(flag), flag), flag) for flag in self.flags if _name(flag) in _size_flags()]
         return [f"{' '.join(new)} (before: {' '.join(old)})" for old, new in pairs if new != old]
 
     def key(self) -> str:
@@ -94,9 +94,14 @@ def _is_interpreter(argv: Sequence[str], i: int) -> bool:
     return argv[i] in ("-m", "-u", "-P", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
 
 
+@cache
+def _size_flags() -> frozenset[str]:
+    return frozenset(flag for dialect in DIALECTS.values() for flag in dialect.size_flags)
+
+
 def _halved(flag: tuple[str, ...]) -> tuple[str, ...]:
     name, *values = flag[0].split("=", 1) if len(flag) == 1 else flag
-    if name not in _SIZE_FLAGS or len(values) != 1 or not values[0].isdecimal():
+    if name not in _size_flags() or len(values) != 1 or not values[0].isdecimal():
         return flag
     half = str(max(1, int(values[0]) // 2))
     return (name, half) if len(flag) == 2 else (f"{name}={half}",)
