@@ -198,7 +198,7 @@ class Judge:
     """Feeds the questions' rows to all oracles."""
 
     def __init__(self) -> None:
-        self._oracles = [kind() for kind in ORACLES]
+        self._oracles = [kind() for kind in ORACLES.values()]
         self.failures: list[tuple[str, Failure]] = []
         self.questions = 0
 

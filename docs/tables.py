@@ -38,7 +38,7 @@ from loadchaos.run import answer_baseline
 from loadchaos.run.run_probes import PartSetup
 from loadchaos.server.answer import Asker
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
-from loadchaos.server.dialects.detect import PATHS
+from loadchaos.server.dialects.detect import probed_paths
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.parts.base import ProbePart
 
@@ -236,7 +236,7 @@ def _s(ns: int) -> str:
 def _pages_of_discovery() -> str:
     """Paths that identify a server, each with the servers that it tells apart or whose version it tells."""
     rows = []
-    for path in PATHS:
+    for path in probed_paths():
         signs = [d.title for d in DIALECTS.values() if path in {s.path for s in d.signs}]
         versions = [
             d.title

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "campaigns": ALL,
     "cli": ALL,
     "__main__": {"cli"},
+    "api": RUN,
 }
 """A name with a dot allows one subpackage only."""
 
@@ -56,7 +57,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 def test_packages_are_those_of_the_table() -> None:
     assert len(FILES) > 300
     assert {package_of(p) for p in FILES} == set(MAY_IMPORT)
-    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 14
+    assert len([p for p in PACKAGE.iterdir() if p.name != "__pycache__"]) <= 16
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -20,8 +20,6 @@ _INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _INTERPRETER_VALUES = ("-X", "-W", "--check-hash-based-pycs")  # interpreter options with a value of their own
 _SPAWNED = ("multiprocessing.spawn", "multiprocessing.forkserver")
 _MOST_PARENTS = 4
-_TITLE = re.compile(r"(?:" + "|".join(command_words()) + r")::", re.IGNORECASE)
-"""Title that a server gives to its processes: `VLLM::EngineCore`."""
 _MODEL_LIBRARY = re.compile(
     r"/(?:libtorch\w*|libllama|libggml[\w-]*|_turbomind[\w.-]*|libtensorrt_llm\w*|libmlx)\.(?:so|dylib)\b"
     r"|/loadchaos/simulator/server\.py$",
@@ -97,8 +95,11 @@ class Listener:
         nothing: `litellm --model openai/vllm` forwards.
         """
         argv = _multiprocessing_parent(self)[1]
-        # A title that the server sets itself is in the name where the command line is cut.
-        return any(_TITLE.match(text) for text in (*argv[:1], self.name)) or is_engine(argv)
+        titles = tuple(
+            f"{word}::" for word in command_words()
+        )  # that servers give to their processes: `VLLM::EngineCore`
+        # One is in the name where the command line is cut.
+        return any(text.lower().startswith(titles) for text in (*argv[:1], self.name)) or is_engine(argv)
 
     @property
     def _is_compiled(self) -> bool:

@@ -23,6 +23,7 @@ from loadchaos.cli.launch import launch
 from loadchaos.cli.minimise import minimise
 from loadchaos.cli.new import new
 from loadchaos.cli.oracles import oracles
+from loadchaos.cli.plugins import plugins
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
 from loadchaos.cli.record import record
@@ -51,7 +52,7 @@ COMMAND_GROUPS = {
     "Read": (report, compare, trend, runs, export, classify),
     "Reproduce": (replay, minimise, bisect, hunt, record),
     "Write": (new, check, explain, profiles),
-    "More": (init, judge, follow, signatures, oracles, launch, worker, images, sim),
+    "More": (init, judge, follow, signatures, oracles, plugins, launch, worker, images, sim),
 }
 """All commands. `--help` leaves out the last group."""
 

@@ -17,12 +17,12 @@ def oracles(as_json: bool) -> None:
         as_json,
         lambda: [
             {"name": o.name, "detects": o.detects, "false_alarms": o.false_alarms, "asked_by": o.asked_by}
-            for o in ORACLES
+            for o in ORACLES.values()
         ],
         lambda: "\n".join(
             f"{o.name}  (correctness: {{{o.asked_by}: ...}})\n"
             f"    detects              {o.detects}\n"
             f"    false alarm rules    {o.false_alarms}"
-            for o in ORACLES
+            for o in ORACLES.values()
         ),
     )

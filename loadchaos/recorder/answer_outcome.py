@@ -30,14 +30,13 @@ from loadchaos.load.endpoints import ENDPOINTS, known_endpoint_of_path
 from loadchaos.load.wire.answer_reader import AnswerRules, begins_stream
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
 from loadchaos.load.wire.sse import SseParser
-from loadchaos.server.dialects import outcome_rules_of_any_server
+from loadchaos.server.dialects import outcome_rules_of_any_server as _rules
 
 STREAM_BYTES = 16 << 10
 """Up to this size a stream is kept whole; of a longer one, the end is kept."""
 STREAM_END_BYTES = 8 << 10
 JSON_BYTES = KEPT_ERROR_BYTES
 """Up to this size any other body is kept whole."""
-_RULES = outcome_rules_of_any_server()
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 FINISH_REASON = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
 
@@ -61,13 +60,13 @@ class SeenAnswer(NamedTuple):
 def outcome_of(answer: SeenAnswer, end: End) -> Outcome:
     ended = ExchangeEnd(end, "", answer.end_ns)
     if not answer.status:
-        return decide(ended, None, None, b"", _RULES)[0][0].outcome
+        return decide(ended, None, None, b"", _rules())[0][0].outcome
     head = ResponseHead(answer.status, "", answer.headers)
     body = _decoded(answer)
     if not 200 <= answer.status < 300:
         if answer.status < 400 and not answer.post:
             return _ending(end)
-        return decide(ended, head, None, body or b"", _RULES)[0][0].outcome
+        return decide(ended, head, None, body or b"", _rules())[0][0].outcome
     if not answer.post or body is None:
         return _ending(end)
     stream = begins_stream(body, declared=answer.declared_stream)
@@ -77,7 +76,7 @@ def outcome_of(answer: SeenAnswer, end: End) -> Outcome:
     if not answer.whole and not stream:
         found = FINISH_REASON.findall(body)
         return (finish_outcome(found[-1].decode()) if found else None) or _ending(end)
-    reader = ENDPOINTS[name].answer(AnswerRules(_RULES), asked_stream=stream, declared_stream=answer.declared_stream)
+    reader = ENDPOINTS[name].answer(AnswerRules(_rules()), asked_stream=stream, declared_stream=answer.declared_stream)
     if not answer.whole:
         reader.skip_front()
         boundary = _EVENT_END.search(body)
@@ -86,7 +85,7 @@ def outcome_of(answer: SeenAnswer, end: End) -> Outcome:
             return _ending(end)  # the last event is longer than what is kept
     if body:
         reader.feed(answer.end_ns, body)
-    return decide(ended, head, reader, b"", _RULES)[0][0].outcome
+    return decide(ended, head, reader, b"", _rules())[0][0].outcome
 
 
 def _ending(end: End) -> Outcome:
@@ -116,5 +115,5 @@ def _outcome_of_errors(body: bytes, end: End, *, stream: bool) -> Outcome:
         except orjson.JSONDecodeError:
             continue
         if error is not None:
-            return error_event_outcome(error, after_token=number > 0, rules=_RULES) if stream else "http_error"
+            return error_event_outcome(error, after_token=number > 0, rules=_rules()) if stream else "http_error"
     return _ending(end)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from re import Pattern
 
 from loadchaos.core.model import BLAMELESS
 from loadchaos.recorder.tap import TappedExchange
@@ -16,15 +14,14 @@ WINDOW_S = 30.0
 FEWEST = 20
 """Requests in this time from which on their share counts."""
 _CUT = ("reset", "truncated")
-ENGINE_DEAD = any_server(lambda dialect: dialect.engine_dead)
-HEALTH_DEAD = any_server(lambda dialect: dialect.health_dead)
 _HEALTH_PATHS = (b"/health", b"/health_generate", b"/healthz", b"/ping")
 
 
 def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
     if status < 500 and not (200 <= status < 300):
         return False
-    patterns: Sequence[Pattern[str]] = (*ENGINE_DEAD, *HEALTH_DEAD) if health and status >= 500 else ENGINE_DEAD
+    of_health = health and status >= 500
+    patterns = any_server(lambda dialect: (*dialect.engine_dead, *(dialect.health_dead if of_health else ())))
     words = text.decode("utf-8", "replace")
     return any(pattern.search(words) for pattern in patterns)
 

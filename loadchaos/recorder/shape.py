@@ -17,6 +17,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import orjson
@@ -85,17 +86,19 @@ _OTHER_PATHS = (
     "/v1/encode", "/encode",
 )  # fmt: skip
 """Paths that serve requests of clients, beside those of the endpoints that a load is sent to."""
-_KNOWN_PATHS = sorted(
-    {
+
+
+@cache
+def _known_paths() -> list[str]:
+    """Longest first: `/v1/rerank` ends with `/rerank`."""
+    dialects = DIALECTS.values()
+    known = {
         *_OTHER_PATHS,
         *(endpoint.path for endpoint in ENDPOINTS.values()),
-        *(path for dialect in DIALECTS.values() for path in dialect.endpoint_paths.values()),
-        *(o.path for dialect in DIALECTS.values() for o in dialect.admin.values() if o.method == "POST"),
-    },
-    key=len,
-    reverse=True,
-)
-"""Longest first: `/v1/rerank` ends with `/rerank`."""
+        *(path for dialect in dialects for path in dialect.endpoint_paths.values()),
+        *(o.path for dialect in dialects for o in dialect.admin.values() if o.method == "POST"),
+    }
+    return sorted(known, key=len, reverse=True)
 
 
 class UnreadableBodyError(LoadchaosError):
@@ -105,7 +108,7 @@ class UnreadableBodyError(LoadchaosError):
 def known_path(path: bytes) -> str:
     """Known end of a request's path, else "other": a path may hold names."""
     text = path.decode("latin-1").rstrip("/")
-    return next((known for known in _KNOWN_PATHS if text.endswith(known)), "other")
+    return next((known for known in _known_paths() if text.endswith(known)), "other")
 
 
 class BodyShaper:

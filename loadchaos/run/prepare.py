@@ -20,6 +20,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
+from loadchaos.core.plugins import left_out
 from loadchaos.core.progress import on_terminal
 from loadchaos.core.units import describe_duration
 from loadchaos.load import disk_space
@@ -234,6 +235,8 @@ class Preparation:
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
         for note in notes:
             self._note("requires", note, ok=False)
+        for error in left_out():
+            self._note("plugin", str(error), ok=False)
         for note in (*profile.notes(), *profile.warnings()) if others is None else ():
             self._note("traffic", note)
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": typed_json.to_json(facts)})

@@ -285,7 +285,7 @@ def judge_oracles(name, load, folder, moved):
     """A row of the table: what the oracles proved in one run, and each alarm."""
     verdict = json.loads((folder / "verdict.json").read_text())
     checks = {c["name"]: c for c in verdict["checks"]}
-    told = {o.name: checks[o.check] for o in ORACLES if o.check in checks}
+    told = {o.name: checks[o.check] for o in ORACLES.values() if o.check in checks}
     asked = Counter(row["when"] for row in rows(folder, "*.jsonl") if row.get("row") == "question")
     states = [s["state"] for s in verdict["states"] if s["state"] not in CALM]
     failed = [f"{f['id']} ({f['count']})" for f in verdict["failures"]]

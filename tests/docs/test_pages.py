@@ -115,7 +115,19 @@ def test_commands_of_the_pages_exist_with_their_options(page: str, words: tuple[
         choices[option].type_cast_value(context, given[option])
 
 
-RUN_HERE = ("check", "classify", "explain", "images", "init", "new", "oracles", "profiles", "runs", "signatures")
+RUN_HERE = (
+    "check",
+    "classify",
+    "explain",
+    "images",
+    "init",
+    "new",
+    "oracles",
+    "plugins",
+    "profiles",
+    "runs",
+    "signatures",
+)
 WHY_NOT = {
     **dict.fromkeys(
         ("run", "watch", "soak", "suite", "capacity", "worker"),

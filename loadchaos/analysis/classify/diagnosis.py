@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
@@ -31,14 +32,16 @@ _MOST_DEATHS = 300
 _MOST_KINDS = 2_000
 _MOST_MARKS = 200
 
-_VERSION = re.compile(
-    "|".join(f"(?P<{dialect.name}>{dialect.log_version})" for dialect in DIALECTS.values() if dialect.log_version),
-    re.IGNORECASE,
-)
 _LANDMARKS: Mapping[str, tuple[str, ...]] = {
     "flags": ("non-default args", "args: Namespace", "server_args=ServerArgs", "EngineConfig("),
     "batch": ("Dumping input data", "Dumping scheduler output"),
 }
+
+
+@cache
+def _versions() -> re.Pattern[str]:
+    texts = (f"(?P<{dialect.name}>{dialect.log_version})" for dialect in DIALECTS.values() if dialect.log_version)
+    return re.compile("|".join(texts), re.IGNORECASE)
 
 
 @dataclass
@@ -53,9 +56,9 @@ class Landmarks:
         if "(v" not in line and "ersion" not in line and "mdeploy" not in line and "glang" not in line:
             if "args" not in line and "Config(" not in line and "Dumping" not in line:
                 return
-        elif (hit := _VERSION.search(line)) is not None:
+        elif (hit := _versions().search(line)) is not None:
             dialect = str(hit.lastgroup)
-            version = hit[_VERSION.groupindex[dialect] + 1]
+            version = hit[_versions().groupindex[dialect] + 1]
             if self.version is None or self.version[:2] != (dialect, version):  # a dying engine says it again
                 self.version = (dialect, version, n)
         for name, hints in _LANDMARKS.items():

@@ -11,13 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
+from types import ModuleType
 from typing import get_args
 
+from loadchaos.analysis import signatures
 from loadchaos.analysis.advisories import advisory
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core import typed_json
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Severity
+from loadchaos.core.plugins import PluginTable
 from loadchaos.core.version_ranges import clauses
 
 WORD = re.compile(r"[A-Za-z]{3,}")
@@ -41,6 +44,10 @@ _LISTS = ("find", "alt", "known", "refines", "examples", "frames")
 _PATTERNS = ("pattern", "unless", "unless_before", "before")
 _MOST_FRAME_PLACES = 2_000
 _SEVERITIES = get_args(Severity)
+
+
+SIGNATURES = PluginTable[ModuleType]("signatures", ModuleType, {"loadchaos": signatures})
+"""Packages whose TOML files have signatures."""
 
 
 class NotOverError(ValueError):
@@ -262,10 +269,26 @@ _EXTRA_KEYS = frozenset({b"Traceback", b"File", b"traceback"})  # so that traceb
 
 @lru_cache(maxsize=1)
 def load() -> Signatures:
-    """The shipped signatures, loaded once. Raises SignatureError."""
-    folder = resources.files("loadchaos.analysis.signatures")
-    texts = {f.name: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".toml")}
-    return build(dict(sorted(texts.items())))
+    """The shipped signatures and those of plugins, loaded once. Raises SignatureError for a mistake in a shipped one; a
+    plugin with a mistake is left out.
+    """
+    texts = _texts_of(signatures)
+    built = build(texts)
+    for name, package in SIGNATURES.items():
+        if package is not signatures:
+            try:
+                more = {f"{name}/{file}": text for file, text in _texts_of(package).items()}
+                built = build({**texts, **more})
+            except (SignatureError, OSError) as e:
+                SIGNATURES.leave_out(name, str(e))
+            else:
+                texts |= more
+    return built
+
+
+def _texts_of(package: ModuleType) -> dict[str, str]:
+    files = resources.files(package).iterdir()
+    return dict(sorted((f.name, f.read_text("utf-8")) for f in files if f.name.endswith(".toml")))
 
 
 def build(texts: Mapping[str, str]) -> Signatures:

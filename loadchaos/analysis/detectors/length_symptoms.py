@@ -14,7 +14,6 @@ from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 _MOST_LENGTHS = 1_000
 _FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # it depends on the server version
-_CAPACITY = {dialect.length_failure for dialect in DIALECTS.values() if dialect.length_failure}
 _RATIO = re.compile(r"\bcache_max_entry_count=([\d.]+)|--cache-max-entry-count[ =]([\d.]+)")
 _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
@@ -55,13 +54,13 @@ class LengthSymptoms(RowFold):
     def name(self, failures: Iterable[Failure], facts: Facts | None) -> None:
         """Set title and remedy of failures (in place) by prompt lengths and the KV cache of the facts."""
         blocks, size = (facts.kv_blocks, facts.kv_block_size) if facts is not None else (None, None)
-        boundary = self._boundary()
+        boundary, capacity = self._boundary(), {dialect.length_failure for dialect in DIALECTS.values()}
         for failure in failures:
             if boundary is not None and failure.id in _UNNAMED:
                 failure.title += f" (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
                 if facts is not None and (name := DIALECTS.get(facts.dialect, UNKNOWN).length_failure):
                     failure.id = name
-            if failure.id not in _CAPACITY:
+            if failure.id not in capacity:
                 continue
             too_long = [n for n in self._failed if blocks and size and n > blocks * size]
             if too_long and blocks and size:

@@ -25,8 +25,8 @@ def _found() -> list[Callable[[], Detector]]:
     return [c for c in classes if Detector in c.__mro__[1:]]
 
 
-DETECTORS: list[Callable[[], Detector]] = [*_found(), *ORACLES]
-"""Every detector of a run: the `Detector` classes of this folder, by file name, and the oracles."""
+DETECTORS: list[Callable[[], Detector]] = _found()
+"""The `Detector` classes of this folder, by file name. A run has these and the oracles."""
 
 _SLOW_POLL_NS = 10 * NS_PER_S
 _DEATH_WAIT_NS = 10 * NS_PER_S
@@ -42,7 +42,7 @@ class DetectorSuite:
         self.checks: list[CheckResult] = []
         self.notes: list[str] = []
         self._tracker, self._record = tracker, record
-        self.detectors = [make() for make in DETECTORS]
+        self.detectors = [*(make() for make in DETECTORS), *(oracle() for oracle in ORACLES.values())]
         self._hang_causes: list[Failure] = []  # until the states, which are slower, show the hang
         self._death_causes: list[Failure] = []
         self._slow_polled_ns = 0

@@ -27,9 +27,6 @@ from loadchaos.server.dialects import any_server
 PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 """Counters that grow while a server works."""
 
-_ENGINE_DEAD = any_server(lambda d: d.engine_dead)
-_HEALTH_DEAD = any_server(lambda d: d.health_dead)
-_HEALTH_HUNG = any_server(lambda d: d.health_hung)
 _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
 """Outcomes of a request whose engine is gone, whatever its error text."""
 MODEL_TEXT: frozenset[Outcome] = frozenset({"finish_error", "wrong_output", "protocol_error"})
@@ -38,7 +35,7 @@ _HEARTBEAT_FRESH_NS = 2 * NS_PER_S
 
 
 def says_engine_dead(text: str) -> bool:
-    return any(p.search(text) for p in _ENGINE_DEAD)
+    return any(p.search(text) for p in any_server(lambda d: d.engine_dead))
 
 
 def may_be_quoted(outcome: str, status: int | None) -> bool:
@@ -205,7 +202,7 @@ class NetworkSignals:
         """True when /health shows a dead engine. By its text, or by an empty 500 or 503 where that means it."""
         if self.unhealthy_ns is None or self.unhealthy_status not in (500, 503):
             return False
-        if any(p.search(self.unhealthy_body) for p in _HEALTH_DEAD):
+        if any(p.search(self.unhealthy_body) for p in any_server(lambda d: d.health_dead)):
             return True
         return knows_death and not self.unhealthy_body.strip()
 
@@ -216,7 +213,9 @@ class NetworkSignals:
 
     def says_hung(self) -> bool:
         """True when /health reports a hung engine (LMDeploy 0.14 and later)."""
-        return self.unhealthy_ns is not None and any(p.search(self.unhealthy_body) for p in _HEALTH_HUNG)
+        return self.unhealthy_ns is not None and any(
+            p.search(self.unhealthy_body) for p in any_server(lambda d: d.health_hung)
+        )
 
     def silent_since(self) -> int | None:
         """Time since when every kind of probe is unanswered. Twice or more and none refused; None if any answers."""

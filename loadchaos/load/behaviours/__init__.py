@@ -6,20 +6,23 @@ of one `Exchange` and returns its end row. To add one, copy `half_open.py` and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from loadchaos.core.plugins import PluginTable
 from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, slow_read
 from loadchaos.load.behaviours.base import Behaviour
 
 __all__ = ["BEHAVIOURS", "Behaviour"]
 
-BEHAVIOURS: Mapping[str, type[Behaviour]] = {
-    "plain": Behaviour,
-    "abort": abort.Options,
-    "slow_read": slow_read.Options,
-    "drip": drip.Options,
-    "churn": churn.Options,
-    "half_open": half_open.Options,
-    "pipeline": pipeline.Options,
-    "big_headers": big_headers.Options,
-}
+BEHAVIOURS = PluginTable[type[Behaviour]](
+    "behaviours",
+    Behaviour,
+    {
+        "plain": Behaviour,
+        "abort": abort.Options,
+        "slow_read": slow_read.Options,
+        "drip": drip.Options,
+        "churn": churn.Options,
+        "half_open": half_open.Options,
+        "pipeline": pipeline.Options,
+        "big_headers": big_headers.Options,
+    },
+)

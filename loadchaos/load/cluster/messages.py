@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import ClassVar, Protocol
 
+from loadchaos.core import plugins
 from loadchaos.core.model import Row
 from loadchaos.core.version import __version__
 from loadchaos.load.worker.bundle import Bundle
@@ -134,7 +135,7 @@ class LocustRunner(Protocol):
 
 def versions() -> dict[str, str]:
     """Versions that must be equal on both."""
-    return {"loadchaos": __version__, "locust": version("locust")}
+    return {"loadchaos": __version__, "locust": version("locust"), **plugins.versions()}
 
 
 def mismatch(theirs: Mapping[str, str]) -> str | None:

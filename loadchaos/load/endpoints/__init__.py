@@ -7,8 +7,7 @@ To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subcl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from loadchaos.core.plugins import PluginTable
 from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, transcriptions
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
@@ -16,16 +15,20 @@ from loadchaos.server.dialects import DIALECTS
 __all__ = ["DEFAULT", "ENDPOINTS", "ModelEndpoint", "endpoint_of_path", "known_endpoint_of_path", "path_at"]
 
 DEFAULT = "chat"
-ENDPOINTS: Mapping[str, ModelEndpoint] = {
-    DEFAULT: chat.ENDPOINT,
-    "completions": completions.ENDPOINT,
-    "responses": responses.ENDPOINT,
-    "messages": messages.ENDPOINT,
-    "embeddings": embeddings.ENDPOINT,
-    "rerank": rerank.RERANK,
-    "score": rerank.SCORE,
-    "transcriptions": transcriptions.ENDPOINT,
-}
+ENDPOINTS = PluginTable[ModelEndpoint](
+    "endpoints",
+    ModelEndpoint,
+    {
+        DEFAULT: chat.ENDPOINT,
+        "completions": completions.ENDPOINT,
+        "responses": responses.ENDPOINT,
+        "messages": messages.ENDPOINT,
+        "embeddings": embeddings.ENDPOINT,
+        "rerank": rerank.RERANK,
+        "score": rerank.SCORE,
+        "transcriptions": transcriptions.ENDPOINT,
+    },
+)
 
 
 def path_at(name: str, dialect_name: str) -> str:

@@ -7,8 +7,7 @@ it stands in profile/request_options.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from loadchaos.core.plugins import PluginTable
 from loadchaos.load.payloads import (
     audio,
     batch,
@@ -32,22 +31,26 @@ from loadchaos.load.payloads.base import Payload
 
 __all__ = ["PAYLOADS", "Payload"]
 
-PAYLOADS: Mapping[str, type[Payload]] = {
-    "text": text.Options,
-    "quote": quote.Options,
-    "images": images.Options,
-    "video": video.Options,
-    "audio": audio.Options,
-    "hostile_images": hostile_images.Options,
-    "conversation": conversation.Options,
-    "near_limit": near_limit.Options,
-    "positions": positions.Options,
-    "image_positions": image_positions.Options,
-    "sampling": sampling.Options,
-    "structured": structured.Options,
-    "tools": tools.Options,
-    "batch": batch.Options,
-    "extra_body": extra_body.Options,
-    "requests": requests_file.Options,
-    "recorded": recorded.Options,
-}
+PAYLOADS = PluginTable[type[Payload]](
+    "payloads",
+    Payload,
+    {
+        "text": text.Options,
+        "quote": quote.Options,
+        "images": images.Options,
+        "video": video.Options,
+        "audio": audio.Options,
+        "hostile_images": hostile_images.Options,
+        "conversation": conversation.Options,
+        "near_limit": near_limit.Options,
+        "positions": positions.Options,
+        "image_positions": image_positions.Options,
+        "sampling": sampling.Options,
+        "structured": structured.Options,
+        "tools": tools.Options,
+        "batch": batch.Options,
+        "extra_body": extra_body.Options,
+        "requests": requests_file.Options,
+        "recorded": recorded.Options,
+    },
+)

@@ -16,6 +16,7 @@ import mimetypes
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -36,7 +37,6 @@ from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
-_ADMIN_PATHS = tuple({operation.path for dialect in DIALECTS.values() for operation in dialect.admin.values()})
 _URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
@@ -304,12 +304,17 @@ def _from_aiperf(record: object) -> Body:
     return {"messages": [{"role": "user", "content": content}]}
 
 
+@cache
+def _admin_paths() -> tuple[str, ...]:
+    return tuple({operation.path for dialect in DIALECTS.values() for operation in dialect.admin.values()})
+
+
 def _file_request(body: Body, url: str | None, folder: Path, recorded: str | None, length: int | None) -> FileRequest:
     if not isinstance(body, dict) or not ("messages" in body or "prompt" in body):
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
         raise ValueError(f"a path such as {CHAT_PATH} was expected as url (got {url!r})")
-    if url is not None and unquote(urlsplit(url).path).rstrip("/").endswith(_ADMIN_PATHS):
+    if url is not None and unquote(urlsplit(url).path).rstrip("/").endswith(_admin_paths()):
         raise ValueError(f"{url} is an admin endpoint and no path of requests: make it an attack of a profile")
     body = dict(body)
     model, stream = body.pop("model", None), body.pop("stream", None)

@@ -4,18 +4,21 @@ recognised and how a record becomes an arrival. To add one, copy burstgpt.py and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from loadchaos.core.plugins import PluginTable
 from loadchaos.profile.trace_formats import aiperf, azure, burstgpt, mooncake, otel
 from loadchaos.profile.trace_formats.base import Arrival, TraceFormat
 
 __all__ = ["FORMATS", "Arrival", "TraceFormat"]
 
-FORMATS: Mapping[str, TraceFormat] = {
-    "mooncake": mooncake.FORMAT,
-    "burstgpt": burstgpt.FORMAT,
-    "azure": azure.FORMAT,
-    "aiperf": aiperf.FORMAT,
-    "otel": otel.FORMAT,
-}
+FORMATS = PluginTable[TraceFormat](
+    "trace_formats",
+    TraceFormat,
+    {
+        "mooncake": mooncake.FORMAT,
+        "burstgpt": burstgpt.FORMAT,
+        "azure": azure.FORMAT,
+        "aiperf": aiperf.FORMAT,
+        "otel": otel.FORMAT,
+    },
+)
 """Format by name, in the order in which they are tried."""

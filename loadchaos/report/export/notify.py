@@ -19,6 +19,7 @@ from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
 from loadchaos.core.foreign_json import json_value
+from loadchaos.core.plugins import PluginError, PluginTable
 from loadchaos.core.typed_json import to_json
 from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import one_line, target_text
@@ -69,8 +70,16 @@ def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, object
 
 def send(to: str, content: Mapping[str, object]) -> str:
     """Send a message. Returns "", else the reason and the next step without the address, which may be a secret."""
-    if not to.startswith(("http://", "https://")):
-        return _apprise(to, content)
+    scheme = to.partition("://")[0]
+    try:
+        return NOTIFIERS.get(scheme, _apprise)(to, content)
+    except PluginError as e:
+        return f"the notification was not sent: {e}"
+    except Exception as e:  # noqa: BLE001 - of a plugin; its text may hold the address
+        return f"the notification was not sent: the notifier {scheme} of a plugin failed ({type(e).__name__})"
+
+
+def _webhook(to: str, content: Mapping[str, object]) -> str:
     import httpx
 
     try:
@@ -80,6 +89,12 @@ def send(to: str, content: Mapping[str, object]) -> str:
     if answer.is_success:
         return ""
     return f"the notification was refused with {answer.status_code}: is the address of --notify still valid?"
+
+
+Notifier = Callable[[str, Mapping[str, object]], str]
+"""Sends a message to an address, as `send` does."""
+NOTIFIERS = PluginTable[Notifier]("notifiers", Callable, {"http": _webhook, "https": _webhook})
+"""Notifier by scheme of the address; apprise has the others."""
 
 
 def _apprise(to: str, content: Mapping[str, object]) -> str:

@@ -5,10 +5,12 @@ To add one: docs/how-to/add-a-dialect.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.server.dialects.base import Dialect
+from loadchaos.core.plugins import PluginTable
+from loadchaos.server.dialects.base import SLOWEST_GAUGES_S, Dialect
 from loadchaos.server.dialects.llamacpp import LLAMACPP
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
@@ -21,22 +23,25 @@ __all__ = [
     "outcome_rules_of_any_server",
 ]  # fmt: skip
 
-DIALECTS: Mapping[str, Dialect] = {
-    dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, LLAMACPP, OPENAI)
-}
+DIALECTS = PluginTable[Dialect](
+    "dialects",
+    Dialect,
+    {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, LLAMACPP, OPENAI)},
+)
 DEFAULT_DIALECT = VLLM
 """Dialect assumed until the server has answered."""
 UNKNOWN = OPENAI
 """Dialect of a server without a sign of any other."""
-SLOWEST_GAUGES_S = max(dialect.metrics_refresh_s for dialect in DIALECTS.values())
-"""Age in seconds that a gauge of any healthy server may have; for code that runs before the dialect is known."""
 
 
 def any_server(texts: Callable[[Dialect], Sequence[re.Pattern[str]]]) -> tuple[re.Pattern[str], ...]:
-    """Patterns of all dialects, without repeats. A gateway may hide which server is behind it."""
+    """Patterns of all dialects, without repeats. A gateway may hide which server is behind it. It loads plugins: call it in
+    a function, not at import.
+    """
     return tuple(dict.fromkeys(p for dialect in DIALECTS.values() for p in texts(dialect)))
 
 
+@cache
 def outcome_rules_of_any_server() -> OutcomeRules:
     """Rules where the dialect is not known: what any server calls a refusal is one, and [DONE] may be missing."""
     return OutcomeRules(

@@ -97,6 +97,10 @@ Limits = Mapping[str, int]
 """Fields of `Facts`: the lengths (kv_blocks, max_model_len, step_tokens and others), and speculative_decoding as a bool."""
 
 
+SLOWEST_GAUGES_S = 10.0
+"""Age in seconds that a gauge of any healthy server may have; for code that runs before the dialect is known."""
+
+
 @dataclass(frozen=True)
 class Dialect:
     """Everything that differs from one kind of server to another. Regexes are searched in the server's text as it was
@@ -130,7 +134,7 @@ class Dialect:
     metrics_path: str | None = "/metrics"
     metrics: Sequence[MetricName] = ()
     metrics_refresh_s: float = 0.0
-    """Age in seconds a gauge may have on a healthy server."""
+    """Age in seconds a gauge may have on a healthy server, at most SLOWEST_GAUGES_S."""
     sends_done: bool = True
     """Streams end with `data: [DONE]`."""
     keeps_streams: bool = True

@@ -7,21 +7,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.dialects.base import DetectionSign, Dialect
 
-PATHS = tuple(
-    dict.fromkeys(
-        (
-            *("/v1/models", "/health", "/metrics", "/openapi.json"),
-            *(sign.path for dialect in DIALECTS.values() for sign in dialect.signs),
-            *(dialect.version_page[0] for dialect in DIALECTS.values() if dialect.version_page is not None),
-        )
-    )
-)
-"""Paths to GET. Each is harmless everywhere: /reset_mm_cache acts on POST only, so its 405 or 404 is the sign."""
+
+@cache
+def probed_paths() -> tuple[str, ...]:
+    """Paths to GET. Each is harmless everywhere: /reset_mm_cache acts on POST only, so its 405 or 404 is the sign."""
+    dialects = DIALECTS.values()
+    signs = (sign.path for dialect in dialects for sign in dialect.signs)
+    pages = (dialect.version_page[0] for dialect in dialects if dialect.version_page is not None)
+    return tuple(dict.fromkeys(("/v1/models", "/health", "/metrics", "/openapi.json", *signs, *pages)))
 
 
 @dataclass(frozen=True)

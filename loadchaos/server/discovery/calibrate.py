@@ -14,7 +14,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
-from loadchaos.server.dialects.detect import PATHS, detect
+from loadchaos.server.dialects.detect import detect, probed_paths
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH
 from loadchaos.server.discovery.client import (
     CalibrationRequest,
@@ -36,7 +36,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     """Read dialect, version, model and limits; nothing is generated. Raises TargetError where no run is possible."""
     await client.find_health_path()
     own = {"/v1/models"} | ({HEALTH_PATH} if client.health_path == LIVENESS_PATH else set())
-    paths = [path for path in PATHS if path not in own]  # LiteLLM's /health sends a request to every model
+    paths = [path for path in probed_paths() if path not in own]  # LiteLLM's /health sends a request to every model
     models, *answers = await asyncio.gather(
         client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )

@@ -12,7 +12,6 @@ from loadchaos.server.discovery.client import DiscoveryClient
 
 _SETTINGS_S = 30.0  # vLLM collects its environment on the first call, which runs a dozen programs
 
-_FLAGS = any_server(lambda d: d.log_flags)
 _MOST_FLAGS = 4_000
 
 _FACTS = {"max_images": "max_images", "max_num_batched_tokens": "step_tokens"}
@@ -48,5 +47,6 @@ def with_configuration(facts: Facts, configured: Configured) -> Facts:
 
 def flags_in_log(head: str) -> str | None:
     """The flags of the newest start that the log shows; None if it does not."""
-    flags = [hit["flags"] for line in head.splitlines() for p in _FLAGS if (hit := p.search(line)) is not None]
+    known = any_server(lambda d: d.log_flags)
+    flags = [hit["flags"] for line in head.splitlines() for p in known if (hit := p.search(line)) is not None]
     return flags[-1].strip()[:_MOST_FLAGS] if flags else None

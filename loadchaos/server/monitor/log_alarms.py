@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import cache
 from pathlib import Path
 
 from loadchaos.core.ledger.rows import AlarmEvent, Emit
@@ -17,9 +18,15 @@ _MOST_BYTES = 1 << 18
 _REPEAT_S = 5.0
 _LINE_CHARS = 160
 _FAILING = r" ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly"
-_DEAD = "|".join(p.pattern for p in any_server(lambda d: (*d.engine_dead, *d.log_dead)))
-_SHUTDOWN = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
-_TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
+
+
+@cache
+def _texts() -> re.Pattern[bytes]:
+    dead = "|".join(p.pattern for p in any_server(lambda d: (*d.engine_dead, *d.log_dead)))
+    shutdown = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
+    return re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{dead})|(?P<ending>{shutdown})".encode())
+
+
 _QUOTING = re.compile(
     r"\b(?:prompt|text|messages|input_text|response)[=:] ?['\"\[]|\b(?:Receive(?: OpenAI)?|Finish): obj=|\] in=['\"]"
     r"|\b(?:Received request|Generated response|Request) \S+(?: \(\w+ \w+\))?(?: details| JSON body)?: |\bresponse_body="
@@ -39,7 +46,7 @@ class LogAlarms:
 
     def poll(self) -> None:
         data = self._whole_lines(self._new_bytes())
-        for found in _TEXTS.finditer(data):
+        for found in _texts().finditer(data):
             what: AlarmEvent = "failing" if found["failing"] else "dead" if found["dead"] else "ending"
             if time.monotonic() - self._written.get(what, -_REPEAT_S) < _REPEAT_S:
                 continue

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.core.http_answer import HttpAnswer
-from loadchaos.server.dialects.detect import PATHS, detect
+from loadchaos.server.dialects.detect import detect, probed_paths
 from loadchaos.server.dialects.gateways import is_litellm
 
 
@@ -112,7 +112,7 @@ def test_detect_llama_cpp_and_the_context_of_its_slots() -> None:
     assert (found.dialect.name, found.own_pages) == ("llamacpp", True)
     assert found.version == "b1-0c1e570"
     assert len(found.signs) == 3
-    assert found.dialect.limits_page in PATHS
+    assert found.dialect.limits_page in probed_paths()
     assert found.dialect.limits(json.dumps(LLAMA_PROPS), None) == {"max_model_len": 2048}
     for other in ("{}", "[]", "not json", '{"default_generation_settings": {"n_ctx": null}}'):
         assert found.dialect.limits(other, None) == {}
@@ -134,7 +134,7 @@ def test_detect_sglang_and_its_lengths() -> None:
     }  # fmt: skip
     found = detect(pages)
     assert (found.dialect.name, found.version) == ("sglang", "0.5.23")
-    assert found.dialect.limits_page in PATHS
+    assert found.dialect.limits_page in probed_paths()
     limits = found.dialect.limits(json.dumps(SGLANG_INFO), "0.5.23")
     assert limits == {"capacity_tokens": 4096, "kv_block_size": 1, "input_limit": 4089, "speculative_decoding": False}
     assert found.dialect.read_settings(SGLANG_INFO).values == {"tensor_parallel_size": 1, "prefix_caching": True}
@@ -148,9 +148,12 @@ def test_detect_without_signs_is_openai() -> None:
     assert found.dialect.name == "openai"
 
 
-@given(bodies=st.lists(st.text(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
+@given(
+    bodies=st.lists(st.text(max_size=40), min_size=len(probed_paths()), max_size=len(probed_paths())),
+    status=st.integers(100, 599),
+)
 def test_detect_never_raises_for_a_body(bodies: list[str], status: int) -> None:
-    detect({path: HttpAnswer(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
+    detect({path: HttpAnswer(status, {}, body) for path, body in zip(probed_paths(), bodies, strict=True)})
 
 
 @given(
@@ -161,7 +164,7 @@ def test_detect_never_raises_for_a_body(bodies: list[str], status: int) -> None:
     )
 )
 def test_detect_never_raises_for_json(data: Any) -> None:
-    detect({path: page(data) for path in PATHS})
+    detect({path: page(data) for path in probed_paths()})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""An example of each kind of plugin of loadchaos."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from loadchaos import api
+
+api.require(1)
+
+
+class BannedToken(api.Payload):
+    """`payload: {text: {tokens: 100}, banned_token: {id: 9}}`: the model must not write a token."""
+
+    ORDER: ClassVar[int] = 33
+    id: int
+
+    def add(self, request: api.Request, facts: api.Facts, rng: api.Rng) -> None:
+        request.extra["logit_bias"] = {str(self.id): -100}
+
+
+class Late(api.Behaviour):
+    """`behaviour: {late: {wait: 0.5}}`: connects, waits, and only then sends."""
+
+    wait: float = 1.0
+
+    def act(self, exchange: api.Exchange) -> api.EndRow:
+        exchange.slowed = True
+        if exchange.connect():
+            exchange.pause(self.wait)
+            if exchange.send():
+                exchange.receive_all()
+        return exchange.end_row()
+
+
+TINY = api.ModelEndpoint(
+    path="/tiny/generate",
+    payloads=frozenset({"text", "banned_token"}),
+    body=lambda request, facts: json.dumps({"model": facts.model, **request.extra}).encode(),
+)
+
+TINYSERVE = api.Dialect(
+    name="tinyserve",
+    title="TinyServe",
+    signs=(api.DetectionSign("/tiny/info"),),
+    command_word="tinyserve",
+    shed=api.patterns("queue is full"),
+)
+
+
+class Shouting(api.Oracle):
+    """Finds answers in capitals, among those to the questions of `keyed`."""
+
+    name = "shouting"
+    detects = "answers in capitals"
+    false_alarms = "an answer without a letter is in no case"
+    asked_by = "keyed"
+    check = "no shouting"
+    compares = False
+    expected = "small letters"
+
+    def judge(self, row: api.QuestionRow) -> None:
+        self.answers += 1
+        if row["text"].isupper():
+            self.report("shouting", row, row["text"].lower(), "it is in capitals")
+
+
+MINUTES = api.TraceFormat(
+    about="minute, prompt and answer",
+    fields=frozenset({"minute", "prompt", "answer"}),
+    arrivals=lambda row: [
+        api.Arrival(60_000 * float(str(row["minute"])), int(str(row["prompt"])), int(str(row["answer"])), ())
+    ],
+    is_csv=True,
+)
+
+
+def append_to_file(to: str, content: Mapping[str, object]) -> str:
+    """`--notify file:///path`: add a line to a file."""
+    with Path(to.removeprefix("file://")).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(content) + "\n")
+    return ""
