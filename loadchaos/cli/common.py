@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from loadchaos.cli.help import Decorator, GroupedOption, in_group
 from loadchaos.core.errors import OptionError
+from loadchaos.core.urls import MODELS_PATH
 
 if TYPE_CHECKING:
     from loadchaos.campaigns.campaign import Campaign
@@ -133,11 +134,12 @@ launched_server_options = together(*_SERVER_OPTIONS[1:])
 
 def base_url(url: str) -> str:
     """The URL without the path of an endpoint, which people copy with it; a note says so."""
-    if "/v1/" not in url:
+    if url.rstrip("/").count("/") < 3:
         return url
     from loadchaos.load.endpoints import ENDPOINTS
 
-    for path in ("/v1/models", *(endpoint.path for endpoint in ENDPOINTS.values())):
+    paths = (MODELS_PATH, *(endpoint.path for endpoint in ENDPOINTS.values()))
+    for path in (*paths, *(known.removeprefix("/v1") for known in paths)):
         if url.rstrip("/").endswith(path):
             base = url.rstrip("/").removesuffix(path)
             say(f"note: the target is {base}: {path} is an endpoint of it, which --endpoint NAME of `run` chooses")

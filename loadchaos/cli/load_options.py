@@ -209,9 +209,11 @@ def made_from(options: Given) -> LoadOptions | None:
     if not given and options["users"] is None:
         return None
     from loadchaos.load.endpoints import ENDPOINTS
+    from loadchaos.profile.endpoint_path import name_at
     from loadchaos.profile.made import LoadOptions
 
-    endpoint = endpoint_of(options["endpoint"], options["backend"]) or "chat"
+    sent_to = endpoint_of(options["endpoint"], options["backend"]) or "chat"
+    endpoint = name_at(sent_to, ENDPOINTS) or sent_to
     return LoadOptions(
         rate=options["rate"],
         users=options["users"],
@@ -227,7 +229,8 @@ def made_from(options: Given) -> LoadOptions | None:
         slo=options["goodput"],
         exact=options["ignore_eos"],
         endpoint=endpoint,
-        generates=endpoint not in ENDPOINTS or ENDPOINTS[endpoint].generates,
+        path=sent_to if sent_to != endpoint else "",
+        generates=ENDPOINTS[endpoint].generates,
         needs=ENDPOINTS[endpoint].needs or "",
         embedded=options["embedded"],
     )
@@ -251,20 +254,24 @@ def refuse_with_profile(options: Given, profile: str) -> None:
 
 
 def endpoint_of(endpoint: str | None, backend: str | None) -> str | None:
-    """Endpoint from --endpoint, which may be a path, or --backend."""
+    """Endpoint from --endpoint or --backend: a name, or a path that is no endpoint's own."""
     from loadchaos.load.endpoints import ENDPOINTS
+    from loadchaos.profile.endpoint_path import name_at, unknown_path
 
     by_path = {e.path: name for name, e in ENDPOINTS.items()}
     found = by_path.get(endpoint or "", endpoint)
-    if found is not None and found not in ENDPOINTS:
+    name = name_at(found, ENDPOINTS) if found is not None and found.startswith("/") else found
+    if found is not None and name not in ENDPOINTS:
+        if found.startswith("/"):
+            raise OptionError(f"--endpoint: {unknown_path(found, ENDPOINTS)}")
         raise OptionError(f"--endpoint {found}: {', '.join(ENDPOINTS)} or a path such as /v1/completions were expected")
     if backend is None:
         return found
     if backend not in _BACKENDS:
         raise OptionError(f"--backend {backend}: {', '.join(_BACKENDS)} were expected; or give --endpoint NAME")
-    if found is not None and found != _BACKENDS[backend]:
-        raise OptionError(f"--backend {backend} sends to {_BACKENDS[backend]}, --endpoint to {found}: give one of them")
-    return _BACKENDS[backend]
+    if name is not None and name != _BACKENDS[backend]:
+        raise OptionError(f"--backend {backend} sends to {_BACKENDS[backend]}, --endpoint to {name}: give one of them")
+    return found or _BACKENDS[backend]
 
 
 def _ramp(options: Given) -> tuple[float, float] | None:

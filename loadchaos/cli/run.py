@@ -112,8 +112,9 @@ def _repeats(_ctx: click.Context, _option: click.Parameter, text: str | None) ->
     option("--tokenizer", "Count tokens with tokenizer.json in this folder. Nothing is downloaded.", "DIR"),
     option(
         "--endpoint",
-        "Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
-        "NAME",
+        "Send all traffic to this endpoint: chat, completions, responses and others (docs/traffic.md), or to a path as it "
+        "is, such as /api/v3/chat/completions.",
+        "NAME|PATH",
     ),
     option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT),
 )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from loadchaos.core.slotted import slotted_dataclass
 from loadchaos.core.typed_json import IF_SET
+from loadchaos.core.urls import V1, ApiPaths
 
 Row = Mapping[str, Any]
 """A ledger row whose kind is not known to the type checker; `core.ledger.rows` declares each kind."""
@@ -109,6 +110,7 @@ class Facts:
         step_tokens: most tokens that the engine computes in one step.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
         lora_adapters: LoRA adapters of the model, as /v1/models lists them.
+        api: where the paths of its API begin.
         own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
         sources: where each fact was learned.
     """
@@ -131,6 +133,7 @@ class Facts:
     videos: bool | None = None
     video_tokens: Mapping[str, int] = field(default_factory=dict)
     endpoints: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
+    api: ApiPaths = V1
     media_fault: str = ""
     text: TextFacts | None = None
     speculative_decoding: bool | None = None
@@ -182,6 +185,7 @@ class Step:
         ordinal: number of the step within its traffic and phase, from 0. With `run_seed` a step can name what an
             earlier one sent, such as an image that is sent again.
         endpoint: name of the endpoint that it is sent to (load/endpoints).
+        path: path that it is sent to as it is; empty: that of the endpoint.
     """
 
     index: int
@@ -199,6 +203,7 @@ class Step:
     ordinal: int = 0
     run_seed: int = 0
     endpoint: str = "chat"
+    path: str = ""
 
 
 DEFAULT_EXPECT = (

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that mean this machine."""
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
+MODELS_PATH = "/v1/models"
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_V1 = "/v1"
+
+
+@dataclass(frozen=True)
+class ApiPaths:
+    """Paths of a server's API: `root` stands where OpenAI has /v1, `query` (such as ?api-version=1) follows each path."""
+
+    root: str = _V1
+    query: str = ""
+
+    def path(self, path: str) -> str:
+        """The path that is sent for one of OpenAI. Others, and those with a query, are sent as they are."""
+        if not path.startswith(f"{_V1}/") or "?" in path:
+            return path
+        return self.root + path.removeprefix(_V1) + self.query
+
+    @classmethod
+    def of(cls, sent: str, path: str) -> ApiPaths:
+        """Make those of a server that has the path `sent` for one of OpenAI."""
+        bare, mark, query = sent.partition("?")
+        return cls(bare.rstrip("/").removesuffix(path.removeprefix(_V1)), mark + query)
+
+
+V1 = ApiPaths()
 
 
 def http_parts(url: str) -> SplitResult:

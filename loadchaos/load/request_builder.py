@@ -29,7 +29,7 @@ def build(step: Step, facts: Facts) -> Request:
         output=step.output,
         expect=[*step.expect],
         stream=step.stream,
-        path=server.path,
+        path=step.path or server.path,
         endpoint=step.endpoint,
         owner=owner,
         secret=secret_word.encode(owner, step.run_seed),
@@ -39,6 +39,7 @@ def build(step: Step, facts: Facts) -> Request:
     for payload in given if len(given) < 2 else sorted(given, key=lambda one: one.ORDER):
         payload.add(request, facts, rng)
     if request.body:  # of a payload that sets the whole request
+        request.path = facts.api.path(request.path)
         request.endpoint, request.owner = endpoints.endpoint_of_path(request.path), None
         return request
     if request.text is None:
@@ -62,7 +63,7 @@ class _Server:
         self.given = self.facts = facts
         self.endpoint = endpoints.ENDPOINTS[name]
         self.generates = self.endpoint.generates
-        self.path = endpoints.path_at(name, facts.dialect)
+        self.path = facts.api.path(endpoints.path_at(name, facts.dialect))
         self.adds: int | None = 0
         if name != endpoints.DEFAULT:
             adds, text = facts.endpoints.get(name), facts.text

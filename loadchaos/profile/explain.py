@@ -103,8 +103,8 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterato
     yield f"  {traffic.name}: {part:.0%} of the {_noun(profile)}s{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
         yield f"    {'prompt:' if i == 0 else '       '} {options.describe() or name}"
-    if traffic.endpoint != "chat":
-        yield f"    endpoint: {traffic.endpoint}"
+    if traffic.sent_to.path != "chat":
+        yield f"    endpoint: {traffic.sent_to.sent or traffic.endpoint}"
     if traffic.generates:
         yield f"    output: {_output(traffic)}{_lengths(profile)}{'' if traffic.streams else ', not streamed'}"
     if traffic.behaviours:

@@ -47,6 +47,7 @@ class LoadOptions:
     slo: Mapping[str, float] = field(default_factory=dict)
     exact: bool | None = None
     endpoint: str = "chat"
+    path: str = ""
     generates: bool = True
     needs: str = ""
     embedded: bool = False
@@ -221,7 +222,7 @@ def _traffic(options: LoadOptions) -> Iterator[MadeTraffic]:
             payload["sampling"] = options.sampling
         if options.extra_body is not None:
             payload["extra_body"] = options.extra_body
-        if options.endpoint != "chat" and "requests" in payload:
+        if (options.path or options.endpoint) != "chat" and "requests" in payload:
             raise OptionError(
                 f"--endpoint {options.endpoint} or its --backend: requests of {options.dataset} are sent as the file "
                 "has them, messages to chat and prompts to completions; leave it out"
@@ -229,7 +230,7 @@ def _traffic(options: LoadOptions) -> Iterator[MadeTraffic]:
         if not options.generates:
             _refuse_lengths(options)
             output = {}
-        yield replace(made, payload=payload, output=output, endpoint=options.endpoint)
+        yield replace(made, payload=payload, output=output, endpoint=options.path or options.endpoint)
 
 
 def _refuse_lengths(options: LoadOptions) -> None:

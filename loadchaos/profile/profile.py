@@ -22,6 +22,7 @@ from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.cron import Schedule
+from loadchaos.profile.endpoint_path import endpoint_of
 from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.overrides import apply
@@ -47,7 +48,7 @@ else:
 
 @dataclass(frozen=True)
 class EndpointSpec:
-    """Limits of an endpoint. It carries `payloads` (None: all) but those and their options in `lacks`, such as
+    """Path and limits of an endpoint. It carries `payloads` (None: all) but those and their options in `lacks`, such as
     `sampling.n`. `generates`: its answers have a length that a request asks for. Without the payload `needs` it has no
     request.
     """
@@ -57,6 +58,7 @@ class EndpointSpec:
     streams: bool = True
     generates: bool = True
     needs: str = ""
+    path: str = ""
 
     def carries(self, payload: str, option: str = "") -> bool:
         known = self.payloads is None or payload in self.payloads
@@ -321,6 +323,7 @@ def _checked(document: Document, registry: Registry, folder: Path | None = None)
 def _add_options(traffic: Traffic, registry: Registry) -> None:
     for name, raw in traffic.payload.items():
         traffic._options[name] = registry.payloads[name].model_validate(raw)
+    traffic._endpoint = str(endpoint_of(traffic.sent_to.path, registry.endpoints))
     if traffic.endpoint in registry.endpoints:
         spec = registry.endpoints[traffic.endpoint]
         traffic._endpoint_streams, traffic._generates = spec.streams, spec.generates

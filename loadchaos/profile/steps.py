@@ -106,6 +106,7 @@ class _StepFactory:
         self._name = traffic.name
         self._stream = traffic.streams
         self._endpoint = traffic.endpoint
+        self._path = traffic.sent_to.sent
         self._expect = traffic.expect
 
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
@@ -134,6 +135,7 @@ class _StepFactory:
             ordinal=ordinal,
             run_seed=self._run_seed,
             endpoint=self._endpoint,
+            path=self._path,
         )
 
 

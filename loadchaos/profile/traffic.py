@@ -12,6 +12,7 @@ from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS, Outcome
 from loadchaos.core.unit_fields import IntRange
 from loadchaos.core.units import Range
 from loadchaos.profile.base import ProfilePart, spelled_out
+from loadchaos.profile.endpoint_path import BY_NAME, NameOrPath
 from loadchaos.profile.request_options import BehaviourOptions, PayloadOptions, SessionContent
 
 
@@ -59,8 +60,10 @@ class Traffic(ProfilePart):
     payload: dict[str, dict[str, object]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS))
     behaviour: Annotated[dict[str, dict[str, object]], BeforeValidator(spelled_out)] = Field(default={})
-    endpoint: str = Field(
-        default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
+    sent_to: NameOrPath = Field(
+        default=BY_NAME,
+        alias="endpoint",
+        description="name of an endpoint, e.g. completions, or its path; docs/traffic.md lists them",
     )
     stream: bool = True
     expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
@@ -70,10 +73,15 @@ class Traffic(ProfilePart):
     _plain: BehaviourOptions | None = PrivateAttr(default=None)
     _endpoint_streams: bool = PrivateAttr(default=True)
     _generates: bool = PrivateAttr(default=True)
+    _endpoint: str = PrivateAttr(default="chat")
 
     @property
     def payload_options(self) -> Mapping[str, PayloadOptions]:
         return self._options
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
 
     @property
     def session(self) -> SessionContent | None:

@@ -12,6 +12,7 @@ from loadchaos.core import expectation_names
 from loadchaos.core.model import GENERIC_IDS
 from loadchaos.core.units import share
 from loadchaos.profile.base import ProfilePart, spelled_out
+from loadchaos.profile.endpoint_path import endpoint_of, unknown_path
 from loadchaos.profile.source import Loc, Mistake, from_pydantic, near
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def mistakes(data: object, registry: Registry) -> Iterator[Mistake]:
             loc,
             entry,
             name=str(entry.get("name")),
-            endpoint=entry.get("endpoint", "chat"),
+            endpoint=endpoint_of(entry.get("endpoint", "chat"), registry.endpoints),
             weight=entry.get("weight", 1),
             payload=_mapping(entry.get("payload")),
             behaviour=_mapping(spelled_out(entry.get("behaviour"))),
@@ -133,6 +134,10 @@ def _endpoints(written: _Written, registry: Registry) -> Iterator[Mistake]:
             continue
         spec = registry.endpoints.get(name)
         if spec is None:
+            if name.startswith("/"):
+                place = ("endpoint", "path") if isinstance(traffic.entry["endpoint"], Mapping) else ("endpoint",)
+                yield Mistake((*traffic.loc, *place), unknown_path(name, registry.endpoints))
+                continue
             known = list(registry.endpoints)
             hint = near(name, known) or f"; {', '.join(known)} were expected"
             yield Mistake((*traffic.loc, "endpoint"), f"unknown endpoint {name!r}{hint}")

@@ -18,6 +18,7 @@ from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import requirements
 from loadchaos.run.discovery_client import discovery_client
+from loadchaos.run.endpoint_check import api_paths
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
@@ -36,6 +37,7 @@ async def discover_server(plan: RunPlan) -> Facts:
     base = parse_target(plan.base_url)
     _require_authorization(profile, base)
     async with discovery_client(base, headers=plan.headers, tls=plan.tls.context()) as client:
+        client.api = api_paths(profile)
         facts, _ = await requirements.discover(
             client, profile, await calibrate.identify_server(client, calibration), calibration, ()
         )

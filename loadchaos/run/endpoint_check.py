@@ -11,8 +11,9 @@ import orjson
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.urls import ApiPaths
 from loadchaos.load import request_builder
-from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, path_at
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, api_of_path, path_at
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
@@ -34,6 +35,11 @@ _RUN_SEED = 1 << 62
 
 def uses_chat_template(profile: Profile) -> bool:
     return any(traffic.endpoint in _TEMPLATED for _, traffic in active_traffic(profile))
+
+
+def api_paths(profile: Profile) -> ApiPaths:
+    """Return the paths of the API that the first traffic is sent to; those of /v1 if it names its endpoint."""
+    return api_of_path(next(traffic.sent_to.sent for _, traffic in active_traffic(profile)))
 
 
 async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
@@ -102,6 +108,7 @@ def small_step(traffic: Traffic, payload: Mapping[str, object], most_tokens: int
         output=Output(max=most_tokens),
         stream=traffic.streams,
         endpoint=traffic.endpoint,
+        path=traffic.sent_to.sent,
         run_seed=_RUN_SEED,
     )
 

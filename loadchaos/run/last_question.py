@@ -25,26 +25,26 @@ class LastQuestion:
 
     def __init__(self, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
         self._server, self._record, self._redactor = server, record, redactor
-        self._model: str | None = None
+        self._facts: Facts | None = None
 
     def learn(self, facts: Facts) -> None:
-        self._model = facts.model
+        self._facts = facts
 
     async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
         """Ask, and wait for the answer, until the server is known to hang or `stopped`."""
-        if self._model is None or self._server.down or stopped():
+        if self._facts is None or self._server.down or stopped():
             return
-        asking = asyncio.create_task(self._send(self._model))
+        asking = asyncio.create_task(self._send(self._facts))
         while not asking.done() and not (self._server.down or self._server.state == "hung" or stopped()):
             await tick()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
 
-    async def _send(self, model: str) -> None:
+    async def _send(self, facts: Facts) -> None:
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
-        url = self._server.url.rstrip("/") + CHAT_PATH
-        answer = await self._server.asker.ask(url, chat_body(model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
+        url = self._server.url.rstrip("/") + facts.api.path(CHAT_PATH)
+        answer = await self._server.asker.ask(url, chat_body(facts.model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
         if answer.outcome != "timeout":
             shown = self._redactor.text(answer.error)[:ERROR_CHARS]
             now_ns = time.monotonic_ns()

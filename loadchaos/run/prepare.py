@@ -27,6 +27,7 @@ from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import answer_baseline, compatibility, requirements
 from loadchaos.run.discovery_client import discovery_client
+from loadchaos.run.endpoint_check import api_paths
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, prove_logs, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -72,6 +73,7 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         urls = self._server.url, self._target.admin_url
         async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
+            client.api = api_paths(self._profile)
             await self._wait_until_healthy(client)
             has_log = self._target.server_log or any(r.log for r in self._profile.target.replicas)
             if self._target.kind == "external" and not has_log:

@@ -117,7 +117,9 @@ def _sends_tools(profile: Profile) -> bool:
 async def _why_no_tools(client: DiscoveryClient, facts: Facts) -> str:
     """Ask for one token with a tool to choose. Returns how it was refused; empty where it was answered, or failed."""
     tool = {"type": "function", "function": {"name": "noop", "parameters": {"type": "object", "properties": {}}}}
-    answer = await client.post(CHAT_PATH, chat_body(facts.model, "Hi", 1, tools=[tool], tool_choice="auto"))
+    answer = await client.post(
+        facts.api.path(CHAT_PATH), chat_body(facts.model, "Hi", 1, tools=[tool], tool_choice="auto")
+    )
     return answer.refusal if 400 <= answer.status < 500 else ""
 
 

@@ -12,6 +12,7 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts
 from loadchaos.core.probe_names import IMAGE_KINDS
 from loadchaos.core.redact import Redactor
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
@@ -102,7 +103,8 @@ class RunProbes(RowFold):
         """Make the questions; returns the most that the idle server will be asked. They are not those of an earlier run
         with the same seed: prompts and images that shall be new would be in the caches of the server.
         """
-        asker, url, emit = self._server.asker, self._server.url, self._record.event
+        asker, emit = self._server.asker, self._record.event
+        url = self._server.url.rstrip("/") + facts.api.path(CHAT_PATH)
         if (canary := self._profile.watch.canary) is not None:
             self._canary = Canary(asker, url, facts.model, emit, self._redactor, every_s=canary.every)
         options = self._profile.correctness

@@ -160,7 +160,7 @@ def asked_by_all(url: str) -> dict[str, tuple[Any, Any, Any]]:
             record: Any = SimpleNamespace(event=rows.append)
             tested: Any = SimpleNamespace(url=url, asker=http_asker, down=False, state="healthy")
             last = LastQuestion(tested, record, Redactor())
-            await last._send("raw")
+            await last._send(facts)
             probes = RecordedAsker(http_asker, url, "raw", rows.append, Redactor())
             purpose = Purpose("reference", "copy", "idle")
             found: dict[str, tuple[Any, Any, Any]] = {

@@ -12,7 +12,8 @@ import orjson
 
 from loadchaos.campaigns.minimise import rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.core.urls import CHAT_PATH
+from loadchaos.core.urls import CHAT_PATH, MODELS_PATH
+from loadchaos.load.endpoints import api_of_path
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
@@ -190,6 +191,7 @@ def _python(value: Any) -> str:
 
 
 def _script(specs: Sequence[Spec], rounds: int, facts: ScriptFacts, *, inline: bool) -> str:
+    api = api_of_path(specs[0].get("path", CHAT_PATH))
     images, waits = any("images" in s for s in specs), any("after" in s for s in specs)
     delays, aborts = any("at" in s for s in specs), any("abort" in s for s in specs)
     modules = ["os", "sys", "threading", *(["base64", "struct", "zlib"] if images else [])]
@@ -210,7 +212,7 @@ def _script(specs: Sequence[Spec], rounds: int, facts: ScriptFacts, *, inline: b
         # One client: each thread's own would load certificates first, and a burst would come over seconds.
         "CLIENT = httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0))\n",
         "sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure\n",
-        'MODEL = CLIENT.get(URL + "/v1/models").json()["data"][0]["id"]\n',
+        f'MODEL = CLIENT.get(URL + "{api.path(MODELS_PATH)}").json()["data"][0]["id"]\n',
         _requests(specs) if inline else read,
         _PNG if images else "",
         _CHECK.format(check=facts.check, wrong=WRONG) if facts.check else "",

@@ -16,7 +16,9 @@ from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.limits import BACK_WITHIN_S
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load import registry
+from loadchaos.load.endpoints import DEFAULT, known_endpoint_of_path
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
@@ -72,7 +74,8 @@ def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
             "name": plan.name,
             "target": plan.server.target(),
             "traffic": [
-                {"name": name, "payload": {"recorded": {"trace": str(file)}}} for name in trace.traffic_names()
+                {"name": name, "payload": {"recorded": {"trace": str(file)}}, **_endpoint(trace, name)}
+                for name in trace.traffic_names()
             ],
             "load": [{"replay": str(file), **({"rounds": plan.rounds} if plan.rounds > 1 else {})}],
             **({"attacks": attacks} if attacks else {}),
@@ -80,6 +83,12 @@ def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
         },
         registry.full_registry(),
     )
+
+
+def _endpoint(trace: RequestTrace, traffic: str) -> Mapping[str, str]:
+    """The path of recorded chat requests, where it is not that of OpenAI: the questions before a try go there, too."""
+    path = next(send.path for send in trace.sends if send.traffic == traffic)
+    return {"endpoint": path} if known_endpoint_of_path(path) == DEFAULT and path != CHAT_PATH else {}
 
 
 async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:

@@ -71,7 +71,7 @@ class RequestLog:
 
     def request_of(self, tapped: TappedExchange, body: bytes) -> Request:
         """Make the request that a client sent, with the rules of its answer as far as its body tells them."""
-        name = known_endpoint_of_path(tapped.path.decode("latin-1").rstrip("/")) or DEFAULT
+        name = known_endpoint_of_path(tapped.path.decode("latin-1")) or DEFAULT
         try:
             fields = orjson.loads(body) if body[:1] == b"{" else {}
         except orjson.JSONDecodeError:
@@ -117,7 +117,7 @@ class _Seen:
 
     def __init__(self, tapped: TappedExchange) -> None:
         self.tapped = tapped
-        self.judged = tapped.recorded and known_endpoint_of_path(tapped.path.decode("latin-1").rstrip("/")) is not None
+        self.judged = tapped.recorded and known_endpoint_of_path(tapped.path.decode("latin-1")) is not None
         self.body: list[bytes] = []
         self.exchange: SeenExchange | None = None
 

@@ -8,11 +8,21 @@ To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subcl
 from __future__ import annotations
 
 from loadchaos.core.plugins import PluginTable
+from loadchaos.core.urls import V1, ApiPaths
 from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, transcriptions
 from loadchaos.load.endpoints.base import ModelEndpoint
+from loadchaos.profile.endpoint_path import name_at
 from loadchaos.server.dialects import DIALECTS
 
-__all__ = ["DEFAULT", "ENDPOINTS", "ModelEndpoint", "endpoint_of_path", "known_endpoint_of_path", "path_at"]
+__all__ = [
+    "DEFAULT",
+    "ENDPOINTS",
+    "ModelEndpoint",
+    "api_of_path",
+    "endpoint_of_path",
+    "known_endpoint_of_path",
+    "path_at",
+]
 
 DEFAULT = "chat"
 ENDPOINTS = PluginTable[ModelEndpoint](
@@ -42,6 +52,11 @@ def endpoint_of_path(path: str) -> str:
     return known_endpoint_of_path(path) or DEFAULT
 
 
+def api_of_path(path: str) -> ApiPaths:
+    """Return the paths of the API that has this one; those of /v1 if its end is no known endpoint."""
+    name = known_endpoint_of_path(path)
+    return V1 if name is None else ApiPaths.of(path, ENDPOINTS[name].path)
+
+
 def known_endpoint_of_path(path: str) -> str | None:
-    found = (name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path.removeprefix("/v1")))
-    return next(found, None)
+    return name_at(path, ENDPOINTS)

@@ -32,7 +32,6 @@ class ModelEndpoint(EndpointSpec):
         exact_fields: fields that ask for an exact length here, of those that the dialect has; None: all of them.
     """
 
-    path: str
     body: Callable[[Request, Facts], bytes]
     answer: type[AnswerReader] = AnswerReader
     exact_fields: frozenset[str] | None = None

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import detect, probed_paths
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH
@@ -38,7 +37,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     own = {"/v1/models"} | ({HEALTH_PATH} if client.health_path == LIVENESS_PATH else set())
     paths = [path for path in probed_paths() if path not in own]  # LiteLLM's /health sends a request to every model
     models, *answers = await asyncio.gather(
-        client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
+        client.models(_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )
     pages = {"/v1/models": models, **dict(zip(paths, answers, strict=True))}
     if request.model is not None and (models.status not in (0, 200, 401, 403) or _lists_nothing(models)):
@@ -61,6 +60,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
         version=version,
         metrics=pages["/metrics"].status == 200,
         own_pages=found.own_pages,
+        api=client.api,
         lora_adapters=_adapters(models, model),
         sources=sources,
     )
@@ -84,7 +84,7 @@ def _lists_nothing(models: DiscoveryResponse) -> bool:
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
     """Ask the named model, which no list has, for a token: a list with it, or what says why it cannot be tested."""
-    answer = await client.generate(model, SMALL_QUESTION)
+    answer = await client.ask_named(model)
     if answer.is_completion:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
     if _lists_nothing(models) and 400 <= answer.status < 500 and answer.status not in (401, 403):

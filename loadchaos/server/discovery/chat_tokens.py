@@ -80,7 +80,7 @@ async def _conversation(
     counted = None if counter is None or isinstance(counter, LocalCounter) else await counter.chat(messages)
     if counted is None:
         body = {"model": facts.model, "messages": messages, "max_tokens": 1, "temperature": 0}
-        counted = (await client.post(CHAT_PATH, json.dumps(body).encode())).prompt_tokens
+        counted = (await client.post(client.api.path(CHAT_PATH), json.dumps(body).encode())).prompt_tokens
     return None if counted is None else counted - words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,8 +16,8 @@ from loadchaos.core import http_client
 from loadchaos.core.errors import OptionError, TargetError, UnreachableError
 from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
-from loadchaos.core.urls import CHAT_PATH, host_port
-from loadchaos.server.answer import ANSWER_LIMIT_S, Answer, Asker, chat_body
+from loadchaos.core.urls import CHAT_PATH, MODELS_PATH, V1, ApiPaths, host_port
+from loadchaos.server.answer import ANSWER_LIMIT_S, SMALL_QUESTION, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
@@ -123,10 +123,10 @@ def refuse_web_page(url: str, answer: HttpAnswer) -> None:
 @dataclass
 class DiscoveryClient:
     """Sends single requests, with the headers of run/discovery_client.py and core/http_client.py; a failed
-    connection is a response with status 0. `admin_url`: root of /health and /metrics. `pages`: last response to each
-    GET; `absent`: of endpoints that do not exist. `failures`: generations with status 0 or 5xx, `failed`: the last
-    such error. `began_s`: 30 minutes from there all requests must be done. `incomplete`: answers that did not end.
-    `memory`: answers to earlier runs, of which `remembered` were used.
+    connection is a response with status 0. `admin_url`: root of /health and /metrics. `api`: its paths.
+    `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with status 0
+    or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done. `incomplete`:
+    answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.
     """
 
     asker: Asker
@@ -144,6 +144,7 @@ class DiscoveryClient:
     incomplete: int = 0
     memory: DiscoveryMemory | None = None
     remembered: int = 0
+    api: ApiPaths = V1
 
     async def find_health_path(self) -> None:
         """Find the page to ask for health: /health, or LiteLLM's liveness page. Without an answer it stays unknown."""
@@ -156,7 +157,7 @@ class DiscoveryClient:
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> DiscoveryResponse:
-        url = (self.admin_url if admin else self.base_url) + path
+        url = self.admin_url + path if admin else self.base_url + self.api.path(path)
         key = (method, url, b"" if body is None else json.dumps(body).encode())
         answer = self._remembered(key, process=method == "GET")
         if answer is None:
@@ -171,6 +172,23 @@ class DiscoveryClient:
     def _remembered(self, key: Key, *, process: bool) -> DiscoveryResponse | None:
         answer = None if self.memory is None else self.memory.answer(key, process=process)
         self.remembered += answer is not None
+        return answer
+
+    async def models(self, limit_s: float = _READ_LIMIT_S) -> DiscoveryResponse:
+        return await self._find_api(lambda: self.ask("GET", MODELS_PATH, limit_s=limit_s))
+
+    async def ask_named(self, model: str) -> DiscoveryResponse:
+        """Ask a model that no list has for a token."""
+        return await self._find_api(lambda: self.generate(model, SMALL_QUESTION))
+
+    async def _find_api(self, ask: Callable[[], Awaitable[DiscoveryResponse]]) -> DiscoveryResponse:
+        """Find where the API begins: below a base URL such as .../api/v3 there may be no /v1."""
+        given = self.api
+        for self.api in dict.fromkeys((given, V1, ApiPaths(""))):
+            answer = await ask()
+            if not answer.lacks_path:
+                return answer
+        self.api = given
         return answer
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
@@ -218,12 +236,12 @@ class DiscoveryClient:
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
         """Request a chat completion of one token."""
-        return await self.post(CHAT_PATH, chat_body(model, content, 1), process=process)
+        return await self.post(self.api.path(CHAT_PATH), chat_body(model, content, 1), process=process)
 
     async def post(
         self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None
     ) -> DiscoveryResponse:
-        """Send a request that runs the model; `process`: each process of the server is asked anew."""
+        """Send a request that runs the model to a path as it is; `process`: each process of the server is asked anew."""
         url = self.base_url + path
         key = ("POST", url, body)
         if (known := self._remembered(key, process=process)) is not None:

@@ -98,9 +98,9 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     await client.find_health_path()
     answer = await client.ask("GET", client.health_path or HEALTH_PATH, admin=True, limit_s=3.0)
     if answer.status in ABSENT or web_page(answer.status, answer.text) is not None:
-        answer = await client.ask("GET", "/v1/models", limit_s=3.0)
+        answer = await client.models(3.0)
     if answer.status in ABSENT and client.model is not None:
-        answer = await client.generate(client.model, SMALL_QUESTION)
+        answer = await client.ask_named(client.model)
         client.failed = None  # it may still be starting
     return answer
 

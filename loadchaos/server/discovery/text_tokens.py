@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
@@ -174,7 +175,8 @@ async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> s
     posted = sorted(path for path, methods in paths if path.startswith("/v1/") and "post" in methods)
     has = f"It has {', '.join(posted)}. " if posted else ""
     return (
-        f"the server has no chat endpoint: POST /v1/chat/completions answered {answer.status} {answer.text[:100]}. {has}"
+        f"the server has no chat endpoint: POST {client.api.path(CHAT_PATH)} answered {answer.status} {answer.text[:100]}. "
+        f"{has}"
         "--endpoint NAME of `loadchaos run` sends the load to another one"
     )
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.core.urls import CHAT_PATH
 from loadchaos.server.answer import ANSWER_LIMIT_S, NOT_WAITED_FOR, Asker, chat_body
 from loadchaos.server.repeat import repeat
 
@@ -28,10 +27,10 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Sends canaries to one server and writes `canary` rows; never raises."""
+    """Sends canaries to the chat URL of a server and writes `canary` rows; never raises."""
 
     def __init__(self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, *, every_s: float) -> None:
-        self._asker, self._url, self._model, self._every_s = asker, url.rstrip("/") + CHAT_PATH, model, every_s
+        self._asker, self._url, self._model, self._every_s = asker, url, model, every_s
         self._emit, self._redactor = emit, redactor
         self._numbers = itertools.count(1)
         self._task: asyncio.Task[None] | None = None

@@ -10,6 +10,7 @@ from loadchaos.core import http_client
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.model import Facts
+from loadchaos.core.urls import MODELS_PATH
 from loadchaos.server.answer import Asker
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.repeat import repeat
@@ -32,7 +33,8 @@ class ServerIdentity:
     async def read(self) -> None:
         page, key = DIALECTS[self._facts.dialect].version_page or ("", "")
         version, models = await asyncio.gather(
-            self._get(self._facts.admin_url + page if page else ""), self._get(f"{self._facts.base_url}/v1/models")
+            self._get(self._facts.admin_url + page if page else ""),
+            self._get(self._facts.base_url + self._facts.api.path(MODELS_PATH)),
         )
         told = {"version": version.fields.get(key)}
         if listed := {str(entry.get("id")): entry for entry in models.models}:

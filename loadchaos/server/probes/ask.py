@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
-from loadchaos.core.urls import CHAT_PATH
 from loadchaos.server.answer import ANSWER_LIMIT_S, ERROR_CHARS, NOT_WAITED_FOR, Answer, Asker, chat_body
 from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.question import Question
@@ -32,12 +31,12 @@ class Purpose:
 
 
 class RecordedAsker:
-    """Asks one server and writes a row for each question."""
+    """Asks the chat URL of one server and writes a row for each question."""
 
     def __init__(
         self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, memory: ProbeMemory | None = None
     ) -> None:
-        self._asker, self._url, self.model = asker, url.rstrip("/") + CHAT_PATH, model
+        self._asker, self._url, self.model = asker, url, model
         self._emit, self._redactor = emit, redactor
         self._memory = memory if memory is not None else ProbeMemory()
         self.kept: list[Learned] | None = None
