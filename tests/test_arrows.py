@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": RUN,
     "recorder": {"core", "profile", "server", "load.endpoints", "load.wire"},
     "campaigns": ALL,
-    "cli": ALL,
+    "cli": ALL | {"api"},
     "__main__": {"cli"},
     "api": RUN,
 }
