@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that mean this machine."""
@@ -53,3 +54,13 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def unused_proxy(url: str) -> str | None:
+    """Name the proxy variable that other programs would use for a URL, and loadchaos does not. NO_PROXY may exclude it."""
+    host, port = host_and_port(url)
+    proxies = getproxies_environment()
+    name = next((kind for kind in (urlsplit(url).scheme, "all") if proxies.get(kind)), None)
+    if name is None or host in LOOPBACK or proxy_bypass(host_port(host, port)):
+        return None
+    return f"{name.upper()}_PROXY"

@@ -23,6 +23,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.plugins import left_out
 from loadchaos.core.progress import on_terminal
 from loadchaos.core.units import describe_duration
+from loadchaos.core.urls import unused_proxy
 from loadchaos.load import disk_space
 from loadchaos.profile.run_plan import RunPlan
 from loadchaos.run import answer_baseline, compatibility, requirements
@@ -74,6 +75,8 @@ class Preparation:
         urls = self._server.url, self._target.admin_url
         async with discovery_client(*urls, headers=headers, tls=tls, model=self._options.model) as client:
             client.api = api_paths(self._profile)
+            if (proxy := unused_proxy(self._server.url)) is not None:
+                self._print(f"note: {proxy} is set and not used: a proxy would be measured with the server")
             await self._wait_until_healthy(client)
             has_log = self._target.server_log or any(r.log for r in self._profile.target.replicas)
             if self._target.kind == "external" and not has_log:

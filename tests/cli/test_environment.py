@@ -1,3 +1,5 @@
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +122,16 @@ def test_a_variable_may_leave_a_flag_off(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LOADCHAOS_RUN_SHARED", "false")
     context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
     assert words_from_environment(context) == []
+
+
+def test_a_proxy_that_is_not_used_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with socket.socket() as bound:  # it does not listen
+        bound.bind(("127.0.0.2", 0))
+        port = bound.getsockname()[1]
+        load = ("--users", "1", "--num-prompts", "2", "--wait-ready", "1s", "--no-live")
+        output_of("run", "--target", f"http://127.0.0.2:{port}", *load, code=4)
+    assert capfd.readouterr().err.count("note: HTTP_PROXY is set and not used") == 1
