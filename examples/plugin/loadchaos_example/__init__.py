@@ -39,7 +39,7 @@ class Late(api.Behaviour):
 TINY = api.ModelEndpoint(
     path="/tiny/generate",
     payloads=frozenset({"text", "banned_token"}),
-    body=lambda request, facts: json.dumps({"model": facts.model, **request.extra}).encode(),
+    body=lambda request, facts: json.dumps({"model": facts.model, "prompt": request.text, **request.extra}).encode(),
 )
 
 TINYSERVE = api.Dialect(

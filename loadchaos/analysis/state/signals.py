@@ -6,8 +6,10 @@ does). Times are CLOCK_MONOTONIC nanoseconds.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 
 from loadchaos.core.http_answer import web_page
 from loadchaos.core.ledger.rows import (
@@ -35,7 +37,12 @@ _HEARTBEAT_FRESH_NS = 2 * NS_PER_S
 
 
 def says_engine_dead(text: str) -> bool:
-    return any(p.search(text) for p in any_server(lambda d: d.engine_dead))
+    return any(p.search(text) for p in _engine_dead())
+
+
+@cache
+def _engine_dead() -> tuple[re.Pattern[str], ...]:
+    return any_server(lambda d: d.engine_dead)
 
 
 def may_be_quoted(outcome: str, status: int | None) -> bool:

@@ -225,6 +225,12 @@ class Dialect:
 
     eras: Sequence[Era] = ()
 
+    def __post_init__(self) -> None:
+        if self.metrics_refresh_s > SLOWEST_GAUGES_S:
+            raise ValueError(
+                f"{self.name}: metrics_refresh_s is above {SLOWEST_GAUGES_S:g} (got {self.metrics_refresh_s})"
+            )
+
     @property
     def engine_failure(self) -> tuple[re.Pattern[str], ...]:
         """Texts of an answer that may come from a dead engine, proof or not."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from loadchaos.core.foreign_json import json_value
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.server.dialects.base import (
+    SLOWEST_GAUGES_S,
     AdminOperation,
     DetectionSign,
     Dialect,
@@ -202,7 +203,7 @@ LMDEPLOY = Dialect(
     context_fits=False,
     exact_output={"ignore_eos": "true", "min_new_tokens": "tokens"},
     regex_field="response_format",
-    metrics_refresh_s=10.0,  # its scheduler gauges: read in the sources, and seen live
+    metrics_refresh_s=SLOWEST_GAUGES_S,  # its scheduler gauges: read in the sources, and seen live
     process_roles=(
         (re.compile(r"MPEngine|mp_engine"), "engine_core"),
         (re.compile(r"RayWorkerWrapper|ExecutorProc|TPWorker"), "worker"),
