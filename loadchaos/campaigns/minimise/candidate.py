@@ -44,9 +44,17 @@ class Reduction:
     def with_loose(self, kept: Sequence[tuple[str, ...]]) -> Reduction:
         return replace(self, flags=tuple(f for f in self.flags if not may_go(f) or f in kept))
 
-    def on_half_a_server(self) -> Reduction:
-        """The same on a server with half the context, caches and batch, where its command sets them."""
-        return replace(self, flags=tuple(map(_halved, self.flags)))
+    @property
+    def sizes(self) -> list[str]:
+        """Names of the flags that bound caches and batch."""
+        return [_name(flag) for flag in self.flags if _name(flag) in _size_flags() - _length_flags()]
+
+    def on_half_a_server(self, *names: str) -> Reduction:
+        """The same on a server with half of these flags, or else of its context, caches and batch, where its command sets
+        them.
+        """
+        halved = frozenset(names) or _size_flags()
+        return replace(self, flags=tuple(_halved(flag) if _name(flag) in halved else flag for flag in self.flags))
 
     def resized(self, whole: Reduction) -> list[str]:
         """Flags whose value is another one than in the whole, with both."""
@@ -99,9 +107,14 @@ def _size_flags() -> frozenset[str]:
     return frozenset(flag for dialect in DIALECTS.values() for flag in dialect.size_flags)
 
 
+@cache
+def _length_flags() -> frozenset[str]:
+    return frozenset(dialect.length_flag for dialect in DIALECTS.values())
+
+
 def _halved(flag: tuple[str, ...]) -> tuple[str, ...]:
     name, *values = flag[0].split("=", 1) if len(flag) == 1 else flag
-    if name not in _size_flags() or len(values) != 1 or not values[0].isdecimal():
+    if len(values) != 1 or not values[0].isdecimal():
         return flag
     half = str(max(1, int(values[0]) // 2))
     return (name, half) if len(flag) == 2 else (f"{name}={half}",)

@@ -125,19 +125,16 @@ def _longer(candidate: Reduction) -> Iterator[Reduction]:
 
 
 async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
-    """Send half as many requests to a server with half the caches and context: what needs them full needs fewer requests
-    there.
+    """Halve the context, caches and batch of the server while it fails, all at once and then each alone, and send fewer
+    requests then: what needs a full cache needs fewer of them.
     """
-    while candidate.requests > _FEW:
-        for first in (0, 1):
-            half = only(candidate, [s.id for s in candidate.trace.sends][first::2]).on_half_a_server()
-            if half.flags == candidate.flags or not await fails(replace(half, change="half as many on half a server")):
-                continue
-            candidate = half
-            break
-        else:
-            break
-    return candidate
+    whole = candidate
+    for names in ((), *((name,) for name in candidate.sizes)) if candidate.requests > _FEW else ():
+        while (smaller := candidate.on_half_a_server(*names)).flags != candidate.flags:
+            if not await fails(replace(smaller, change=f"half of {', '.join(names) or 'context and caches'}")):
+                break
+            candidate = smaller
+    return candidate if candidate is whole else await windows(candidate, fails)
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
