@@ -31,6 +31,7 @@ from loadchaos.core.model import Facts, Output, Row, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import share as parse_share
+from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.payloads import secret_word
 from loadchaos.load.payloads.secret_word import SecretWords
 from loadchaos.load.payloads.text import QUOTE_ORDER, alphabets_of, write_prompt
@@ -233,7 +234,7 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
         url = f"http://127.0.0.1:{port}"
         http_asker = HttpAsker.with_own_client({})
-        asker = RecordedAsker(http_asker, url, "sim", judge.emit, Redactor())
+        asker = RecordedAsker(http_asker, url + CHAT_PATH, "sim", judge.emit, Redactor())
         rng = random.Random(f"questions {seed}")
         asked, facts = options(case), replace(await _facts(url), lora_adapters=case.adapters)
         load = Load(port, seed, case, facts)
