@@ -95,10 +95,8 @@ class Listener:
         nothing: `litellm --model openai/vllm` forwards.
         """
         argv = _multiprocessing_parent(self)[1]
-        titles = tuple(
-            f"{word}::" for word in command_words()
-        )  # that servers give to their processes: `VLLM::EngineCore`
-        # One is in the name where the command line is cut.
+        titles = tuple(f"{word}::" for word in command_words())
+        # Servers title their processes, such as `VLLM::EngineCore`. Where the command line is cut, the name has the title.
         return any(text.lower().startswith(titles) for text in (*argv[:1], self.name)) or is_engine(argv)
 
     @property

@@ -46,20 +46,18 @@ class Reduction:
 
     @property
     def sizes(self) -> list[str]:
-        """Names of the flags that bound caches and batch."""
-        return [_name(flag) for flag in self.flags if _name(flag) in _size_flags() - _length_flags()]
+        """Names of the flags that bound a cache or the batch."""
+        return [_name(flag) for flag in self.flags if _name(flag) in _size_flags()]
 
-    def on_half_a_server(self, *names: str) -> Reduction:
-        """The same on a server with half of these flags, or else of its context, caches and batch, where its command sets
-        them.
-        """
-        halved = frozenset(names) or _size_flags()
+    def on_smaller_server(self, *names: str) -> Reduction:
+        """The same with half the value of these flags, or else of all that bound the context, a cache or the batch."""
+        halved = frozenset(names) or _size_flags() | _length_flags()
         return replace(self, flags=tuple(_halved(flag) if _name(flag) in halved else flag for flag in self.flags))
 
     def resized(self, whole: Reduction) -> list[str]:
         """Flags whose value is another one than in the whole, with both."""
         before = {_name(flag): flag for flag in whole.flags}
-        pairs = [(before.get(_name(flag), flag), flag) for flag in self.flags if _name(flag) in _size_flags()]
+        pairs = [(before.get(_name(flag), flag), flag) for flag in self.flags if may_go(flag)]
         return [f"{' '.join(new)} (before: {' '.join(old)})" for old, new in pairs if new != old]
 
     def key(self) -> str:

@@ -125,12 +125,12 @@ def _longer(candidate: Reduction) -> Iterator[Reduction]:
 
 
 async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
-    """Halve the context, caches and batch of the server while it fails, all at once and then each alone, and send fewer
-    requests then: what needs a full cache needs fewer of them.
+    """Halve the context, caches and batch of the server while it fails, all at once and then each alone; then send fewer
+    requests. A failure that needs a full cache needs fewer of them there.
     """
     whole = candidate
     for names in ((), *((name,) for name in candidate.sizes)) if candidate.requests > _FEW else ():
-        while (smaller := candidate.on_half_a_server(*names)).flags != candidate.flags:
+        while (smaller := candidate.on_smaller_server(*names)).flags != candidate.flags:
             if not await fails(replace(smaller, change=f"half of {', '.join(names) or 'context and caches'}")):
                 break
             candidate = smaller

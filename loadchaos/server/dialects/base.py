@@ -163,7 +163,7 @@ class Dialect:
     capacity_flag: str = ""
     """The options of its command that set the size of the KV cache."""
     size_flags: Sequence[str] = ()
-    """Options of its command with a number that bounds context, caches or batch: half of each is a server half as large."""
+    """Options of its command with a number that bounds a cache or the batch."""
     switches: Sequence[str] = ()
     """Options of its command that turn a feature off, or limit it to the least: likely remedies of a failure."""
     length_failure: str = ""

@@ -198,7 +198,7 @@ VLLM = Dialect(
     command_word="vllm",
     repository="vllm-project/vllm",
     length_flag="--max-model-len",
-    size_flags=("--max-model-len", "--num-gpu-blocks-override", "--max-num-batched-tokens"),
+    size_flags=("--num-gpu-blocks-override", "--max-num-batched-tokens"),
     switches=(
         "--no-async-scheduling",
         "--no-enable-prefix-caching",
