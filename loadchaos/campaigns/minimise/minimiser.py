@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from loadchaos.campaigns.minimise import reductions
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, WRONG, BudgetSpentError, Decider, Decision
-from loadchaos.campaigns.minimise.reductions import LEVELS, Fails, first_guesses
+from loadchaos.campaigns.minimise.full_cache import full_cache
+from loadchaos.campaigns.minimise.reductions import Fails, first_guesses
 
 _WANTED_P = 0.9
 RAISED_BELOW = 0.5
@@ -22,9 +25,27 @@ GUESSES, WHOLE, SCRIPT = "likeliest requests", "the whole", "as a script"
 _SIMPLER = (GUESSES, "client behaviours", "features", "lengths", "timing")
 """Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
+_MOST_IN_VAIN = 16
 _GUESSED = 0.25
 """Part of the budget that is left, for tries before the first one of the whole."""
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
+LEVELS: tuple[Level, ...] = (
+    ("attacks", reductions.attacks),
+    ("request windows", reductions.windows),  # each try of the next levels costs half as much after each window
+    ("timing", reductions.timing),
+    ("outputs", reductions.outputs),
+    ("full KV cache", full_cache),
+    ("fewer and longer requests", reductions.fewer_longer),  # a script sends a smaller burst in less time
+    ("smaller server", reductions.smaller_server),
+    ("traffic kinds", reductions.traffic_kinds),
+    ("single requests", partial(reductions.single_requests, most_in_vain=_MOST_IN_VAIN)),
+    ("client behaviours", reductions.behaviours),
+    ("lengths", reductions.lengths),
+    ("features", reductions.features),
+    ("single requests again", reductions.single_requests),
+    ("timing", reductions.timing),
+    ("launch flags", reductions.flags),
+)
 
 
 @dataclass

@@ -6,7 +6,6 @@ import copy
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import orjson
@@ -24,7 +23,6 @@ _MANY = 10
 """More requests than these are replaced by fewer longer ones."""
 _FEW, _LONG_OUTPUT = 2, 32
 """So many requests are not replaced, and so long answers are made longer: the level before kept them long."""
-_MOST_IN_VAIN = 16
 _CLOSER_WINDOWS = 4
 _TOGETHER_S = 1.0
 _NOT_GUILTY = ("ok", "rejected", "shed", "missed", "aborted")
@@ -111,7 +109,7 @@ async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
 def _longer(candidate: Reduction) -> Iterator[Reduction]:
     """Each half, with each change: one half may lack a request that has to be there."""
     ids = [s.id for s in candidate.trace.sends]
-    outputs = [rewrite.output(_body(candidate.trace, s)) for s in candidate.trace.sends]
+    outputs = [rewrite.output(body_of(candidate.trace, s)) for s in candidate.trace.sends]
     changes: list[tuple[str, rewrite.Rewrite]] = []
     if candidate.requests > _MANY:
         changes.append(("three times the text", rewrite.multiplied_text(3)))
@@ -121,20 +119,29 @@ def _longer(candidate: Reduction) -> Iterator[Reduction]:
         for first in (0, 1):
             half = only(candidate, ids[first::2])
             sends = [rewritten(half.trace, s, change) for s in half.trace.sends]
-            yield replace(_with_sends(half, sends), change=f"half as many with {name}")
+            yield replace(with_sends(half, sends), change=f"half as many with {name}")
 
 
 async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
     """Halve the context, caches and batch of the server while it fails, all at once and then each alone; then send fewer
-    requests. A failure that needs a full cache needs fewer of them there.
+    requests. A failure that needs a full cache needs fewer of them there, or shorter answers.
     """
     whole = candidate
     for names in ((), *((name,) for name in candidate.sizes)) if candidate.requests > _FEW else ():
         while (smaller := candidate.on_smaller_server(*names)).flags != candidate.flags:
-            if not await fails(replace(smaller, change=f"half of {', '.join(names) or 'context and caches'}")):
+            change = f"half of {', '.join(names) or 'context and caches'}"
+            for found in (replace(smaller, change=change), _half_answers(smaller, change)):
+                if await fails(found):
+                    candidate = replace(found, change="")
+                    break
+            else:
                 break
-            candidate = smaller
     return candidate if candidate is whole else await windows(candidate, fails)
+
+
+def _half_answers(candidate: Reduction, change: str) -> Reduction:
+    sends = [rewritten(candidate.trace, s, rewrite.half_output) for s in candidate.trace.sends]
+    return replace(with_sends(candidate, sends), change=f"{change}, half the answers")
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
@@ -166,7 +173,7 @@ async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 def at_once(candidate: Reduction) -> Reduction:
-    return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in candidate.trace.sends])
+    return with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in candidate.trace.sends])
 
 
 def together(*changes: rewrite.Rewrite) -> rewrite.Rewrite:
@@ -202,7 +209,7 @@ _LEAP = 3
 
 
 async def features(candidate: Reduction, fails: Fails) -> Reduction:
-    keys = rewrite.removable_keys([_body(candidate.trace, s) for s in candidate.trace.sends])
+    keys = rewrite.removable_keys([body_of(candidate.trace, s) for s in candidate.trace.sends])
     without_options = rewrite.without(*keys)
     before = candidate
     candidate = await _rewritten(candidate, "all at once", together(without_options, *PLAIN), fails)
@@ -278,11 +285,11 @@ async def flags(candidate: Reduction, fails: Fails) -> Reduction:
     return candidate.with_loose(await leave_out(loose, without)) if (loose := candidate.loose) else candidate
 
 
-def _body(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
+def body_of(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
     return dict(orjson.loads(trace.body_file(send).read_bytes()))
 
 
-def _with_sends(candidate: Reduction, sends: Sequence[TraceSend]) -> Reduction:
+def with_sends(candidate: Reduction, sends: Sequence[TraceSend]) -> Reduction:
     return replace(candidate, trace=replace(candidate.trace, sends=tuple(sends)))
 
 
@@ -297,7 +304,7 @@ async def _rewritten(candidate: Reduction, name: str, change: rewrite.Rewrite, f
 
 
 def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> TraceSend:
-    before = _body(trace, send)
+    before = body_of(trace, send)
     body = change(copy.deepcopy(before))
     if body == before:
         return send
@@ -305,21 +312,3 @@ def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> 
     name = store_body(trace.folder / BODIES, orjson.dumps(body))
     stream = bool(body.get("stream"))
     return send.model_copy(update={"body": name, "stream": stream, "images": images})
-
-
-LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ...] = (
-    ("attacks", attacks),
-    ("request windows", windows),  # each try of the next levels costs half as much after each window
-    ("timing", timing),
-    ("outputs", outputs),
-    ("fewer and longer requests", fewer_longer),  # a script sends a smaller burst in less time
-    ("smaller server", smaller_server),
-    ("traffic kinds", traffic_kinds),
-    ("single requests", partial(single_requests, most_in_vain=_MOST_IN_VAIN)),
-    ("client behaviours", behaviours),
-    ("lengths", lengths),
-    ("features", features),
-    ("single requests again", single_requests),
-    ("timing", timing),
-    ("launch flags", flags),
-)

@@ -217,10 +217,23 @@ def one_word(body: Body) -> Body:
 
 
 def one_token(body: Body) -> Body:
-    for key in _OUTPUTS:
-        if isinstance(body.get(key), int):
-            body[key] = 1
-    return body
+    return exact_output(1)(body)
+
+
+def exact_output(tokens: int) -> Rewrite:
+    return lambda body: {
+        key: tokens if key in _OUTPUTS and isinstance(value, int) else value for key, value in body.items()
+    }
+
+
+def filler(number: int, tokens: int) -> Rewrite:
+    """Keep the options and ask for a long answer to one word; numbers give different texts, which share no KV block."""
+
+    def filled(body: Body) -> Body:
+        texts = {"prompt": f"{number} ", "messages": [{"role": "user", "content": f"{number} "}]}
+        return exact_output(tokens)({key: texts.get(key, value) for key, value in body.items()})
+
+    return filled
 
 
 def removable_keys(bodies: list[Body]) -> list[str]:

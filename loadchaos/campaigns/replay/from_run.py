@@ -126,7 +126,7 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
         event="trace", version=VERSION, source=str(folder.path), model=str(ledger.facts.get("model") or ""),
         server={
             "kind": (ledger.begin.get("target") or {}).get("kind"), "command": ledger.command,
-            "dialect": ledger.facts.get("dialect"), "version": ledger.facts.get("version"),
+            **{key: ledger.facts.get(key) for key in ("dialect", "version", "capacity_tokens", "max_model_len")},
             "url": (ledger.begin.get("target") or {}).get("url"),
             **{key: ledger.configuration[key] for key in ("flags", "system") if ledger.configuration.get(key)},
         },

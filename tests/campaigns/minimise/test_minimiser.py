@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from bench.rare_failures import expected_tries, measure
-from loadchaos.campaigns.minimise import reductions, rewrite
+from loadchaos.campaigns.minimise import minimiser, reductions, rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
 from loadchaos.campaigns.minimise.leave_out import leave_out
@@ -29,7 +29,7 @@ from tests.campaigns.states import decider_of
 from tests.simulator.virtual_time import closed_loop
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
-OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
+OF_REQUESTS = tuple(level for level in minimiser.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
 
 
 def candidate(requests: int, flag_names: Sequence[str] = ("--port", "--a", "--b", "--c")) -> Reduction:
@@ -192,10 +192,39 @@ def test_minimiser_keeps_a_cache_full_with_fewer_requests(longest: int, tmp_path
         ]
         return closed_loop(engine, iter(requests), users=len(requests)).fault is not None
 
-    found = minimised(attempt, whole, reductions.LEVELS, scripts=True)
+    found = minimised(attempt, whole, minimiser.LEVELS, scripts=True)
     assert found.candidate.requests <= 4
     assert found.tries < 70
     assert bool(found.candidate.resized(whole)) == (longest == 96)
+
+
+def test_minimiser_replaces_many_requests_by_a_few_that_fill_the_cache(tmp_path: Path) -> None:
+    """It fails where a prompt that was seen before comes as the newest into a full KV cache, or nearly as recorded."""
+    texts = [[{"role": "user", "content": f"text {n}"}] for n in range(36)]
+    bodies = [{"messages": text, "max_tokens": 200 if n % 4 else 8} for n, text in enumerate(texts)]
+    sends = tuple(
+        TraceSend(id=f"r{n}", at_s=n * 0.05, traffic="new" if n % 4 == 0 else "again", outcome="stream_error",
+                  body=store_body(tmp_path / BODIES, orjson.dumps(b)))
+        for n, b in enumerate(bodies)
+    )  # fmt: skip
+    header = TraceHeader(event="trace", version=1, server={"capacity_tokens": 4608, "max_model_len": 4096})
+    whole = Reduction(RequestTrace(header, sends, folder=tmp_path), ("serve",), (("--port", "1"),))
+    rng = random.Random(4)
+
+    async def attempt(found: Reduction) -> bool | None:
+        sent = [(s, reductions.body_of(found.trace, s)) for s in found.trace.sends]
+        begin_s = {s.id: s.after[0].delay_s if s.after else s.at_s for s, _ in sent}
+        for n, (victim, body) in enumerate(sent):
+            seen = any(b["messages"] == body["messages"] and not s.after for s, b in sent[:n])
+            older = sum(b["max_tokens"] for s, b in sent[:n] if begin_s[s.id] < begin_s[victim.id])
+            newer = [s for s in begin_s if begin_s[s] > begin_s[victim.id]]
+            if victim.after and seen and 4608 <= older <= 3 * 4096 and len(newer) >= 2 and body["max_tokens"] >= 1000:
+                return rng.random() < 1 - 0.7**found.rounds
+        return found.requests >= 33
+
+    found = minimised(attempt, whole, minimiser.LEVELS, scripts=True)
+    assert found.candidate.requests <= 7
+    assert found.candidate.rounds == 5
 
 
 def test_minimiser_raises_a_rare_failure_by_repetition() -> None:

@@ -1,0 +1,72 @@
+"""A few requests that fill the KV cache, in the place of many: one of them is preempted, and scheduled again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from loadchaos.campaigns.minimise import rewrite
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.reductions import Fails, body_of, rewritten, with_sends
+from loadchaos.profile.request_trace import Cause, TraceSend
+
+_MANY = 10
+"""So many requests are not replaced."""
+_ROUNDS = 5
+"""Which request is preempted depends on the order in which some milliseconds brought them: one round seldom does it."""
+_FEWEST_FILLERS, _OTHERS = 3, 5
+_OVER = 1.3
+"""The answers of the fillers alone are so much longer than the KV cache: they take each block of the preempted request."""
+_VICTIM = 1.4
+"""Its answer, in parts of an equal share of the KV cache. It must still run when the cache is full."""
+_GAP_S = 0.5
+
+
+async def full_cache(candidate: Reduction, fails: Fails) -> Reduction:
+    """Replace many requests by a few that fill the KV cache.
+
+    When requests are left out of many, the cache is no longer full and nothing is preempted, so a failure of a preempted
+    request keeps them all. Here one request brings its prompt into the prefix cache. Fillers follow: text with long
+    answers. Then the same prompt comes again; as the newest it is preempted. Other requests push its images out of the
+    caches of the encoder.
+    """
+    for found in _candidates(candidate):
+        if found.requests < candidate.requests and await fails(found):
+            return replace(found, change="")
+    return candidate
+
+
+def _candidates(candidate: Reduction) -> Iterator[Reduction]:
+    trace, server = candidate.trace, candidate.trace.header.server
+    capacity, longest = server.get("capacity_tokens"), server.get("max_model_len")
+    if candidate.requests <= _MANY or not isinstance(capacity, int) or not isinstance(longest, int):
+        return
+    fillers = max(_FEWEST_FILLERS, math.ceil(_OVER * capacity / (longest - 1)))
+    newest = {send.traffic: send for send in trace.sends}
+    victims = sorted(newest.values(), key=lambda s: -rewrite.output(body_of(trace, s)))
+    longest_answer = victims[0]
+    by_size = sorted(
+        {s.body: s for s in trace.sends}.values(), key=lambda s: -trace.body_file(s).stat().st_size
+    )  # images are most of it  # fmt: skip
+    if not rewrite.output(body_of(trace, longest_answer)):
+        return
+
+    def sent(name: str, send: TraceSend, change: rewrite.Rewrite, delay_s: float | None) -> TraceSend:
+        after = () if delay_s is None else (Cause(request="first", delay_s=delay_s),)
+        return rewritten(trace, send, change).model_copy(update={"id": name, "at_s": 0.0, "after": after})
+
+    answers = math.ceil(_OVER * capacity / fillers)
+    shared = math.ceil(_VICTIM * capacity / (fillers + 1))
+    for victim in victims:
+        begin = [
+            sent("first", victim, rewrite.one_token, None),
+            *(sent(f"filler-{n}", longest_answer, rewrite.filler(n, answers), 0.0) for n in range(fillers)),
+            sent("again", victim, rewrite.exact_output(shared), _GAP_S),
+        ]
+        others = [s for s in by_size if s.body != victim.body][:_OTHERS]
+        end = [sent(f"other-{n}", s, rewrite.one_token, 2 * _GAP_S) for n, s in enumerate(others)]
+        for sends in (begin + end, begin):
+            found = with_sends(replace(candidate, rounds=max(candidate.rounds, _ROUNDS)), sends)
+            found = replace(found, trace=replace(found.trace, aborts=()))
+            yield replace(found, change=f"{victim.traffic} preempted in a full KV cache")
