@@ -554,6 +554,7 @@ class Judge(RowFold):
                 ((self._health.newest_ns - i.opened_ns) / NS_PER_S for i in down if i.back_ns is None), default=None
             ),
             void=void,
+            host=self._health.host(),
             longest_stall=None if stall is None else (stall.seconds, self._stall_text(stall)),
             drifts=self._growth.growths(),
         )

@@ -45,6 +45,8 @@ class ExpectationInputs:
     """Goodput as if our own client had sent each request in time."""
     late: str | None = None
     """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
+    host: Sequence[str] = ()
+    """Reasons why loadchaos lacked CPU time: a broken limit of latency may be due to them."""
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
@@ -86,6 +88,8 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
         and COMPARISONS[expected.op](figure.in_time[0], expected.value)
     ):
         decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
+    if decision == "fail" and figures.host and latency_percentiles.parse(expected.name) is not None:
+        decision, actual = "unknown", f"{actual}, but on the machine of loadchaos {' and '.join(figures.host)}"
     if figure.doubt:
         actual = f"{actual}, {'although' if decision == 'fail' else 'but'} {figure.doubt}"
     return CheckResult(expected.full_name, rule, actual, decision)

@@ -238,6 +238,7 @@ class Generator:
     stale_connections: int = 0
     retries: int = 0
     backed_off: int = 0
+    host: Annotated[tuple[str, ...], "what took CPU time from loadchaos on its own machine"] = ()
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from loadchaos.core.ledger.rows import (
     GapRow,
     HeaderRow,
     HeartbeatRow,
+    HostRow,
     LoadRow,
     LocustRow,
     LogLoss,
@@ -52,6 +53,8 @@ _RETRIES = 0.005
 _FEW_RETRIES = 2
 """So many are allowed in a run of any length: one in a short run is above every share."""
 _MOST_EVENTS = 50
+_STEAL = _THROTTLED = 0.05
+_SWAPPED_BYTES = 64 * 2**20
 _WORKER_EVENTS = {
     "lost": "was lost", "back": "came back", "slow": "was slow", "late": "joined too late", "absent": "never joined",
     "refused": "was refused", "failed": "failed",
@@ -115,6 +118,7 @@ class RunHealth(RowFold):
         self._command_cut = False
         self.by_hand: list[str] = []  # actions in the web UI: such a run differs from its profile
         self._disk: list[str] = []
+        self._host: list[HostRow] = []  # while the load ran
 
     def move_clock(self, row: Row) -> None:
         self.newest_ns = max(self.newest_ns, int(row.get("at_ns") or 0))
@@ -208,6 +212,25 @@ class RunHealth(RowFold):
         elif len(self._gaps) < 10_000:
             self._newest_gap[replica, source] = gap = _Gap(source, begin_ns, at_ns, why if why != "over" else "")
             self._gaps.append(gap)
+
+    def on_host(self, row: HostRow) -> None:
+        if self.load_begin_ns is not None and self.load_end_ns is None:
+            self._host.append(row)
+
+    def host(self) -> tuple[str, ...]:
+        """Say what took CPU time from our own processes while the load ran; empty where nothing did, or nobody knows."""
+        if not (seconds := sum(row["seconds"] for row in self._host)):
+            return ()
+        steal = sum(row["steal"] * row["seconds"] for row in self._host) / seconds
+        periods = sum(row["periods"] for row in self._host)
+        throttled = sum(row["throttled"] for row in self._host) / max(periods, 1)
+        swapped = sum(row["swapped_bytes"] for row in self._host)
+        found = (
+            (steal >= _STEAL, f"the hypervisor gave {steal:.0%} of its CPU time to others (steal)"),
+            (throttled >= _THROTTLED, f"the CPU limit of the cgroup was reached in {throttled:.0%} of its periods"),
+            (swapped >= _SWAPPED_BYTES, f"it swapped {swapped / 2**20:,.0f} MiB of memory"),
+        )
+        return tuple(text for is_large, text in found if is_large)
 
     def on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
@@ -468,6 +491,7 @@ class RunHealth(RowFold):
             stale_connections=stats.stale,
             retries=stats.resent,
             backed_off=sum(self._backed_off.values()),
+            host=self.host(),
         )
 
 

@@ -413,6 +413,20 @@ class ClockRow(_Row):
     rtt_ns: Annotated[int | None, NS, "round trip it was measured by; the error is at most half of it"]
 
 
+class HostRow(_Row):
+    """CPU time and swapping of the machine of loadchaos in the last seconds. Written by server/monitor/host.py."""
+
+    row: Literal["host"]
+    seconds: Annotated[float, S, "length of this time"]
+    cpus: Annotated[int, "number of its CPUs"]
+    busy: Annotated[float, "share of the CPU time that was not idle"]
+    steal: Annotated[float, "share of the CPU time that the hypervisor gave to others"]
+    periods: Annotated[int, "periods of the CPU limit of our cgroup; 0: it has none"]
+    throttled: Annotated[int, "periods in which the limit was reached"]
+    swapped_bytes: Annotated[int, BYTES, "memory that was written to swap space or read from it"]
+    governor: NotRequired[Annotated[str, "policy for the frequency of the CPUs"]]
+
+
 class DiskRow(_Row):
     """Change of free space on the disk of the run folder. Written by run/run_record.py, and by
     load/worker/dispatcher.py on another machine.
@@ -914,7 +928,7 @@ class SessionRow(_At, SessionDetail):
 AnyRow: TypeAlias = (
     HeaderRow | BeginRow | EndRow | MissedRow | WellRow | AnswerRow | ConversationRow | HeartbeatRow | PhaseRow | LoadRow
     | WorkerRow | ClockRow
-    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | DiscoveryRow | ConfigurationRow | LaunchRow
+    | DiskRow | HostRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | DiscoveryRow | ConfigurationRow | LaunchRow
     | ProcessRow | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow
     | LastQuestionRow | IdentityRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow
     | ControlRow | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
@@ -944,7 +958,7 @@ FILES = (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, DiscoveryRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow,
         PreflightRow,
         LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, IdentityRow, QuestionRow,
-        LearnedRow, OffersRow, CommandRow, DiskRow,
+        LearnedRow, OffersRow, CommandRow, DiskRow, HostRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
     LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),

@@ -268,7 +268,7 @@ def _last_lines(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
         page.field("checks", passed)
     page.field("strength", clean(verdict.worth, 800))
     generator = verdict.generator
-    if full or generator.limited or generator.slots or generator.backed_off:
+    if full or generator.limited or generator.slots or generator.backed_off or generator.host:
         page.field("generator", phrases.generator_text(verdict))
 
 

@@ -17,6 +17,7 @@ from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceScraper
 from loadchaos.server.monitor.gaps import CoverageGap, watch_lag
 from loadchaos.server.monitor.health_probe import HealthProbe
+from loadchaos.server.monitor.host import watch_host
 from loadchaos.server.monitor.http_get import parse_endpoint
 from loadchaos.server.monitor.log_alarms import LogAlarms
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
@@ -77,6 +78,7 @@ class Monitor:
         output = self._output
         pages = RawPageWriter(output.folder, output.redactor)
         self._keep_running("", "watch", partial(watch_lag, output.emit_event))
+        self._keep_running("", "host", partial(watch_host, output.emit_event))
         for device in self._devices:
             self._keep_running("", "device", device.run)
         if any(r.here or r.pid is not None for r in self._replicas):

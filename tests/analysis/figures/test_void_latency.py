@@ -7,8 +7,9 @@ import pytest
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.histogram import bucket
 from loadchaos.report.performance import latency_rows
+from loadchaos.report.phrases import generator_text
 from tests.analysis.conftest import History
-from tests.rows import MS, Row
+from tests.rows import MS, Row, decisions
 
 
 def verdict_of(history: History, gap_ms: float, gaps: int, chunks: int = 64, **terms: object) -> Row:
@@ -41,3 +42,24 @@ def test_goodput_by_itl_is_unknown_where_itl_means_nothing(
 ) -> None:
     verdict = verdict_of(make_history(), gap_ms, gaps, slo={"itl_p99": 1.0}, expect=["goodput >= 90%"])
     assert verdict["expectations"][0]["verdict"] == ("pass" if known else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"steal": 0.21}, "the hypervisor gave 21% of its CPU time to others (steal)"),
+        ({"periods": 50, "throttled": 10}, "the CPU limit of the cgroup was reached in 20% of its periods"),
+        ({"swapped_bytes": 2**30}, "it swapped 1,024 MiB of memory"),
+        ({"steal": 0.01, "periods": 50, "throttled": 1, "swapped_bytes": 2**20}, ""),
+    ],
+)
+def test_broken_limit_proves_nothing_where_others_took_our_cpu_time(history: History, more: Row, why: str) -> None:
+    """A limit that is met is met: without the others the latency would be smaller."""
+    usual = {"seconds": 5.0, "cpus": 2, "busy": 0.9, "steal": 0.0, "periods": 0, "throttled": 0, "swapped_bytes": 0}
+    history.begin().add("host", **{**usual, **more})
+    verdict = verdict_of(history, 20, 63, expect=["text.ttft_p50 <= 1ms", "text.ttft_p50 <= 5s"])
+    assert decisions(verdict) == ["unknown" if why else "fail", "pass"]
+    told = f"on the machine of loadchaos {why}"
+    assert (told in verdict["expectations"][0]["actual"]) == bool(why)
+    assert verdict["generator"]["host"] == ([why] if why else [])
+    assert (told in generator_text(Verdict.from_json(verdict))) == bool(why)
