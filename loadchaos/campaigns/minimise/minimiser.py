@@ -21,7 +21,7 @@ LUCKY = 0.05
 
 The second one comes on a fresh server, as the first one killed the server of earlier tries.
 """
-GUESSES, WHOLE, SCRIPT = "likeliest requests", "the whole", "as a script"
+GUESSES, WHOLE, SCRIPT, FULL_CACHE = "likeliest requests", "the whole", "as a script", "full KV cache"
 _SIMPLER = (GUESSES, "client behaviours", "features", "lengths", "timing")
 """Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
@@ -34,7 +34,7 @@ LEVELS: tuple[Level, ...] = (
     ("request windows", reductions.windows),  # each try of the next levels costs half as much after each window
     ("timing", reductions.timing),
     ("outputs", reductions.outputs),
-    ("full KV cache", full_cache),
+    (FULL_CACHE, full_cache),
     ("fewer and longer requests", reductions.fewer_longer),  # a script sends a smaller burst in less time
     ("smaller server", reductions.smaller_server),
     ("traffic kinds", reductions.traffic_kinds),
@@ -140,8 +140,13 @@ class _Search:
         if decision.fails:
             self.candidate = replace(candidate, change="")
             self.result.kept.append(self.candidate)
-            if self._decider.step in (GUESSES, SCRIPT):
-                self._decider.p = self.result.p = min(self._decider.p, decision.successes / decision.tries)
+            share = decision.successes / decision.tries
+            if (
+                self._decider.step == FULL_CACHE
+            ):  # other requests: how often the recorded ones failed says nothing of them
+                self._decider.p = self.result.p = share
+            elif self._decider.step in (GUESSES, SCRIPT):
+                self._decider.p = self.result.p = min(self._decider.p, share)
         return decision.fails
 
 
