@@ -344,6 +344,7 @@ class Judge(RowFold):
             warm_up=self.figures.warm_up.figures(),
             refusals=self.figures.refusals.figures(self._stats),
             reported=reported,
+            steady=self.figures.steady.figures(),
             longest_stall=self._longest_stall(),
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),

@@ -22,6 +22,9 @@ from loadchaos.report.phrases import outcome_count_text, outcome_order
 REFUSED = ("shed", "rejected")
 """Outcomes of requests that the server refused."""
 
+_TOLD_FROM = 0.05
+"""Difference between the throughput of the steady state and of the whole that is told."""
+
 _SHORTEST_S = 1.0
 """The shortest load whose rate is shown."""
 
@@ -63,6 +66,23 @@ def offered_text(verdict: Verdict, terms: Terms) -> str:
         prompt, answer = (number(round((n or 0) / found.requests)) for n in (found.input_tokens, found.output_tokens))
         return f"{text}; the server counts {prompt} tokens a prompt, {answer} an answer"
     return f"{text}; the server did not tell its number of tokens" if found.requests else text
+
+
+def steady_text(verdict: Verdict, *, full: bool = False) -> str:
+    """Describe the steady state where its throughput differs from that of the whole load; with `full` always."""
+    found, whole = verdict.steady, verdict.throughput
+    if found is None or whole is None or not (found.requests_per_s and whole.requests_per_s):
+        return ""
+    if not full and abs(found.requests_per_s / whole.requests_per_s - 1) < _TOLD_FROM:
+        return ""
+    text = f"{per_second(found.requests_per_s)} requests/s"
+    if found.output_tokens_per_s:
+        text += f", {per_second(found.output_tokens_per_s)} output tokens/s"
+    times, name = (found.ttft_s, "TTFT") if found.ttft_s.n else (found.e2e_s, "E2E")
+    if times.p50 is not None:
+        text += f", {name} p50 {duration(times.p50)}"
+    until_s = found.from_s + found.seconds
+    return f"{text} from {duration(found.from_s)} to {duration(until_s)}, without ramp-up and end of the load"
 
 
 def rows(verdict: Verdict) -> list[tuple[HeadlineFigure, HeadlineFigure]]:

@@ -10,6 +10,7 @@ from loadchaos.analysis.figures.refusals import RefusalFigures
 from loadchaos.analysis.figures.requests import RequestStats, Sent
 from loadchaos.analysis.figures.sessions import SessionCount
 from loadchaos.analysis.figures.stalls import StallFigures
+from loadchaos.analysis.figures.steady import SteadyState
 from loadchaos.analysis.figures.throughput import Throughput
 from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.ledger.row_fold import RowFold
@@ -40,7 +41,7 @@ class RunFigures(RowFold):
         self.requests, self.sessions = RequestStats(), SessionCount()
         self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
         self.labels, self.stalls = LabelCounts(), StallFigures()
-        self.refusals = RefusalFigures()
+        self.refusals, self.steady = RefusalFigures(), SteadyState()
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
@@ -66,6 +67,7 @@ class RunFigures(RowFold):
         self.requests.later += self.sessions.is_later(row)
         if not self.warm_up.covers(row):
             self.throughput.on_begin(row)
+            self.steady.on_begin(row)
             self.efficiency.on_begin(row)
         if self._folds_answers:
             self.answers.on_begin(row)
@@ -92,6 +94,7 @@ class RunFigures(RowFold):
             self.warm_up.left_out += 1
         else:
             self.throughput.on_end(row)
+            self.steady.on_end(row)
             self.efficiency.on_end(row)
             if self.slo_s:
                 self.goodput.on_end(row, self.slo_s)

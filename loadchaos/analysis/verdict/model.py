@@ -383,6 +383,22 @@ class StallFigure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SteadyFigures:
+    """Requests of the time in which about as many were in flight as usual: latencies of those that began in it,
+    throughput of those that ended in it.
+    """
+
+    from_s: float
+    seconds: float
+    requests: Count
+    requests_per_s: float | None
+    output_tokens_per_s: float | None = None
+    in_flight: float | None
+    ttft_s: Statistics
+    e2e_s: Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmUpFigures:
     """Requests of the warm-up, which the figures leave out."""
 
@@ -436,6 +452,7 @@ class Verdict:
     goodput: GoodputFigures | None = field(default=None, metadata=IF_SET)
     refusals: Refusals | None = field(default=None, metadata=IF_SET)
     reported: ReportedComparison | None = field(default=None, metadata=IF_SET)
+    steady: SteadyFigures | None = field(default=None, metadata=IF_SET)
     longest_stall: Annotated[StallFigure | None, "null: no request was in flight"] = None
     expectations: tuple[CheckResult, ...]
     checks: tuple[CheckResult, ...]

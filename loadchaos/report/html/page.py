@@ -79,6 +79,7 @@ def _head(verdict: Verdict, terms: Terms) -> list[tuple[str, str]]:
     asked = (
         [("asked", clean(terms.load, 600)), ("offered", headline.offered_text(verdict, terms))] if verdict.sent else []
     )
+    asked.append(("steady state", headline.steady_text(verdict)))
     cause = ("cause", phrases.worst_cause(verdict))
     return [cause, ("target", phrases.target_text(verdict)), *asked, ("strength", clean(verdict.worth, 800))]
 

@@ -39,7 +39,7 @@ def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 
     """
     page = _TextPage(max(40, width), color)
     _headline(page, verdict, full=full)
-    _figures(page, verdict, folder)
+    _figures(page, verdict, folder, full=full)
     failures = sorted(verdict.failures, key=phrases.worst_first)
     for i, failure in enumerate(failures, 1):
         if failure.before_load and (i == 1 or not failures[i - 2].before_load):
@@ -123,7 +123,7 @@ def _headline(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
         page.field("note", clean(note, 400))
 
 
-def _figures(page: _TextPage, verdict: Verdict, folder: Path) -> None:
+def _figures(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> None:
     rows, terms = headline.rows(verdict), headline.terms_of(folder)
     if not rows:
         return
@@ -133,6 +133,7 @@ def _figures(page: _TextPage, verdict: Verdict, folder: Path) -> None:
     for left, right in rows:
         more = f" ({right.more})" if right.more else ""
         page.field(left.label, f"{left.value:{_VALUE_WIDTH}}{right.label:16}{right.value}{more}")
+    page.field("steady state", headline.steady_text(verdict, full=full))
 
 
 def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: FailureResult) -> None:

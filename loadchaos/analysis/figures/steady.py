@@ -1,0 +1,118 @@
+"""Figures of the steady state of a load: without its ramp-up, and without its end, when requests run out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import fmean, median
+
+from loadchaos.analysis.figures.throughput import per_s
+from loadchaos.analysis.verdict.model import SteadyFigures
+from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency import sample_of, statistics_of
+from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.units import NS_PER_S, significant
+
+_WIDTH_NS = 100_000_000
+_MOST_POINTS = 1_200
+_FULL = 0.9
+"""Share of the usual requests in flight from which on the load is steady."""
+_GROWTH, _GROWTH_BY = 1.25, 2
+"""Requests in flight that grow by so much from the first half of the window to the second one are not steady."""
+
+
+@dataclass(slots=True)
+class _Point:
+    """Requests that began and ended in one time span; latencies of those that began, tokens of those that ended."""
+
+    begun: int = 0
+    ended: int = 0
+    ok: int = 0
+    tokens: int = 0
+    ttft: LogHistogram = field(default_factory=LogHistogram)
+    e2e: LogHistogram = field(default_factory=LogHistogram)
+
+    def merge(self, later: _Point) -> None:
+        self.begun, self.ended = self.begun + later.begun, self.ended + later.ended
+        self.ok, self.tokens = self.ok + later.ok, self.tokens + later.tokens
+        self.ttft.merge(later.ttft)
+        self.e2e.merge(later.e2e)
+
+
+class SteadyState:
+    """Finds the time in which about as many requests were in flight as usual.
+
+    It goes from the first to the last moment with nine tenths of the median number of requests in flight while requests
+    were sent. A load with several phases has no such time, nor one whose requests in flight grow, nor one that sends all
+    of its requests at once.
+    """
+
+    def __init__(self) -> None:
+        self._points: defaultdict[int, _Point] = defaultdict(_Point)
+        self._width_ns, self._begin_ns, self._phases = _WIDTH_NS, 0, set[int]()
+        self._last_begun_ns = 0
+
+    def on_begin(self, row: BeginRow) -> None:
+        self._begin_ns = self._begin_ns or row["at_ns"]
+        self._last_begun_ns = max(self._last_begun_ns, row["at_ns"])
+        self._phases.add(row.get("phase") or 0)
+        self._point(row["at_ns"]).begun += 1
+
+    def on_end(self, row: EndRow) -> None:
+        if row.get("outcome") == "missed" or not self._begin_ns:
+            return
+        point = self._point(row["at_ns"])
+        point.ended += 1
+        if row.get("outcome") == "ok":
+            point.ok += 1
+            point.tokens += int(row.get("completion_tokens") or 0)
+        if (sample := sample_of(row)) is None:
+            return
+        point = self._point(row.get("sent_ns") or row["at_ns"])
+        if sample.ttft_ns is not None:
+            point.ttft.add(sample.ttft_ns)
+        if sample.e2e_ns is not None:
+            point.e2e.add(sample.e2e_ns)
+
+    def figures(self) -> SteadyFigures | None:
+        """Figures of the steady state; None where there is none."""
+        if len(self._phases) != 1:
+            return None
+        points = [self._points.get(i) or _Point() for i in range(max(self._points) + 1)]
+        flying = list(accumulate(point.begun - point.ended for point in points))
+        sending = (self._last_begun_ns - self._begin_ns) // self._width_ns + 1
+        usual = median(flying[:sending])
+        full = [i for i, n in enumerate(flying[:sending]) if n >= max(1, _FULL * usual)]
+        if not full:
+            return None
+        first, last = full[0] + 1, full[-1]
+        window, middle = points[first : last + 1], (first + last + 1) // 2
+        if sum(point.begun for point in window) < max(2, usual) or middle == first:
+            return None
+        early, late = fmean(flying[first:middle]), fmean(flying[middle : last + 1])
+        if late > max(_GROWTH * early, early + _GROWTH_BY):
+            return None
+        whole = _Point()
+        for point in window:
+            whole.merge(point)
+        seconds = len(window) * self._width_ns / NS_PER_S
+        return SteadyFigures(
+            from_s=round(first * self._width_ns / NS_PER_S, 3),
+            seconds=round(seconds, 3),
+            requests=whole.ok,
+            requests_per_s=per_s(whole.ok, seconds),
+            output_tokens_per_s=per_s(whole.tokens, seconds) if whole.tokens else None,
+            in_flight=significant(fmean(flying[first : last + 1])),
+            ttft_s=statistics_of(whole.ttft),
+            e2e_s=statistics_of(whole.e2e),
+        )
+
+    def _point(self, at_ns: int) -> _Point:
+        index = max(0, at_ns - self._begin_ns) // self._width_ns
+        while index >= _MOST_POINTS:
+            old, self._points = self._points, defaultdict(_Point)
+            for i in sorted(old):
+                self._points[i // 2].merge(old[i])
+            self._width_ns, index = 2 * self._width_ns, index // 2
+        return self._points[index]

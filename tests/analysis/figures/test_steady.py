@@ -1,0 +1,67 @@
+"""Figures of the steady state of a load."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.figures.steady import SteadyState
+from loadchaos.analysis.verdict.model import SteadyFigures
+from tests.rows import MS, Row, S, answered
+
+
+def figures_of(requests: Iterable[tuple[float, float, int]]) -> SteadyFigures | None:
+    """Requests as (second, length in seconds, phase), with 10 tokens each."""
+    rows: list[Row] = []
+    for n, (at_s, took_s, phase) in enumerate(requests):
+        at_ns = 1000 * S + round(at_s * S)
+        rows += answered(at_ns, n, took_ns=round(took_s * S), phase=phase, completion_tokens=10)
+    steady = SteadyState()
+    for row in sorted(rows, key=lambda row: row["at_ns"]):
+        getattr(steady, f"on_{row['row']}")(row)
+    return steady.figures()
+
+
+def closed_loop(users: int, rounds: int, took_s: float, *, ramp_s: float = 0.0) -> list[tuple[float, float, int]]:
+    return [(u * ramp_s / users + r * took_s, took_s, 0) for u in range(users) for r in range(rounds)]
+
+
+def test_ramp_up_and_the_slow_last_requests_are_left_out() -> None:
+    """Eight users whose answers take 1 s, after a ramp of 8 s; then one answer of 60 s alone."""
+    found = figures_of([*closed_loop(8, 30, 1.0, ramp_s=8.0), (30.0, 60.0, 0)])
+    assert found is not None
+    assert found.from_s == pytest.approx(7.1, abs=0.3)
+    assert found.from_s + found.seconds == pytest.approx(30.5, abs=1.0)
+    assert found.requests_per_s == pytest.approx(8.0, rel=0.1)
+    assert found.output_tokens_per_s == pytest.approx(80.0, rel=0.1)
+    assert found.ttft_s.p50 == pytest.approx(0.5, rel=0.02)
+    assert found.e2e_s.p50 == pytest.approx(1.0, rel=0.02)
+    assert found.in_flight == pytest.approx(8.0, rel=0.15)
+
+
+def test_long_load_keeps_its_throughput_in_wider_points() -> None:
+    found = figures_of(closed_loop(4, 1200, 1.0, ramp_s=1.0))
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(4.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(0.0, 5.0, 0)] * 40,  # all at once: nobody comes after them
+        [(n / 10, 1.0 + n / 20, 0) for n in range(300)],  # requests in flight grow to the end
+        [(n / 10, 1.0, n // 100) for n in range(200)],  # two phases
+        [(0.0, 1.0, 0)],
+    ],
+)
+def test_load_without_a_steady_state_has_no_figures_of_it(requests: list[tuple[float, float, int]]) -> None:
+    assert figures_of(requests) is None
+
+
+def test_requests_that_were_not_sent_are_not_in_flight() -> None:
+    steady = SteadyState()
+    missed: Any = {"row": "end", "at_ns": 5 * MS, "outcome": "missed"}
+    steady.on_end(missed)
+    for row in answered(1000 * S, 1):
+        getattr(steady, f"on_{row['row']}")(row)
+    assert steady.figures() is None
