@@ -81,7 +81,8 @@ _PROOF_OPTIONS = together(
 @option("--log", "Log of the server; its start-up lines tell version and flags.", "FILE")
 @option(
     "--fact facts",
-    "What the server does not tell: hardware, multimodal, hybrid, moe, model. Repeatable.",
+    "What the server does not tell: hardware, multimodal, hybrid, moe, family, model, connector, lmcache, model_runner, "
+    "env.VARIABLE. Repeatable.",
     "NAME=VALUE",
     multiple=True,
 )
