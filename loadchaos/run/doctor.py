@@ -268,7 +268,7 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
     if gateway and version is not None:
         note = "the URL is a gateway: the flags of the server behind it cannot be seen"
         return ServerFacts(named_version(version)[0], notes=[note])
-    found = _of_pages(facts, {}, [])
+    found = _of_pages(facts, {}, {})
     if (local := _local_command(client.admin_url)) is not None and local.engine == facts.dialect:
         known = found.version or local.version
         notes = local.notes if known is not None else [*local.notes, *found.notes]
@@ -279,14 +279,26 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
                 configured, system = await configuration(client, facts)
         except TimeoutError:
             configured, system = {}, {}
-        found = _of_pages(facts, configured, list(system))
-    model = found.get("model") or (Fact(facts.model, "/v1/models") if facts.model else None)
+        found = _of_pages(facts, configured, system)
+        if (page := client.pages.get(engine(facts.dialect).arguments)) is not None:
+            found = _with_arguments(found, page.json(), engine(facts.dialect).arguments)
+    path = found.facts.get("model") or found.facts.get("model_path")
+    model = path or (Fact(facts.model, "/v1/models") if facts.model else None)
     kinds = model_facts(str(model.value), Path("/nonexistent"), model.source) if model else {}
     found = replace(found, facts={**kinds, **found.facts})
     return found if version is None else replace(found, notes=[])
 
 
-def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> ServerFacts:
+def _with_arguments(found: ServerFacts, arguments: object, source: str) -> ServerFacts:
+    """Add the launch options that a page has by their names: all of them, with their defaults."""
+    names = {name for name, _ in engine(found.engine).options.values()}
+    told = {k: v for k, v in arguments.items() if k in names} if isinstance(arguments, Mapping) else {}
+    if not told:
+        return found
+    return replace(found, facts={**found.facts, **_learned(told, source)}, complete=True, environment=False)
+
+
+def _of_pages(facts: Facts, configured: Configured, system: Mapping[str, str]) -> ServerFacts:
     names = engine(facts.dialect).settings
     found = {names[k]: Fact(value, source) for k, (value, source) in configured.items() if k in names}
     parts = {name.partition(".")[0]: fact for name, fact in found.items() if "." in name and name[:4] != "env."}
@@ -294,6 +306,8 @@ def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> Se
     page = facts.sources.get("version", "its pages")
     if facts.version and "+cpu" in facts.version:
         found["hardware"] = Fact("cpu", page)
+    elif "+cpu" in system.get("torch", ""):
+        found["hardware"] = Fact("cpu", "/server_info")
     elif "GPU" in system:
         found["hardware"] = Fact("cuda", "/server_info")
     if facts.speculative_decoding is False and facts.dialect == "vllm":

@@ -163,6 +163,7 @@ def test_settings_page_tells_model_connector_and_runner() -> None:
             "kv_transfer_config": {"kv_connector": "NixlConnector"},
         },
         "vllm_env": {"VLLM_USE_V2_MODEL_RUNNER": True},
+        "system_env": {"torch_version": "2.13.0+cpu"},
     }
     pages = {
         "/version": {"version": "0.27.1"},
@@ -183,8 +184,26 @@ def test_settings_page_tells_model_connector_and_runner() -> None:
         ]
         assert found["vllm-48534"]["why_not"] == "connector is NixlConnector (/server_info)"
         assert "model_runner is V2 (/server_info)" in found["vllm-53142"]["met"]
+        assert found[""]["facts"]["hardware"] == {"value": "cpu", "source": "/server_info"}
         info["vllm_config"]["kv_transfer_config"] = {}
         assert results(url, code=None)["vllm-43226"]["why_not"] == "kv_transfer_config is off (/server_info)"
+
+
+def test_page_with_all_launch_options_decides() -> None:
+    """SGLang's, with what doctor needs of the page of 0.5.23."""
+    page = {"version": "0.5.10.post1", "model_path": "google/gemma-4-E2B-it", "disable_radix_cache": False, "x": 1}
+    page["speculative_algorithm"] = "NGRAM"
+    pages = {"/get_server_info": page, "/v1/models": {"data": [{"id": "m", "owned_by": "sglang"}]}}
+
+    def reply(asked: Asked) -> tuple[int, object]:
+        return (200, pages[asked.path]) if asked.path in pages else (404, "")
+
+    with answering(reply) as url:
+        found = results(url, code=1)
+    assert found["sglang-23392"]["result"] == "applies"
+    assert found["sglang-15734"]["why_not"] == "disaggregation_mode is not given"
+    assert found[""]["facts"]["family"] == {"value": "gemma4", "source": "the model's name"}
+    assert found["sglang-27194"]["why_not"] == "moe_a2a_backend is not given"
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ class Advisory:
 @dataclass(frozen=True)
 class EngineOptions:
     """Options and releases of an engine. `options`: each with all its names, and whether it takes a value. `log`: facts
-    that its start-up lines tell, as groups.
+    that its start-up lines tell, as groups. `arguments`: its page with all launch options by their names.
     """
 
     name: str
@@ -172,6 +172,7 @@ class EngineOptions:
     defaults: Mapping[str, Mapping[str, Any]]
     settings: Mapping[str, str]
     log: tuple[re.Pattern[str], ...]
+    arguments: str
 
     def default(self, name: str, version: str | None) -> Any:
         """Value of an option that is not given; None where it has none, or where that is not known."""
@@ -195,7 +196,15 @@ def engine(name: str) -> EngineOptions:
         for one in names:
             options[one] = (fact_name(names[0]), last == "=")
     log = tuple(re.compile(text) for text in data.get("log", ()))
-    return EngineOptions(name, tuple(data["releases"].split()), options, data["defaults"], data["settings"], log)
+    return EngineOptions(
+        name,
+        tuple(data["releases"].split()),
+        options,
+        data["defaults"],
+        data["settings"],
+        log,
+        data.get("arguments", ""),
+    )
 
 
 def fact_name(option: str) -> str:
