@@ -131,6 +131,8 @@ def with_flags(facts: ServerFacts, found: ParsedCommand, source: str, folder: Pa
     if typed:
         name, hint = next(iter(typed.items()))
         raise OptionError(f"{name} is no option of {found.engine}{hint}")
+    if found.unreadable and source in TYPED:
+        raise OptionError(f"{found.unreadable[0]}: its value begins as JSON and cannot be read as such")
     notes = [f"{name} is no option of {found.engine} that these advisories know" for name in found.unknown]
     flags = _learned(found.flags, source)
     model = model_facts(found.model, folder or Path.cwd(), source) if found.model else {}
@@ -345,14 +347,30 @@ def _machine() -> dict[str, Fact]:
 
 
 def given_facts(texts: Mapping[str, str]) -> dict[str, Fact]:
-    """Facts of `--fact NAME=VALUE`. Raises OptionError for an unknown name."""
+    """Facts of `--fact NAME=VALUE`. Raises OptionError for an unknown name, or a value that a fact cannot have."""
     words: Mapping[str, Any] = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+    wanted = {**dict.fromkeys(("multimodal", "hybrid", "moe"), words), "hardware": ("cpu", "cuda", "rocm")}
+    wanted["model_runner"] = ("v1", "v2")
     if wrong := next((name for name in texts if name not in OTHER_FACTS and not name.startswith("env.")), None):
         raise OptionError(
             f"--fact {wrong}: unknown fact{did_you_mean(wrong, OTHER_FACTS)}; known: {', '.join(OTHER_FACTS)}"
             "; --flags gives flags, env.NAME a variable"
         )
+    for name, text in texts.items():
+        if name in wanted and text.lower() not in wanted[name]:
+            raise OptionError(f"--fact {name}={text}: one of {', '.join(wanted[name])} was expected")
+        if name == "lmcache" and order(text) is None:
+            raise OptionError(f"--fact {name}={text}: a version such as 0.5.1 was expected")
     values = {
         name: _family(text) if name == "family" else words.get(text.lower(), text) for name, text in texts.items()
     }
     return {name: Fact(value, "--fact") for name, value in values.items()}
+
+
+def with_connector_note(found: ServerFacts) -> ServerFacts:
+    """Add a note about a KV connector whose name is almost one of vLLM's. Packages of others bring their own."""
+    fact, known = found.get("connector"), engine(found.engine).connectors
+    names = fact.value if fact is not None and isinstance(fact.value, tuple) else [fact.value if fact else None]
+    hints = {name: did_you_mean(name, known) for name in names if isinstance(name, str) and name not in known}
+    notes = [f"{name} is no KV connector of vLLM{hint}" for name, hint in hints.items() if hint]
+    return replace(found, notes=[*found.notes, *notes])

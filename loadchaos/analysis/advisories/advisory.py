@@ -173,6 +173,7 @@ class EngineOptions:
     settings: Mapping[str, str]
     log: tuple[re.Pattern[str], ...]
     arguments: str
+    connectors: tuple[str, ...]
 
     def default(self, name: str, version: str | None) -> Any:
         """Value of an option that is not given; None where it has none, or where that is not known."""
@@ -180,6 +181,11 @@ class EngineOptions:
         if found is None or version is None or not within(f">={found['since']}", version):
             return None
         return found["value"]
+
+    def unless(self, name: str) -> Mapping[str, Test]:
+        """Conditions of other facts, each of which turns off an option that is not given."""
+        tests = self.defaults.get(name, {}).get("unless", {})
+        return {fact: tuple(test) if isinstance(test, list) else test for fact, test in tests.items()}
 
 
 ENGINES: Final = ("vllm", "sglang", "lmdeploy", "llamacpp", "transformers")
@@ -197,14 +203,9 @@ def engine(name: str) -> EngineOptions:
             options[one] = (fact_name(names[0]), last == "=")
     log = tuple(re.compile(text) for text in data.get("log", ()))
     return EngineOptions(
-        name,
-        tuple(data["releases"].split()),
-        options,
-        data["defaults"],
-        data["settings"],
-        log,
-        data.get("arguments", ""),
-    )
+        name, tuple(data["releases"].split()), options, data["defaults"], data["settings"], log, data.get("arguments", ""),
+        tuple(data.get("connectors", ())),
+    )  # fmt: skip
 
 
 def fact_name(option: str) -> str:

@@ -30,7 +30,9 @@ _KEYWORD = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,()\[\]{}]+)")
 
 @dataclass
 class ParsedCommand:
-    """Flags of a command by their names as facts. `unknown`: those that this engine does not have, with the nearest."""
+    """Flags of a command by their names as facts. `unknown`: those that this engine does not have, with the nearest.
+    `unreadable`: those whose value is broken JSON.
+    """
 
     engine: str
     model: str | None = None
@@ -38,6 +40,7 @@ class ParsedCommand:
     program: int = 0
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def engine_of(argv: Sequence[str]) -> ParsedCommand | None:
@@ -100,6 +103,8 @@ def parse_flags(words: Sequence[str], into: ParsedCommand) -> None:
         value: Any = _value(text) if given else True
         if name.startswith("--no-") and option[0] != fact_name(name):
             value = False
+        if isinstance(value, str) and value.startswith("{") and ":" in value:
+            into.unreadable.append(name)
         into.flags.update(flattened(option[0], value))
 
 

@@ -55,6 +55,9 @@ class ServerFacts:
             return Fact(None, self.facts[head].source)
         if not self.complete or name in OTHER_FACTS or (name.startswith("env.") and not self.environment):
             return None
+        for other, test in engine(self.engine).unless(name).items():
+            if (fact := self.get(other)) is not None and holds(test, fact.value):
+                return Fact(False, f"{other} is {fact_text(fact)}")
         version = None if self.version is None else str(self.version.value)
         return Fact(engine(self.engine).default(name, version), "not given")
 

@@ -175,6 +175,12 @@ def server(version: str | None, facts: Mapping[str, Any] | None = None, *, compl
         (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9, "max_num_seqs": 8}),
          "does not apply", ()),
         (advisory(when={"max_num_seqs": "<8"}), server("0.30.0"), "may apply", ("max_num_seqs",)),  # no default is known
+        (advisory(when={"async_scheduling": True}), server("0.30.0"), "applies", ()),
+        (advisory(when={"async_scheduling": True}), server("0.30.0", {"hardware": "cpu"}), "does not apply", ()),
+        (advisory(when={"async_scheduling": True}),
+         server("0.30.0", {"speculative_config": True, "speculative_config.method": "ngram"}), "does not apply", ()),
+        (advisory(when={"async_scheduling": True}),
+         server("0.30.0", {"speculative_config": True, "speculative_config.method": "mtp"}), "applies", ()),
         (advisory(when={"family": "gpt_oss"}), server("0.30.0", {"family": "GptOss"}), "applies", ()),
         (advisory(when={"family": "gpt_oss"}), server("0.30.0", {"family": "Llama"}), "does not apply", ()),
         (advisory(when={"family": "gpt_oss"}), server("0.30.0"), "may apply", ("family",)),
