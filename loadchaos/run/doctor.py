@@ -110,7 +110,8 @@ def of_command(text: str | Sequence[str], source: str, folder: Path | None = Non
     )
     if cpu:
         facts["hardware"] = Fact("cpu", source)
-    facts |= _beside(program, cpu=bool(cpu))
+    if ":" not in command.argv[found.program]:  # an image has packages of its own
+        facts |= _beside(program, cpu=bool(cpu))
     return with_flags(ServerFacts(found.engine, version, facts), found, source, folder)
 
 
@@ -286,7 +287,8 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
             found = _with_arguments(found, page.json(), engine(facts.dialect).arguments)
     path = found.facts.get("model") or found.facts.get("model_path")
     model = path or (Fact(facts.model, "/v1/models") if facts.model else None)
-    kinds = model_facts(str(model.value), Path("/nonexistent"), model.source) if model else {}
+    # A path of the server's machine is not read on this one.
+    kinds = model_facts(str(model.value).lstrip("/"), Path("/nonexistent"), model.source) if model else {}
     found = replace(found, facts={**kinds, **found.facts})
     return found if version is None else replace(found, notes=[])
 

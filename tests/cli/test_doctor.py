@@ -50,6 +50,29 @@ def test_cure_in_the_command_ends_what_it_cures() -> None:
     assert (cured["result"], cured["why_not"]) == ("does not apply", "enable_prefix_caching is off (the command)")
 
 
+def test_packages_of_this_machine_say_nothing_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without triton-cpu vLLM has the V1 model runner on a CPU: known of an environment here, not of an image."""
+    program = tmp_path / "bin/vllm"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    told = ("--version", "vllm==0.32.0", "--fact", "multimodal=yes")
+    here = f"VLLM_CPU_KVCACHE_SPACE=1 {program} serve M"
+    assert (
+        f"model_runner is V1 ({tmp_path} has no triton-cpu)"
+        in results(here, *told, code=1)["vllm-preempted-image"]["met"]
+    )
+    (program.parent / "docker").symlink_to(program)
+    monkeypatch.setenv("PATH", str(program.parent))
+    found = results("docker run vllm/vllm-openai-cpu:v0.32.0 --model M", *told, code=1)["vllm-preempted-image"]
+    assert found["missing"] == ["model_runner"]
+    for package in ("triton/backends/cpu", "lmcache-0.5.0.dist-info"):
+        (tmp_path / "lib/python3.11/site-packages" / package).mkdir(parents=True)
+    found = results(here, *told, code=1)
+    assert found["vllm-preempted-image"]["missing"] == ["model_runner"]
+    assert found[""]["facts"]["lmcache"] == {"value": "0.5.0", "source": f"installed at {tmp_path}"}
+
+
 def test_missing_fact_is_named_and_can_be_given() -> None:
     one = "vllm-seeded-split-prefill"
     words = ("vllm serve M", "--version", "vllm==0.32.0")
