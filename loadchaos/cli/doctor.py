@@ -81,7 +81,8 @@ _PROOF_OPTIONS = together(
 @option("--log", "Log of the server; its start-up lines tell version and flags.", "FILE")
 @option(
     "--fact facts",
-    "What the server does not tell: hardware, multimodal, hybrid, moe, model. Repeatable.",
+    "What the server does not tell: hardware, multimodal, hybrid, moe, family, model, connector, lmcache, model_runner, "
+    "env.VARIABLE. Repeatable.",
     "NAME=VALUE",
     multiple=True,
 )
@@ -227,6 +228,8 @@ def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
     from loadchaos.analysis.advisories.condition import ServerFacts
     from loadchaos.run import doctor as learned
 
+    if server is not None and "==" in server.partition(" ")[0]:
+        raise OptionError(f"{server!r} is a version: give it as --version {server}")
     url = server if server is not None and "://" in server.split(" ", 1)[0] else None
     if (server is not None) + (options["log"] is not None) > 1:
         raise OptionError("one of a URL, a command and --log was expected")
@@ -252,7 +255,8 @@ def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
             found, learned.parse_flags_option(options["flags"], found.engine), "--flags", Path.cwd()
         )
     given = learned.given_facts(named_values("--fact", options["facts"], "NAME=VALUE"))
-    return replace(found, facts={**found.facts, **given}, never=_traffic(options["without"]))
+    found = replace(found, facts={**found.facts, **given}, never=_traffic(options["without"]))
+    return learned.with_connector_note(found)
 
 
 def _of_log(path: str, version: str | None) -> ServerFacts:

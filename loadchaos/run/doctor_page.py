@@ -35,7 +35,11 @@ _HOW = {
     "multimodal": "--fact multimodal=no (or yes)",
     "hybrid": "--fact hybrid=no (or yes)",
     "moe": "--fact moe=no (or yes)",
+    "family": "--fact family=NAME (the model_type of its config.json)",
     "model": "--fact model=NAME",
+    "connector": "--fact connector=NAME (or none)",
+    "lmcache": "--fact lmcache=VERSION",
+    "model_runner": "--fact model_runner=V1 (or V2)",
 }
 
 
@@ -93,7 +97,8 @@ class DoctorResult:
     def to_json(self) -> dict[str, object]:
         """All judgements; of the facts those that a condition names, so that no secret of a command is among them."""
         named = {name for j in self.judgements for names in j.advisory.when for name in names.split(OR)}
-        facts = {n: {"value": f.value, "source": f.source} for n, f in self.facts.facts.items() if n in named}
+        known = {n: f for n in sorted(named) if (f := self.facts.get(n)) is not None and f.source != "not given"}
+        facts = {n: {"value": f.value, "source": f.source} for n, f in known.items()}
         version = self.facts.version
         return {
             "schema": 1,
@@ -214,8 +219,8 @@ def _short(j: Judgement, width: int) -> str:
 
 def _missing(may: Sequence[Judgement]) -> str:
     names = list(dict.fromkeys(name for j in may for name in j.missing if not name.startswith("whether")))
-    ways = [_HOW[name] for name in names if name in _HOW]
-    flags = [name for name in names if name not in _HOW]
+    ways = [_HOW.get(name, f"--fact {name}=VALUE") for name in names if name in _HOW or name.startswith("env.")]
+    flags = [name for name in names if name not in _HOW and not name.startswith("env.")]
     return ", ".join([*ways, *(["--flags 'the launch flags'"] if flags else [])])
 
 

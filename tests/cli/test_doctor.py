@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.advisories.condition import Fact
 from loadchaos.cli.launch import name_doctor
+from loadchaos.run.doctor import model_facts, of_log
 from loadchaos.server.process.launcher import parse_command_line
 from tests.embedded_server import EmbeddedServer
 from tests.http_server import Asked, answering
@@ -17,7 +19,7 @@ from tests.invoking import output_of
 MTP = """vllm serve Qwen/Qwen3-VL-2B --speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""
 
 
-def results(*words: object, code: int = 0) -> dict[str, Any]:
+def results(*words: object, code: int | None = 0) -> dict[str, Any]:
     data = json.loads(output_of("doctor", *words, "--json", code=code))
     return {one["id"]: one for one in data["advisories"]} | {"": data}
 
@@ -48,6 +50,29 @@ def test_cure_in_the_command_ends_what_it_cures() -> None:
     assert (cured["result"], cured["why_not"]) == ("does not apply", "enable_prefix_caching is off (the command)")
 
 
+def test_packages_of_this_machine_say_nothing_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without triton-cpu vLLM has the V1 model runner on a CPU: known of an environment here, not of an image."""
+    program = tmp_path / "bin/vllm"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    told = ("--version", "vllm==0.32.0", "--fact", "multimodal=yes")
+    here = f"VLLM_CPU_KVCACHE_SPACE=1 {program} serve M"
+    assert (
+        f"model_runner is V1 ({tmp_path} has no triton-cpu)"
+        in results(here, *told, code=1)["vllm-preempted-image"]["met"]
+    )
+    (program.parent / "docker").symlink_to(program)
+    monkeypatch.setenv("PATH", str(program.parent))
+    found = results("docker run vllm/vllm-openai-cpu:v0.32.0 --model M", *told, code=1)["vllm-preempted-image"]
+    assert found["missing"] == ["model_runner"]
+    for package in ("triton/backends/cpu", "lmcache-0.5.0.dist-info"):
+        (tmp_path / "lib/python3.11/site-packages" / package).mkdir(parents=True)
+    found = results(here, *told, code=1)
+    assert found["vllm-preempted-image"]["missing"] == ["model_runner"]
+    assert found[""]["facts"]["lmcache"] == {"value": "0.5.0", "source": f"installed at {tmp_path}"}
+
+
 def test_missing_fact_is_named_and_can_be_given() -> None:
     one = "vllm-seeded-split-prefill"
     words = ("vllm serve M", "--version", "vllm==0.32.0")
@@ -73,15 +98,29 @@ def test_secret_of_a_command_is_not_printed() -> None:
 
 
 def test_config_of_a_local_model_tells_its_kind(tmp_path: Path) -> None:
-    config = {"vision_config": {"a": 1}, "text_config": {"layer_types": ["linear_attention"]}}
+    config = {"architectures": ["Idefics3ForConditionalGeneration"], "vision_config": {"a": 1}}
+    config["text_config"] = {"layer_types": ["linear_attention"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     facts = results(f"vllm serve {tmp_path}", "--version", "vllm==0.21.0", code=1)[""]["facts"]
     assert facts["multimodal"] == facts["hybrid"] == {"value": True, "source": "config.json"}
+    assert facts["family"] == {"value": "Idefics3", "source": "config.json"}
 
 
 LOG = """\
 (APIServer pid=1) INFO 11-22 10:00:00 [utils.py:1] vLLM API server version {version}
 (APIServer pid=1) INFO 11-22 10:00:00 [u.py] non-default args: {{'model_tag': 'Qwen3-VL', 'speculative_config': {config}}}
+"""
+# Lines of real starts: of vLLM 0.32.0 on a CPU, and of LMCache 0.3.13 (LMCache/LMCache#2535).
+START = """\
+(APIServer pid=9) INFO 11-28 05:32:12 [api_utils.py:286] non-default args: {'model_tag': 'm', 'max_model_len': 4096, \
+'kv_transfer_config': KVTransferConfig(kv_connector='LMCacheConnectorV1', kv_role='kv_both', kv_port=14579)}
+(APIServer pid=9) INFO 11-28 05:32:12 [model.py:733] Resolved architecture: Qwen3VLForConditionalGeneration
+(APIServer pid=9) WARNING 11-28 05:32:12 [vllm.py:725] Model Runner V2 requires Triton; using the V1 model runner instead.
+(EngineCore pid=8) INFO 11-28 05:32:31 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m', \
+speculative_config=None, device_config=cpu, seed=0
+(Worker pid=7) INFO 11-28 05:32:50 [factory.py:62] Creating v1 connector with name: LMCacheConnectorV1 and engine_id: 6632
+(EngineCore_DP0 pid=5) [2026-02-03 11:48:56,284] LMCache INFO: LMCache initialized for role KVConnectorRole.WORKER with \
+version 0.3.13-gfc031d471, vllm version 0.15.0, lmcache cache_engine metadata: LMCacheMetadata(model_name='m')
 """
 
 
@@ -94,6 +133,115 @@ def test_log_tells_version_and_flags_of_its_newest_start(tmp_path: Path) -> None
     assert found["vllm-38551"]["result"] == "applies"
     log.write_text("nothing\n")
     assert "the log has no line that tells engine and version" in output_of("doctor", "--log", log, code=2)
+
+
+def test_start_up_lines_tell_model_connector_and_runner() -> None:
+    earlier = START.replace("Qwen3VL", "GptOss").replace("LMCacheConnectorV1", "NixlConnector")
+    told = {
+        "family": "Qwen3VL",
+        "connector": "LMCacheConnectorV1",
+        "lmcache": "0.3.13",
+        "model_runner": "V1",
+        "hardware": "cpu",
+    }
+    facts = of_log([*earlier.splitlines(), *START.splitlines()])
+    assert {name: fact.value for name in told if (fact := facts.get(name))} == told
+    assert {fact.source for name in told if (fact := facts.get(name))} == {"the log"}
+    later = START.replace(
+        "Model Runner V2 requires Triton; using the V1 model runner instead.", "Using V2 Model Runner"
+    )
+    assert of_log(later.splitlines()).get("model_runner") == Fact("V2", "the log")
+
+
+@pytest.mark.parametrize(
+    ("words", "one", "result"),
+    [
+        (("vllm serve openai/gpt-oss-20b", "--version", "vllm==0.11.0"), "vllm-30099", "applies"),
+        (("vllm serve Qwen/Qwen3-30B-A3B", "--version", "vllm==0.11.0"), "vllm-30099", "does not apply"),
+        (("vllm serve my-model", "--version", "vllm==0.11.0", "--fact", "family=gpt_oss"), "vllm-30099", "applies"),
+        (("vllm serve my-model", "--version", "vllm==0.11.0"), "vllm-30099", "may apply"),
+        (('vllm serve M --kv-transfer-config \'{"kv_connector":"MoRIIOConnector","kv_role":"kv_both"}\'',
+          "--version", "vllm==0.27.1"), "vllm-48534", "applies"),
+        (('vllm serve M --kv-transfer-config \'{"kv_connector":"NixlConnector","kv_role":"kv_both"}\'',
+          "--version", "vllm==0.27.1"), "vllm-48534", "does not apply"),
+        (("--version", "vllm==0.27.1"), "vllm-48534", "may apply"),
+        (("--version", "vllm==0.27.1", "--fact", "connector=none"), "vllm-48534", "does not apply"),
+        (("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve Q/Qwen3-Next --block-size 32", "--version", "vllm==0.30.0"),
+         "vllm-53142", "applies"),
+        (("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve Q/Qwen3-Next --block-size 32", "--version", "vllm==0.30.0"),
+         "vllm-53142", "does not apply"),
+        (("vllm serve Q/Qwen3-Next --block-size 32", "--version", "vllm==0.30.0"), "vllm-53142", "may apply"),
+        (("vllm serve Q/Qwen3-Next --block-size 32", "--version", "vllm==0.30.0", "--fact",
+          "env.VLLM_USE_V2_MODEL_RUNNER=1"), "vllm-53142", "applies"),
+    ],
+)  # fmt: skip
+def test_model_connector_and_runner_decide(words: tuple[str, ...], one: str, result: str) -> None:
+    assert results(*words, code=None)[one]["result"] == result
+
+
+def test_settings_page_tells_model_connector_and_runner() -> None:
+    info: dict[str, Any] = {
+        "vllm_config": {
+            "model_config": {"model": "Q/Qwen3-Next"},
+            "kv_transfer_config": {"kv_connector": "NixlConnector"},
+        },
+        "vllm_env": {"VLLM_USE_V2_MODEL_RUNNER": True},
+        "system_env": {"torch_version": "2.13.0+cpu"},
+    }
+    pages = {
+        "/version": {"version": "0.27.1"},
+        "/v1/models": {"data": [{"id": "served", "owned_by": "vllm"}]},
+        "/server_info": info,
+    }
+
+    def reply(asked: Asked) -> tuple[int, object]:
+        path = asked.path.partition("?")[0]
+        return (200, pages[path]) if path in pages else (405 if path == "/reset_mm_cache" else 404, "")
+
+    with answering(reply) as url:
+        found = results(url, code=None)
+        assert [found[""]["facts"][name] for name in ("hybrid", "kv_transfer_config", "connector")] == [
+            {"value": True, "source": "the model's name"},
+            {"value": True, "source": "/server_info"},
+            {"value": "NixlConnector", "source": "/server_info"},
+        ]
+        assert found["vllm-48534"]["why_not"] == "connector is NixlConnector (/server_info)"
+        assert "model_runner is V2 (/server_info)" in found["vllm-53142"]["met"]
+        assert found[""]["facts"]["hardware"] == {"value": "cpu", "source": "/server_info"}
+        info["vllm_config"]["kv_transfer_config"] = {}
+        assert results(url, code=None)["vllm-43226"]["why_not"] == "kv_transfer_config is off (/server_info)"
+
+
+def test_page_with_all_launch_options_decides() -> None:
+    """SGLang's, with what doctor needs of the page of 0.5.23."""
+    page = {"version": "0.5.10.post1", "model_path": "google/gemma-4-E2B-it", "disable_radix_cache": False, "x": 1}
+    page["speculative_algorithm"] = "NGRAM"
+    pages = {"/get_server_info": page, "/v1/models": {"data": [{"id": "m", "owned_by": "sglang"}]}}
+
+    def reply(asked: Asked) -> tuple[int, object]:
+        return (200, pages[asked.path]) if asked.path in pages else (404, "")
+
+    with answering(reply) as url:
+        found = results(url, code=1)
+    assert found["sglang-23392"]["result"] == "applies"
+    assert found["sglang-15734"]["why_not"] == "disaggregation_mode is not given"
+    assert found[""]["facts"]["family"] == {"value": "gemma4", "source": "the model's name"}
+    assert found["sglang-27194"]["why_not"] == "moe_a2a_backend is not given"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek_v3"), ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
+        ("HuggingFaceTB/SmolVLM2-2.2B", "smolvlm"), ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3_vl_moe"),
+        ("Qwen/Qwen3-VL-8B-Instruct", "qwen3_vl"), ("google/gemma-3n-E2B-it", "gemma3n"), ("my-model", None),
+    ],
+)  # fmt: skip
+def test_name_of_a_model_tells_its_family(name: str, family: str | None, tmp_path: Path) -> None:
+    facts = model_facts(name, tmp_path, "test")
+    assert getattr(facts.get("family"), "value", None) == family
+    if family is None:
+        assert "moe" not in facts
 
 
 def test_embedded_server_is_read_with_few_gets_and_without_a_generation() -> None:
@@ -140,6 +288,21 @@ def test_gateway_is_told_and_a_version_is_taken() -> None:
         (("vllm serve M --max-num-seq2 3",), 2, "--max-num-seq2 is no option of vllm; did you mean --max-num-seqs?"),
         (("vllm serve M", "--version", "sglang==0.5.9"), 2, "the server is vllm"),
         (("vllm serve M", "--fact", "hardwar=cpu"), 2, "unknown fact; did you mean hardware?"),
+        (("vllm serve M", "--fact", "hardware=gpu"), 2, "--fact hardware=gpu: one of cpu, cuda, rocm was expected"),
+        (("vllm serve M", "--fact", "hybrid=maybe"), 2, "--fact hybrid=maybe: one of yes, true, on, no"),
+        (("vllm serve M", "--fact", "model_runner=3"), 2, "--fact model_runner=3: one of v1, v2 was expected"),
+        (("vllm serve M", "--fact", "lmcache=new"), 2, "--fact lmcache=new: a version such as 0.5.1 was expected"),
+        (("vllm==0.32.0",), 2, "'vllm==0.32.0' is a version: give it as --version vllm==0.32.0"),
+        (
+            ("vllm serve M --kv-transfer-config '{\"kv_connector\":'",),
+            2,
+            "--kv-transfer-config: its value begins as JSON",
+        ),
+        (
+            ("vllm serve M --kv-transfer-config.kv_connector NixlConector",),
+            0,
+            "note: NixlConector is no KV connector of vLLM; did you mean NixlConnector?",
+        ),
         (("vllm serve M", "--without", "image"), 2, "unknown traffic; did you mean images?"),
         (("vllm serve M", "--log", "x.log"), 2, "one of a URL, a command and --log was expected"),
     ],

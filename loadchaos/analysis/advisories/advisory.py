@@ -26,10 +26,13 @@ Test = bool | int | float | str | tuple[str | int, ...]
 """Condition of a fact: true (given, and not off) or false, a text or number that it equals, `>=2`, or a list of values."""
 
 OR: Final = " or "
-COMPARISON: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)?)")
-OTHER_FACTS: Final = ("hardware", "multimodal", "hybrid", "moe", "model")
+COMPARISON: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)*)")
+OTHER_FACTS: Final = (
+    "hardware", "multimodal", "hybrid", "moe", "family", "model", "connector", "lmcache", "model_runner",
+)  # fmt: skip
 """Facts that are no option: `cpu`, `cuda` or `rocm`; takes images, audio or video; has recurrent (Mamba, GDN) layers; is a
-mixture of experts; the model's name or folder.
+mixture of experts; its architecture without its task (`GptOss`; `gpt_oss` is the same); the model's name or folder; the KV
+connectors of vLLM; the version of LMCache; vLLM's model runner, `V1` or `V2`.
 """
 
 
@@ -159,13 +162,18 @@ class Advisory:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options and releases of an engine. `options`: each with all its names, and whether it takes a value."""
+    """Options and releases of an engine. `options`: each with all its names, and whether it takes a value. `log`: facts
+    that its start-up lines tell, as groups. `arguments`: its page with all launch options by their names.
+    """
 
     name: str
     releases: tuple[str, ...]
     options: Mapping[str, tuple[str, bool]]
     defaults: Mapping[str, Mapping[str, Any]]
     settings: Mapping[str, str]
+    log: tuple[re.Pattern[str], ...]
+    arguments: str
+    connectors: tuple[str, ...]
 
     def default(self, name: str, version: str | None) -> Any:
         """Value of an option that is not given; None where it has none, or where that is not known."""
@@ -173,6 +181,11 @@ class EngineOptions:
         if found is None or version is None or not within(f">={found['since']}", version):
             return None
         return found["value"]
+
+    def unless(self, name: str) -> Mapping[str, Test]:
+        """Conditions of other facts, each of which turns off an option that is not given."""
+        tests = self.defaults.get(name, {}).get("unless", {})
+        return {fact: tuple(test) if isinstance(test, list) else test for fact, test in tests.items()}
 
 
 ENGINES: Final = ("vllm", "sglang", "lmdeploy", "llamacpp", "transformers")
@@ -188,7 +201,11 @@ def engine(name: str) -> EngineOptions:
         names = names if last == "=" else [*names, last]
         for one in names:
             options[one] = (fact_name(names[0]), last == "=")
-    return EngineOptions(name, tuple(data["releases"].split()), options, data["defaults"], data["settings"])
+    log = tuple(re.compile(text) for text in data.get("log", ()))
+    return EngineOptions(
+        name, tuple(data["releases"].split()), options, data["defaults"], data["settings"], log, data.get("arguments", ""),
+        tuple(data.get("connectors", ())),
+    )  # fmt: skip
 
 
 def fact_name(option: str) -> str:

@@ -24,12 +24,15 @@ _SUBCOMMANDS = ("serve", "api_server", "server")
 _ATTACHED = re.compile(r"(-[A-Za-z])(\d.*|=.*)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _ENTRY = re.compile(r"'(\w+)': ('[^']*'|[\w.+-]+)")
+_MEMBER = re.compile(r"<[\w.]+: ([^<>]*)>")  # of an enumeration, as Python prints it
 _KEYWORD = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,()\[\]{}]+)")
 
 
 @dataclass
 class ParsedCommand:
-    """Flags of a command by their names as facts. `unknown`: those that this engine does not have, with the nearest."""
+    """Flags of a command by their names as facts. `unknown`: those that this engine does not have, with the nearest.
+    `unreadable`: those whose value is broken JSON.
+    """
 
     engine: str
     model: str | None = None
@@ -37,6 +40,7 @@ class ParsedCommand:
     program: int = 0
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def engine_of(argv: Sequence[str]) -> ParsedCommand | None:
@@ -99,6 +103,8 @@ def parse_flags(words: Sequence[str], into: ParsedCommand) -> None:
         value: Any = _value(text) if given else True
         if name.startswith("--no-") and option[0] != fact_name(name):
             value = False
+        if isinstance(value, str) and value.startswith("{") and ":" in value:
+            into.unreadable.append(name)
         into.flags.update(flattened(option[0], value))
 
 
@@ -140,15 +146,25 @@ def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from flattened(f"{name}.{key}", inner)
 
 
+def _literal(node: ast.expr) -> Any:
+    """Value of a literal. A call such as `KVTransferConfig(kv_connector='NixlConnector')` is a mapping of its arguments."""
+    match node:
+        case ast.Call():
+            return {one.arg: _literal(one.value) for one in node.keywords if one.arg}
+        case ast.Dict():
+            return {ast.literal_eval(k): _literal(v) for k, v in zip(node.keys, node.values, strict=True) if k}
+        case ast.List() | ast.Tuple():
+            return [_literal(one) for one in node.elts]
+        case ast.Attribute() | ast.Name():  # torch.bfloat16
+            return ast.unparse(node)
+    return ast.literal_eval(node)
+
+
 def parse_logged(text: str) -> dict[str, Any]:
     """Flags of a start-up line: a dict of Python, or the arguments of a class (`ServerArgs(tp_size=1, ...)`)."""
     found: dict[str, Any] = {}
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        pairs = tree.keywords if isinstance(tree, ast.Call) else None
-        data = (
-            {k.arg: ast.literal_eval(k.value) for k in pairs if k.arg} if pairs is not None else ast.literal_eval(tree)
-        )
+        data = _literal(ast.parse(_MEMBER.sub(r"\1", text.strip()), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         data = {name: _value(value.strip().strip("'\"")) for name, value in _KEYWORD.findall(text)}
         data |= {name: _value(value.strip().strip("'\"")) for name, value in _ENTRY.findall(text)}

@@ -112,6 +112,7 @@ _SETTINGS: Mapping[str, Sequence[str]] = {
     "speculative_tokens": ("num_speculative_tokens",),
     "tensor_parallel_size": ("tensor_parallel_size",),
     "pipeline_parallel_size": ("pipeline_parallel_size",),
+    "model": ("model",),
 }
 _SYSTEM = {
     "nvidia_gpu_models": "GPU", "nvidia_driver_version": "driver", "cuda_runtime_version": "CUDA", "torch_version": "torch",
@@ -167,6 +168,11 @@ def _read_settings(data: Any) -> ServerSettings:
         value = next((v for k in keys if (v := _anywhere(inside, k)) is not None), None)
         if isinstance(value, bool | int | float | str):
             values[name] = value
+    if "kv_transfer_config" in config:
+        values["kv_connector"] = (config["kv_transfer_config"] or {}).get("kv_connector") or "none"
+    runner = (data.get("vllm_env") or {}).get("VLLM_USE_V2_MODEL_RUNNER")
+    if runner is not None:
+        values["v2_model_runner"] = runner
     limit = _anywhere(config, "limit_mm_per_prompt") or _anywhere(config, "limit_per_prompt")
     images = limit.get("image") if isinstance(limit, dict) else limit
     images = images.get("count") if isinstance(images, dict) else images

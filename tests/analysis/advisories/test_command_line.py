@@ -68,7 +68,18 @@ def test_flags_of_a_start_up_line_are_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Namespace(model='M', tp_size=2, x=<X.A: 1>)", "{'model': 'M', 'tp_size': 2, 'x': <X.A: 1>}"]
+    "text",
+    [
+        "Namespace(model='M', tp_size=2, x=<object at 0x7f>)",
+        "{'model': 'M', 'tp_size': 2, 'x': <object at 0x7f>}",
+        "{'model': 'M', 'tp_size': 2, 'x': <X.A: 1>, 'dtype': torch.bfloat16}",
+    ],
 )
 def test_flags_beside_a_value_that_is_no_literal_are_read(text: str) -> None:
     assert parse_logged(text).items() >= {"model": "M", "tp_size": 2}.items()
+
+
+def test_object_in_a_start_up_line_is_read_as_its_arguments() -> None:
+    text = "{'mode': <Mode.A: (2, 1)>, 'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector', kv_port=1)}"
+    found = {"mode": [2, 1], "kv_transfer_config.kv_connector": "NixlConnector", "kv_transfer_config.kv_port": 1}
+    assert parse_logged(text).items() >= found.items()

@@ -175,8 +175,75 @@ def server(version: str | None, facts: Mapping[str, Any] | None = None, *, compl
         (advisory(when={"seed or max_num_seqs": "<8"}), server("0.30.0", {"seed": 9, "max_num_seqs": 8}),
          "does not apply", ()),
         (advisory(when={"max_num_seqs": "<8"}), server("0.30.0"), "may apply", ("max_num_seqs",)),  # no default is known
+        (advisory(when={"async_scheduling": True}), server("0.30.0"), "applies", ()),
+        (advisory(when={"async_scheduling": True}), server("0.30.0", {"hardware": "cpu"}), "does not apply", ()),
+        (advisory(when={"async_scheduling": True}),
+         server("0.30.0", {"speculative_config": True, "speculative_config.method": "ngram"}), "does not apply", ()),
+        (advisory(when={"async_scheduling": True}),
+         server("0.30.0", {"speculative_config": True, "speculative_config.method": "mtp"}), "applies", ()),
+        (advisory(when={"family": "gpt_oss"}), server("0.30.0", {"family": "GptOss"}), "applies", ()),
+        (advisory(when={"family": "gpt_oss"}), server("0.30.0", {"family": "Llama"}), "does not apply", ()),
+        (advisory(when={"family": "gpt_oss"}), server("0.30.0"), "may apply", ("family",)),
+        (advisory(when={"lmcache": "<0.5.10"}), server("0.30.0", {"lmcache": "0.5.9"}), "applies", ()),
+        (advisory(when={"lmcache": "<0.5.10"}), server("0.30.0", {"lmcache": "0.5.10"}), "does not apply", ()),
+        (advisory(when={"lmcache": "<0.5.10"}), server("0.30.0"), "may apply", ("lmcache",)),
     ],
 )  # fmt: skip
 def test_advisory_is_judged(one: Advisory, facts: ServerFacts, result: str, missing: tuple[str, ...]) -> None:
     found = judge(one, facts)
     assert (found.result, found.missing) == (result, missing)
+
+
+KV = "kv_transfer_config"
+MULTI = {
+    f"{KV}.kv_connector": "MultiConnector",
+    f"{KV}.kv_connector_extra_config.connectors": [{"kv_connector": "NixlConnector"}, {"kv_connector": "X"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "complete", "name", "value"),
+    [
+        ({}, True, "connector", None),
+        ({f"{KV}.kv_connector": "NixlConnector"}, True, "connector", "NixlConnector"),
+        (MULTI, True, "connector", ("NixlConnector", "X")),
+        ({"kv_offloading_size": 8}, True, "connector", "OffloadingConnector"),
+        ({"kv_offloading_size": 8, f"{KV}.kv_connector": "X"}, True, "connector", "OffloadingConnector"),
+        ({f"{KV}.kv_connector": "none"}, False, "connector", "none"),
+        ({"connector": "MooncakeConnector"}, True, "connector", "MooncakeConnector"),
+        ({"env.VLLM_USE_V2_MODEL_RUNNER": 1}, True, "model_runner", "V2"),
+        ({"env.VLLM_USE_V2_MODEL_RUNNER": "0", "model_runner": "V2"}, True, "model_runner", "V1"),
+        ({"model_runner": "V2"}, True, "model_runner", "V2"),
+    ],
+)
+def test_fact_follows_from_options_and_variables(
+    facts: Mapping[str, Any], complete: bool, name: str, value: object
+) -> None:
+    found = server("0.30.0", facts, complete=complete).get(name)
+    assert found is not None
+    assert found.value == value
+
+
+@pytest.mark.parametrize(
+    ("facts", "complete", "name"),
+    [
+        ({}, False, "connector"),
+        ({f"{KV}.kv_connector": "MultiConnector"}, False, "connector"),
+        ({"kv_offloading_size": 8, "kv_offloading_backend": "lmcache"}, True, "connector"),
+        ({"kv_offloading_size": 8, "env.VLLM_USE_SIMPLE_KV_OFFLOAD": 1}, True, "connector"),
+        ({"hardware": "cpu"}, True, "model_runner"),  # V2 with triton-cpu
+    ],
+)
+def test_fact_that_does_not_follow_is_not_known(facts: Mapping[str, Any], complete: bool, name: str) -> None:
+    assert server("0.30.0", facts, complete=complete).get(name) is None
+
+
+def test_one_of_several_values_is_enough() -> None:
+    assert holds(("NixlConnector",), ("OffloadingConnector", "NixlConnector"))
+    assert not holds("MooncakeConnector", ("OffloadingConnector", "NixlConnector"))
+
+
+def test_variable_is_not_off_where_only_a_log_is_known() -> None:
+    one = advisory(when={"env.VLLM_BATCH_INVARIANT": True})
+    assert judge(one, server("0.30.0")).result == "does not apply"
+    assert judge(one, replace(server("0.30.0"), environment=False)).missing == ("env.VLLM_BATCH_INVARIANT",)
