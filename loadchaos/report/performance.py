@@ -176,6 +176,12 @@ def refusals_text(verdict: Verdict) -> str:
     parts = [f"Retry-After: {clean(retry_after_text(found.retry_after), 80)}"] if found.retry_after else []
     if found.accepted_per_s is not None:
         parts.append(f"{per_second(found.accepted_per_s)} requests/s were accepted")
+    if (waited := found.waited) is not None:
+        waits = f"mean {duration(waited.mean_s)}, longest {duration(waited.longest_s)}"
+        parts.append(
+            f"{plural(waited.waits, 'refusal')} waited for and sent again ({waits}), after which {number(waited.ok)} of "
+            f"{plural(waited.requests, 'request')} were ok: latencies have these waits in them"
+        )
     return "; ".join([text, *parts])
 
 

@@ -34,7 +34,7 @@ class ForeignServer:
         images: `counted`, `ignored`, `fails` (500), `refused` (400), `cut` (no answer) or `uncounted_in_streams`.
         chat: it has the chat endpoint.
         fails_on: text in a request that is answered with 500.
-        instead: status and page in place of the n-th stream, which was asked for so many seconds after the first.
+        instead: status, page and headers in place of the n-th stream, which was asked for so many seconds after the first.
         token: text of the i-th token of the n-th stream; JSON is an event that ends the stream. None: words by the prompt.
         token_s: time of one token.
         headers: headers of every answer.
@@ -46,7 +46,7 @@ class ForeignServer:
     images: str = "counted"
     chat: bool = True
     fails_on: str = ""
-    instead: Callable[[int, float], tuple[int, object] | None] = lambda _n, _s: None
+    instead: Callable[[int, float], tuple[Any, ...] | None] = lambda _n, _s: None
     token: Callable[[int, float, int], str | dict[str, Any]] | None = None
     token_s: float = 0.002
     first_s: float = 0.0
