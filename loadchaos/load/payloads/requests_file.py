@@ -33,7 +33,7 @@ from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import OUTPUT_LIMITS, AnswerContract
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.json_lines import json_lines, read_text
+from loadchaos.profile.json_lines import json_lines, read_text, suffix_of
 from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
@@ -61,7 +61,7 @@ _TOKEN_CHARACTERS = 6
 
 
 class Options(Payload):
-    """Requests of `file`: one per line (.jsonl) or all in one value (.json).
+    """Requests of `file`: one per line (.jsonl) or all in one value (.json), also packed with gzip (.jsonl.gz).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
     question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
@@ -198,7 +198,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
 def _records(path: Path) -> Iterator[tuple[str, object]]:
     """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = read_text(path)
-    if path.suffix == ".json":
+    if suffix_of(path) == ".json":
         try:
             data = json.loads(text)
         except json.JSONDecodeError as e:
