@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 from pydantic import model_validator
 
+from loadchaos.core.field_changes import with_changes
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import counted
@@ -135,9 +136,12 @@ class Options(Payload):
         parts = [b'{"model":', orjson.dumps(model)]
         request.max_tokens = self._limit(given, request.output_tokens)
         if request.max_tokens is not None and request.max_tokens != given.max_tokens:
-            parts.append(b',"%b":%d' % (next(iter(given.limits), "max_tokens").encode(), request.max_tokens))
+            limits = {next(iter(given.limits), "max_tokens"): request.max_tokens}
         else:
-            parts += [b',"%b":%d' % (name.encode(), limit) for name, limit in given.limits.items()]
+            limits = dict(given.limits)
+        if facts.field_changes and request.endpoint == "chat":
+            limits = with_changes(limits, facts.field_changes)
+        parts += [b',"%b":%d' % (name.encode(), limit) for name, limit in limits.items()]
         if request.stream:
             parts.append(b',"stream":true')
             if not given.stream_options:
