@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
+from loadchaos.campaigns.replay import from_sessions
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
@@ -21,7 +22,7 @@ from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.payloads import requests_file
 from loadchaos.profile import request_trace
 from loadchaos.profile import trace as arrivals
-from loadchaos.profile.json_lines import read_text
+from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_trace import (
     BODIES,
     FILE,
@@ -124,14 +125,24 @@ def _model(folder: Path, sends: Sequence[TraceSend]) -> str:
 
 
 def _of_file(path: Path, scratch: Path) -> RequestTrace:
-    first = json_object(read_text(path).lstrip("\ufeff\n\r ").partition("\n")[0])
+    text = read_text(path)
+    first = json_object(text.lstrip("\ufeff\n\r ").partition("\n")[0])
     if first.get("event") == "trace":
         found = request_trace.read(path)
         _require_bodies(found, path)
         return found
+    if '"session_id"' in text and from_sessions.are_turns(rows := _json_rows(path, text)):
+        return from_sessions.trace_of_turns(rows, path, scratch, _prompt, _SIDE_BY_SIDE)
     if {"timestamp", "input_length"} <= first.keys():
         return _of_arrivals(path, scratch)
     return _of_bodies(path, scratch)
+
+
+def _json_rows(path: Path, text: str) -> list[tuple[str, object]]:
+    try:
+        return list(json_lines(path, text))
+    except ValueError:
+        return []  # JSON over many lines
 
 
 def _require_bodies(trace: RequestTrace, path: Path) -> None:
