@@ -11,7 +11,11 @@ from loadchaos.core.errors import OptionError
 from loadchaos.profile.request_trace import RequestTrace
 from tests.invoking import output_of
 
-MESSAGES = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"}, {"role": "user", "content": "q2"}]
+MESSAGES = [
+    {"role": "user", "content": "q1"},
+    {"role": "assistant", "content": "a1"},
+    {"role": "user", "content": "q2"},
+]
 
 
 def trace_of(folder: Path, *rows: dict[str, Any]) -> RequestTrace:
