@@ -117,6 +117,11 @@ def _repeats(_ctx: click.Context, _option: click.Parameter, text: str | None) ->
         "NAME|PATH",
     ),
     option("--pid", "Process ID of a server on this machine, for signals.", type=COUNT),
+    option(
+        "--on-429",
+        "wait: send a request that is refused with 429 again after its Retry-After.",
+        type=click.Choice(["end", "wait"]),
+    ),
 )
 @in_group("Before the load", no_questions_option, shared_option, wait_ready_option, yes_option, allow_path_option)
 @in_group(
@@ -248,6 +253,7 @@ def _processes_for(loaded: Profile, options: Given) -> int:
 def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tuple[Profile, float | None]:
     """Profile and duration of the run; the phase of a profile that is made of options may have the duration."""
     duration_s = options["duration"]
+    overrides = [*overrides, *([f"on_429={options['on_429']}"] if options["on_429"] else [])]
     if profile is None:
         from loadchaos.profile.made import phase_takes_duration
         from loadchaos.profile.target import Target

@@ -12,6 +12,13 @@ from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.units import NS_PER_S
 
 NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
+WAIT = "sent_again_after_ns"
+"""Key in `detail` of a request refused with 429: the wait after which it is sent again."""
+
+
+def is_judged(end: EndRow) -> bool:
+    """True for a request with an outcome. False for one that is sent again: its last try is judged."""
+    return str(end.get("outcome")) not in NOT_DUE_TO_SUCCEED and WAIT not in (end.get("detail") or ())
 
 
 def expected_of(row: BeginRow | EndRow) -> Sequence[str]:
@@ -21,7 +28,7 @@ def expected_of(row: BeginRow | EndRow) -> Sequence[str]:
 
 def had_to_succeed(end: EndRow) -> bool:
     """True for a request with an outcome that its profile expects to be good."""
-    return "ok" in expected_of(end) and str(end.get("outcome")) not in NOT_DUE_TO_SUCCEED
+    return "ok" in expected_of(end) and is_judged(end)
 
 
 def counts_for_goodput(end: EndRow) -> bool:

@@ -111,6 +111,7 @@ class Facts:
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
         lora_adapters: LoRA adapters of the model, as /v1/models lists them.
         api: where the paths of its API begin.
+        field_changes: fields that the server refuses, each with the one that it takes instead; empty: none.
         own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
         sources: where each fact was learned.
     """
@@ -134,6 +135,7 @@ class Facts:
     video_tokens: Mapping[str, int] = field(default_factory=dict)
     endpoints: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
     api: ApiPaths = V1
+    field_changes: tuple[tuple[str, str], ...] = ()
     media_fault: str = ""
     text: TextFacts | None = None
     speculative_decoding: bool | None = None

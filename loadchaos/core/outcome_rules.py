@@ -9,6 +9,7 @@ is read by load/wire/answer_reader.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from re import Pattern
 from typing import Any, Literal, NamedTuple
 
@@ -84,6 +85,16 @@ class ErrorObject(NamedTuple):
     text: str
     code: int | str | None
     kind: str
+
+
+def retry_after_s(value: str, now: float) -> float | None:
+    """Parse a Retry-After, which has seconds or a date: seconds from `now` (Unix time), at least 0. None for others."""
+    if value.isascii() and value.replace(".", "", 1).isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except ValueError:
+        return None
 
 
 def error_object(data: object) -> ErrorObject | None:

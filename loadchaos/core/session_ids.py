@@ -1,5 +1,6 @@
 """Ids of the requests of a session, a conversation with live answers. The first request has the id of its step,
 `lc-<tag>-17`. The next ones are `lc-<tag>-17-r1` and so on, and those of its second continuation `lc-<tag>-17-b2r1`.
+A request of any kind that was refused and is sent again has its id with `-t1`, `-t2` and so on.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LATER = re.compile(r"(.+-\d+)-(?:b(\d+))?r(\d+)")
+_PLACE = re.compile(r"(.+-\d+?)(?:-(?:b(\d+))?r(\d+))?(?:-t\d+)?")
 
 
 class SessionPlace(NamedTuple):
@@ -32,9 +33,14 @@ def suffix(branch: int, number: int) -> str:
     return f"-r{number}" if number else ""
 
 
+def try_suffix(tries: int) -> str:
+    """End of the id of a request that was refused `tries` times before."""
+    return f"-t{tries}"
+
+
 def place_of(request_id: str) -> SessionPlace:
     """Parse the id of a request. One without a session is the first of its own."""
-    match = _LATER.fullmatch(request_id)
+    match = _PLACE.fullmatch(request_id)
     if match is None:
         return SessionPlace(request_id, 0, 0)
-    return SessionPlace(match[1], int(match[2] or 0), int(match[3]))
+    return SessionPlace(match[1], int(match[2] or 0), int(match[3] or 0))

@@ -136,6 +136,7 @@ class Profile(ProfilePart):
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     load: tuple[Phase, ...] = Field(min_length=1)
     limits: ClientLimits = ClientLimits()
+    on_429: Literal["end", "wait"] = "end"
     slo: Slo | None = None
     warm_up: DurationS | None = None
     abort_when: str | None = None

@@ -17,7 +17,6 @@ from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
-from loadchaos.core.urls import CHAT_PATH, COMPLETIONS_PATH
 from loadchaos.load.endpoints import known_endpoint_of_path
 from loadchaos.load.wire.contract import OUTPUT_LIMITS
 from loadchaos.profile.request_trace import (
@@ -34,7 +33,7 @@ from loadchaos.recorder.synthetic import body_of
 
 _ALSO_REPLAYED = ("/pooling", "/classify", "/generate")
 """Paths whose requests are sent again beside those of endpoints."""
-_GENERATING = (CHAT_PATH, COMPLETIONS_PATH)
+_GENERATING = ("chat", "completions")
 _GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
 """Keys of bodies whose answer ends by its own grammar."""
 
@@ -193,7 +192,7 @@ def _body(request: RecordedRequest, content: dict[str, object]) -> bytes:
     if request.whole:
         return orjson.dumps(content)
     settings: dict[str, object] = {}
-    if request.path in _GENERATING and not _GUIDED & content.keys():
+    if known_endpoint_of_path(request.path) in _GENERATING and not _GUIDED & content.keys():
         settings["ignore_eos"] = True
         end = request.end
         length = end.usage.get("completion_tokens") or end.usage.get("output_tokens") or request.tokens

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.endpoints import ENDPOINTS, known_endpoint_of_path
 from loadchaos.server.dialects import DIALECTS
 
 BLOCK_CHARS = 256
@@ -86,6 +86,8 @@ _OTHER_PATHS = (
     "/v1/encode", "/encode",
 )  # fmt: skip
 """Paths that serve requests of clients, beside those of the endpoints that a load is sent to."""
+_ROOT = re.compile(r"(?:/(?:v\d+(?:(?:alpha|beta)\d*)?|api|openai|inference|compatible-mode|paas))*")
+"""Begin of a path that holds no name: where APIs such as /api/v3, /v1beta/openai and /api/paas/v4 begin."""
 
 
 @cache
@@ -106,9 +108,13 @@ class UnreadableBodyError(LoadchaosError):
 
 
 def known_path(path: bytes) -> str:
-    """Known end of a request's path, else "other": a path may hold names."""
+    """The path of a request for an endpoint, as far as it holds no name of the user, else "other"."""
     text = path.decode("latin-1").rstrip("/")
-    return next((known for known in _known_paths() if text.endswith(known)), "other")
+    known = next((known for known in _known_paths() if text.endswith(known)), "")
+    if not known and (name := known_endpoint_of_path(text)) is not None:
+        known = ENDPOINTS[name].path
+    root = text.removesuffix(known.removeprefix("/v1"))
+    return text if known and _ROOT.fullmatch(root) else known or "other"
 
 
 class BodyShaper:

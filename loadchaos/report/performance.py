@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.refusals import retry_after_text
 from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.figures.snapshot import Percentiles
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
+from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.latency_percentiles import REPORTED_LATENCIES, REPORTED_STATISTICS, enough_to_show
 from loadchaos.report.formatting import clean, duration, number, plural
@@ -176,7 +178,24 @@ def refusals_text(verdict: Verdict) -> str:
     parts = [f"Retry-After: {clean(retry_after_text(found.retry_after), 80)}"] if found.retry_after else []
     if found.accepted_per_s is not None:
         parts.append(f"{per_second(found.accepted_per_s)} requests/s were accepted")
+    if (waited := found.waited) is not None:
+        waits = f"mean {duration(waited.mean_s)}, longest {duration(waited.longest_s)}"
+        parts.append(
+            f"{plural(waited.waits, 'refusal')} waited for and sent again ({waits}), after which {number(waited.ok)} of "
+            f"{plural(waited.requests, 'request')} were ok: latencies have these waits in them"
+        )
     return "; ".join([text, *parts])
+
+
+def label_rows(verdict: Verdict, names: Sequence[str] = ()) -> list[list[str]]:
+    """Rows of answers by label: title, value, count of all traffic, counts by traffic."""
+    total = sum_of_labels(verdict.answer_labels.values())
+    by = [verdict.answer_labels.get(name, {}) for name in names]
+    return [
+        [label.title, clean(value, 80), number(n), *(number(t.get(label.name, {}).get(value, 0)) for t in by)]
+        for label in LABELS
+        for value, n in total.get(label.name, {}).items()
+    ]
 
 
 def stall_text(verdict: Verdict) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import httpx
 
 from loadchaos.core import http_client
+from loadchaos.core.field_changes import FieldChanges
 from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
@@ -32,6 +33,7 @@ class HttpAsker:
 
     def __init__(self, http: httpx.AsyncClient, dialect: Dialect = UNKNOWN) -> None:
         self.http, self.dialect, self.asked = http, dialect, 0
+        self.changes: FieldChanges = ()
 
     @classmethod
     def with_own_client(cls, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> HttpAsker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, expected_of
+from loadchaos.core.goodput import expected_of, is_judged
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 from loadchaos.profile.abort_rule import AbortRule
@@ -27,7 +27,7 @@ class ErrorRateWatch(RowFold):
         self._newest_ns = max(self._newest_ns, row["at_ns"])
 
     def on_end(self, row: EndRow) -> None:
-        if row["outcome"] in NOT_DUE_TO_SUCCEED:
+        if not is_judged(row):
             return
         at_ns, failed = row["at_ns"], row["outcome"] not in expected_of(row)
         self._first_ns = self._first_ns or at_ns

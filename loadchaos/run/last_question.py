@@ -44,7 +44,8 @@ class LastQuestion:
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
         url = self._server.url.rstrip("/") + facts.api.path(CHAT_PATH)
-        answer = await self._server.asker.ask(url, chat_body(facts.model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
+        body = chat_body(facts.model, SMALL_QUESTION, 1, facts.field_changes)
+        answer = await self._server.asker.ask(url, body, limit_s=_LIMIT_S)
         if answer.outcome != "timeout":
             shown = self._redactor.text(answer.error)[:ERROR_CHARS]
             now_ns = time.monotonic_ns()

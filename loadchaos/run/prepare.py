@@ -17,6 +17,7 @@ from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.network import LocalProxy
 from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError
+from loadchaos.core.field_changes import describe, renames
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
@@ -235,6 +236,7 @@ class Preparation:
         notes = preflight.require(facts, (), admin_attacks, ())
         if others is None:
             facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
+            self._server.asker.changes = renames(facts.field_changes)
             compatibility.require_room(profile, facts, self._options.seed)
         if tokenizer_note := facts.sources.get("tokenizer"):
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
@@ -370,6 +372,8 @@ def facts_line(facts: Facts, *, watched: bool = False) -> str:
         parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
     elif facts.images is False:
         parts.append("no image input")
+    if facts.field_changes:
+        parts.append(f"it is sent {describe(facts.field_changes)}, as it asked")
     source = facts.text.source if facts.text else "guess"
     parts.append(_GUESSES if source == "guess" else f"text tokens counted by {source}")
     return "server: " + "; ".join(parts)

@@ -14,12 +14,10 @@ from loadchaos.chaos import authorization
 from loadchaos.core import typed_json
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
-from loadchaos.server.answer import chat_body
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
@@ -117,9 +115,7 @@ def _sends_tools(profile: Profile) -> bool:
 async def _why_no_tools(client: DiscoveryClient, facts: Facts) -> str:
     """Ask for one token with a tool to choose. Returns how it was refused; empty where it was answered, or failed."""
     tool = {"type": "function", "function": {"name": "noop", "parameters": {"type": "object", "properties": {}}}}
-    answer = await client.post(
-        facts.api.path(CHAT_PATH), chat_body(facts.model, "Hi", 1, tools=[tool], tool_choice="auto")
-    )
+    answer = await client.chat(facts.model, "Hi", tools=[tool], tool_choice="auto")
     return answer.refusal if 400 <= answer.status < 500 else ""
 
 

@@ -13,6 +13,7 @@ from loadchaos.analysis.classify.python_stack import HEADER
 from loadchaos.core.foreign_json import strings
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
+from loadchaos.profile.json_lines import read_bytes, suffix_of
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import any_server
 
@@ -65,14 +66,13 @@ def _escaped(text: str) -> set[str]:
 
 def _texts_of(path: Path) -> Iterator[str]:
     """All strings of a file with requests; its lines where it is no JSON."""
-    if path.suffix not in _SUFFIXES or not path.is_file():
+    if (suffix := suffix_of(path)) not in _SUFFIXES or not path.is_file():
         return
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES).decode("utf-8", "replace")
+        content = read_bytes(path, _MOST_BYTES).decode("utf-8-sig", "replace")
     except OSError:
         return  # the payload that needs it gives the error
-    for text in content.splitlines() if path.suffix == ".jsonl" else [content]:
+    for text in content.splitlines() if suffix == ".jsonl" else [content]:
         try:
             yield from strings(json.loads(text))
         except (ValueError, RecursionError):

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 import httpx
 
+from loadchaos.core.field_changes import FieldChanges, with_changes
 from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import Dialect
 
@@ -74,10 +75,13 @@ class AskOptions(TypedDict, total=False):
 
 
 class Asker(Protocol):
-    """Asks questions over HTTP (run/asker.py). The dialect's error texts decide outcomes."""
+    """Asks questions over HTTP (run/asker.py). The dialect's error texts decide outcomes. `changes`: of the fields of
+    questions, as the server takes them.
+    """
 
     http: httpx.AsyncClient
     dialect: Dialect
+    changes: FieldChanges
 
     async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         """Ask one question and wait at most `limit_s`; raises nothing for what a server does. The end of the whole
@@ -85,7 +89,7 @@ class Asker(Protocol):
         """
 
 
-def chat_body(model: str, content: Any, most_tokens: int, **options: Any) -> bytes:
-    messages = [{"role": "user", "content": content}]
-    body = {"model": model, "messages": messages, "max_tokens": most_tokens, "temperature": 0, **options}
-    return json.dumps(body).encode()
+def chat_body(model: str, content: Any, most_tokens: int, changes: FieldChanges = (), **options: Any) -> bytes:
+    """Body of a question; `content` None: `options` have the messages."""
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": most_tokens}
+    return json.dumps(with_changes({**body, "temperature": 0, **options}, changes)).encode()

@@ -2,15 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadchaos import __version__
+from tests.http_server import Asked, Handler, serving
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -89,6 +93,68 @@ assert send("file://sent", {"text": "x"}) == "" and open("sent").read() == '{"te
 """,
     )
     assert used.returncode == 0, used.stderr
+
+
+OWN_SERVER = """
+name: own
+target: {dialect: tinyserve}
+traffic:
+  - {name: chat, payload: {text: {tokens: 20}, banned_token: {id: 9}}, output: {max: 4}, behaviour: {late: {wait: 0.2}}}
+  - {name: tiny, payload: {text: {tokens: 20}}, output: {max: 4}, endpoint: tiny}
+load: [{rate: 10/s, for: 2s}]
+attacks: [{admin: tiny_reload, at: 1s}]
+"""
+
+
+def test_example_package_sends_its_requests_and_attacks_its_server(tmp_path: Path, python: Run) -> None:
+    shutil.copytree(ROOT / "examples" / "plugin" / "loadchaos_example", tmp_path / "site" / "loadchaos_example")
+    entries = tomllib.loads((ROOT / "examples" / "plugin" / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = {
+        g.removeprefix("loadchaos."): "\n".join(f"{n}={e}" for n, e in some.items()) for g, some in entries.items()
+    }
+    add(tmp_path / "site", "installed-example", "", **lines)
+    posted: dict[str, list[Any]] = {}
+
+    class TinyServe(Handler):
+        def reply(self, asked: Asked) -> None:
+            if asked.method == "GET":
+                pages = {"/v1/models": {"data": [{"id": "m"}]}, "/tiny/info": {}, "/health": {}}
+                self.answer(
+                    200 if self.path in pages else 405 if "/reload" in self.path else 404, pages.get(self.path, {})
+                )
+                return
+            body = asked.json()
+            posted.setdefault(self.path, []).append(body)
+            if self.path == "/tiny/reload":
+                self.answer(200, {})
+                return
+            usage = {
+                "prompt_tokens": len(str(body.get("prompt") or body.get("messages")).split()),
+                "completion_tokens": 4,
+            }
+            choice = {"index": 0, "text": " a b c d", "delta": {"content": " a b c d"}, "finish_reason": "length"}
+            if not body.get("stream"):
+                message = {"role": "assistant", "content": " a"}
+                self.answer(200, {"model": "m", "choices": [{**choice, "message": message}], "usage": usage})
+                return
+            self.begin_stream()
+            self.event({"model": "m", "choices": [choice]})
+            self.event({"model": "m", "choices": [], "usage": usage})
+            self.end_stream()
+
+    (tmp_path / "own.yaml").write_text(OWN_SERVER)
+    with serving(TinyServe) as url:
+        words = ("--target", url, "--authorize", url.removeprefix("http://"), "--no-live", "--exporter-port", "0")
+        done = python("-m", "loadchaos", "run", "own.yaml", *words)
+    assert "20 requests ok" in done.stdout, done.stdout + done.stderr
+    assert len(posted["/tiny/reload"]) == 1
+    assert {(body["max_tokens"], body["stream"]) for body in posted["/tiny/generate"] if "stream" in body} == {
+        (4, True)
+    }
+    (ledger,) = tmp_path.glob("runs/*/requests-0.jsonl")
+    ends = [row for row in map(json.loads, ledger.read_text().splitlines()) if row["row"] == "end"]
+    late = [row["sent_ns"] - row["due_ns"] for row in ends if row["traffic"] == "chat"]
+    assert min(late) >= 0.2e9
 
 
 def test_broken_plugin_is_an_error_only_where_it_is_used(tmp_path: Path, python: Run) -> None:

@@ -8,6 +8,7 @@ from loadchaos.campaigns.capacity import search
 from loadchaos.cli import capacity
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.load import disk_space
+from loadchaos.load.worker.worker_plan import FIRST_WAIT_S, SHORTEST_WAIT_S
 from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.report.html import trend
 
@@ -22,6 +23,7 @@ FRACTIONS = {9: "a ninth", 20: "a twentieth"}
         ("profile.md", f"`first_byte` ({LIMITS.first_byte:g}s)"),
         ("profile.md", f"`between_bytes` ({LIMITS.between_bytes:g}s)"),
         ("profile.md", f"`total` ({LIMITS.total / 60:g}m)"),
+        ("profile.md", f"at least {SHORTEST_WAIT_S:g} s; without one after {FIRST_WAIT_S:g} s"),
         ("profile.md", f"`retry_idle` ({LIMITS.retry_idle:g}s)"),
         ("profile.md", f"`backoff` ({1000 * LIMITS.backoff:g}ms)"),
         ("profile.md", f"`backoff_max` ({LIMITS.backoff_max:g}s)"),

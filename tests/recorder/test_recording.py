@@ -229,6 +229,18 @@ def test_trace_of_a_recording_has_shared_prefixes_turns_and_aborts(recording: St
     assert "question" not in files_of(tmp_path / "scratch").decode()
 
 
+def test_requests_at_a_path_of_their_own_are_sent_there_again(recording: StartRecording, tmp_path: Path) -> None:
+    made = recording(serve_answers)
+    with made.proxy.connect() as client:
+        request = post(chat(PROMPT, max_tokens=9), b"Connection: close")
+        client.sendall(request.replace(b"/v1/chat/completions", b"/api/v3/chat/completions?key=abc"))
+        read_all(client)
+    made.rows("end")
+    trace = trace_of_recording(made.freeze("signal"), tmp_path / "scratch")
+    assert [send.path for send in trace.sends] == ["/api/v3/chat/completions"]
+    assert json.loads(trace.body_file(trace.sends[0]).read_bytes())["max_tokens"] == 3, "as long as the recorded answer"
+
+
 def test_trace_of_bodies_has_the_bodies(recording: StartRecording, tmp_path: Path) -> None:
     made = recording(serve_answers, bodies=True)
     made.send(chat(PROMPT, max_tokens=9))

@@ -131,6 +131,9 @@ def test_path_keeps_only_known_words() -> None:
     assert known_path(b"/tenants/jane/v1/completions") == "/v1/completions"
     assert known_path(b"/v1/users/jane") == "other"
     assert known_path(b"/v1/rerank/") == "/v1/rerank"
+    assert known_path(b"/openai/deployments/jane/chat/completions") == "/v1/chat/completions"
+    for root in (b"", b"/api/v3", b"/v1beta/openai", b"/api/paas/v4", b"/openai/v1"):
+        assert known_path(root + b"/chat/completions") == root.decode() + "/chat/completions"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)

@@ -33,26 +33,30 @@ class ForeignServer:
         pages: status and body of GET paths; others answer 404.
         images: `counted`, `ignored`, `fails` (500), `refused` (400), `cut` (no answer) or `uncounted_in_streams`.
         chat: it has the chat endpoint.
+        refuses: fields that it refuses with 400, each with what it says.
         fails_on: text in a request that is answered with 500.
-        instead: status and page in place of the n-th stream, which was asked for so many seconds after the first.
+        instead: status, page and headers in place of the n-th stream, which was asked for so many seconds after the first.
         token: text of the i-th token of the n-th stream; JSON is an event that ends the stream. None: words by the prompt.
         token_s: time of one token.
         headers: headers of every answer.
         asked: requests by path; a body with an image counts as `image`.
+        bodies: those of the requests to the chat endpoint.
         streams_s: when each stream was asked for, from the first one.
     """
 
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     images: str = "counted"
     chat: bool = True
+    refuses: dict[str, str] = field(default_factory=dict)
     fails_on: str = ""
-    instead: Callable[[int, float], tuple[int, object] | None] = lambda _n, _s: None
+    instead: Callable[[int, float], tuple[Any, ...] | None] = lambda _n, _s: None
     token: Callable[[int, float, int], str | dict[str, Any]] | None = None
     token_s: float = 0.002
     first_s: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
     log: Path | None = None
     asked: Counter[str] = field(default_factory=Counter)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     streams_s: list[float] = field(default_factory=list)
     begun_s: float = 0.0
     longest: int = 0
@@ -95,12 +99,15 @@ def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
             if self.path != "/v1/chat/completions" or not server.chat:
                 self.answer(404, '{"detail":"Not Found"}')
                 return
+            server.bodies.append(body)
             messages = body["messages"]
             has_image = any(isinstance(m["content"], list) and len(m["content"]) > 1 for m in messages)
             server.asked["image"] += has_image
             hit = server.fails_on and server.fails_on.encode() in asked.content
             if hit or (has_image and server.images in ("fails", "cut")):
                 self._fail()
+            elif refused := next((text for name, text in server.refuses.items() if name in body), None):
+                self.answer(400, {"error": {"message": refused, "type": "invalid_request_error"}})
             elif has_image and server.images == "refused":
                 self.answer(400, '{"error": {"message": "images are not supported"}}')
             else:

@@ -36,11 +36,15 @@ class Late(api.Behaviour):
         return exchange.end_row()
 
 
-TINY = api.ModelEndpoint(
-    path="/tiny/generate",
-    payloads=frozenset({"text", "banned_token"}),
-    body=lambda request, facts: json.dumps({"model": facts.model, "prompt": request.text, **request.extra}).encode(),
-)
+def _body(request: api.Request, facts: api.Facts) -> bytes:
+    """The whole body: what is left out here, such as the length of the answer, is not asked for."""
+    body: dict[str, object] = {"model": facts.model, "prompt": request.text, "max_tokens": request.output_tokens}
+    if request.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps({**body, **request.extra}).encode()
+
+
+TINY = api.ModelEndpoint(path="/tiny/generate", payloads=frozenset({"text", "banned_token"}), body=_body)
 
 TINYSERVE = api.Dialect(
     name="tinyserve",
@@ -48,6 +52,7 @@ TINYSERVE = api.Dialect(
     signs=(api.DetectionSign("/tiny/info"),),
     command_word="tinyserve",
     shed=api.patterns("queue is full"),
+    admin={"tiny_reload": api.AdminOperation("tiny_reload", "POST", "/tiny/reload", effects=("http_error",))},
 )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from loadchaos.core.goodput import WAIT
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.typed_json import Keywords
+from loadchaos.core.typed_json import IF_SET, Keywords
 from loadchaos.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ Count = Annotated[int, Keywords(minimum=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Waits after refusals with 429, after which the request was sent again (`on_429: wait`)."""
+
+    waits: Count
+    mean_s: Annotated[float, "mean wait"]
+    longest_s: Annotated[float, "longest wait"]
+    requests: Annotated[Count, "requests that waited and have an outcome"]
+    ok: Annotated[Count, "of these, the ones that were answered"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refusals:
     """Requests that admission control refused (outcome `shed`)."""
 
@@ -36,6 +48,7 @@ class Refusals:
     ] = ()
     retry_after: Annotated[tuple[str, ...], "values of the header Retry-After, most frequent first"] = ()
     accepted_per_s: Annotated[float | None, "requests that were not refused, per second of the load"] = None
+    waited: Waits | None = field(default=None, metadata=IF_SET)
 
 
 class RefusalFigures:
@@ -47,9 +60,17 @@ class RefusalFigures:
         self._first_of: dict[str, str] = {}
         self._retry_after: Counter[str] = Counter()
         self._last_ns = 0
+        self._waits, self._waited_ns, self._longest_ns = 0, 0, 0
+        self._last_tries: Counter[str] = Counter()
 
     def on_end(self, row: EndRow) -> None:
         self._last_ns = max(self._last_ns, int(row.get("at_ns") or 0))
+        detail = row.get("detail") or {}
+        if wait_ns := int(detail.get(WAIT) or 0):
+            self._waits += 1
+            self._waited_ns, self._longest_ns = self._waited_ns + wait_ns, max(self._longest_ns, wait_ns)
+        elif row.get("tries"):
+            self._last_tries[str(row.get("outcome"))] += 1
         if row.get("outcome") != "shed":
             return
         self._statuses[str(row.get("status") or "")] += 1
@@ -58,7 +79,7 @@ class RefusalFigures:
         _count(self._texts, key)
         if key in self._texts:
             self._first_of.setdefault(key, text)
-        if after := str((row.get("detail") or {}).get("retry_after") or ""):
+        if after := str(detail.get("retry_after") or ""):
             _count(self._retry_after, after)
 
     @property
@@ -80,6 +101,16 @@ class RefusalFigures:
             texts=tuple(self._first_of[key] for key in _most(self._texts)),
             retry_after=_most(self._retry_after),
             accepted_per_s=round(accepted / seconds, 3) if seconds > 0 else None,
+            waited=self._waited() if self._waits else None,
+        )
+
+    def _waited(self) -> Waits:
+        return Waits(
+            waits=self._waits,
+            mean_s=round(self._waited_ns / self._waits / NS_PER_S, 3),
+            longest_s=round(self._longest_ns / NS_PER_S, 3),
+            requests=self._last_tries.total(),
+            ok=self._last_tries["ok"],
         )
 
 

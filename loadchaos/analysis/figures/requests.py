@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loadchaos.analysis.incidents.record import SentRequest
-from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, expected_of, had_to_succeed
+from loadchaos.core.goodput import WAIT, expected_of, had_to_succeed, is_judged
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LATE_NS
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
@@ -130,7 +130,7 @@ class TrafficFigures:
         self.completion_tokens += int(row.get("completion_tokens") or 0)
         if outcome == "ok":
             self.images_answered += int(row.get("images") or 0)
-        if outcome not in NOT_DUE_TO_SUCCEED:
+        if is_judged(row):
             self.judged += 1
             self.failed += outcome not in expect
             if had_to_succeed(row):
@@ -158,7 +158,9 @@ class RequestStats:
         """Of these, the ones that a second connection saved: no outcome shows what the server or a gateway dropped."""
         self.begun = 0
         self.later = 0
-        """Requests of sessions after their first one: the plan counts sessions."""
+        """Requests that the plan does not count: those of sessions after their first one, and those sent again."""
+        self.sent_again = 0
+        """Refusals with 429 after which the request was sent again (`on_429: wait`)."""
         self.send_lag_ns = 0  # of all requests sent: sent minus due
         self.shed_by_attacks = 0  # refused because an attack made the server refuse
         self.first_sent_ns: int | None = None
@@ -173,7 +175,7 @@ class RequestStats:
         if self.first_sent_ns is None or sent.sent_ns < self.first_sent_ns:
             self.first_sent_ns = sent.sent_ns
         due_ns = row.get("due_ns")
-        if due_ns is not None:
+        if due_ns is not None and not row.get("tries"):
             lag_ns = max(0, sent.sent_ns - int(due_ns))
             self.send_lag_ns += lag_ns
             self._phase(row).lag.add(lag_ns)
@@ -190,6 +192,7 @@ class RequestStats:
             self.traffic[sent.traffic].in_flight -= 1
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
         if detail := row.get("detail"):
+            self.sent_again += WAIT in detail
             self.stale += int(detail.get("stale_retry") or 0)
             resent = int(detail.get("resent") or 0)
             self.resent += resent

@@ -64,7 +64,7 @@ class RunFigures(RowFold):
     def on_begin(self, row: BeginRow) -> None:
         self.requests.on_begin(row)
         self.stalls.on_begin(row)
-        self.requests.later += self.sessions.is_later(row)
+        self.requests.later += "tries" in row or self.sessions.is_later(row)
         if not self.warm_up.covers(row):
             self.throughput.on_begin(row)
             self.steady.on_begin(row)

@@ -377,11 +377,11 @@ class RunHealth(RowFold):
         return text + (f"; {absent} of {counted(phases, 'phase')} did not run" if absent > 0 else "")
 
     def _shed(self, stats: RequestStats) -> CheckResult:
-        counts = stats.total()
-        sent = sum(n for outcome, n in counts.items() if outcome != "missed")
-        ours = stats.shed_by_attacks
-        part = (counts["shed"] - ours) / sent if sent else 0.0
+        counts, again, ours = stats.total(), stats.sent_again, stats.shed_by_attacks
+        sent = sum(n for outcome, n in counts.items() if outcome != "missed") - again
+        part = max(0, counts["shed"] - ours - again) / sent if sent else 0.0
         actual = f"{part:.1%}" + (f", and {counted(ours, 'request')} that an attack had refused" if ours else "")
+        actual += f", and {counted(again, 'refusal')} after which the request was sent again" if again else ""
         return CheckResult("shed", f"<= {_SHED:.0%}", actual, "pass" if part <= _SHED else "unknown")
 
     def _retries(self, stats: RequestStats) -> CheckResult:

@@ -10,9 +10,11 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
+from loadchaos.campaigns.replay import from_sessions
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
+from loadchaos.core.foreign_json import json_object
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS
 from loadchaos.core.own_folder import inside
@@ -20,6 +22,7 @@ from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.payloads import requests_file
 from loadchaos.profile import request_trace
 from loadchaos.profile import trace as arrivals
+from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_trace import (
     BODIES,
     FILE,
@@ -122,18 +125,24 @@ def _model(folder: Path, sends: Sequence[TraceSend]) -> str:
 
 
 def _of_file(path: Path, scratch: Path) -> RequestTrace:
-    with path.open("rb") as f:
-        try:
-            first = json.loads(f.readline())
-        except ValueError:
-            first = None
-    if isinstance(first, dict) and first.get("event") == "trace":
+    text = read_text(path)
+    first = json_object(text.lstrip("\ufeff\n\r ").partition("\n")[0])
+    if first.get("event") == "trace":
         found = request_trace.read(path)
         _require_bodies(found, path)
         return found
-    if isinstance(first, dict) and {"timestamp", "input_length"} <= first.keys():
+    if '"session_id"' in text and from_sessions.are_turns(rows := _json_rows(path, text)):
+        return from_sessions.trace_of_turns(rows, path, scratch, _prompt, _SIDE_BY_SIDE)
+    if {"timestamp", "input_length"} <= first.keys():
         return _of_arrivals(path, scratch)
     return _of_bodies(path, scratch)
+
+
+def _json_rows(path: Path, text: str) -> list[tuple[str, object]]:
+    try:
+        return list(json_lines(path, text))
+    except ValueError:
+        return []  # JSON over many lines
 
 
 def _require_bodies(trace: RequestTrace, path: Path) -> None:

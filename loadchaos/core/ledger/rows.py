@@ -101,6 +101,7 @@ class _RequestRow(_TrafficRow):
     expect: Annotated[list[Outcome], "outcomes that are right for this request"]
     edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
+    tries: NotRequired[Annotated[int, "times that it was refused with 429 before, and sent again (`on_429: wait`)"]]
 
 
 # --- first row of every file ------------------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ class BeginRow(_RequestRow):
     """Start of a request; `at_ns` is when it is sent.
 
     The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
-    of that one with `.1`, `.2` and so on. A begin without an end is counted as `unfinished`. Written by
-    load/worker/recorder.py.
+    of that one with `.1`, `.2` and so on, and one that is sent again after a 429 its first id with `-t1`, `-t2` and so on. A
+    begin without an end is counted as `unfinished`. Written by load/worker/recorder.py.
     """
 
     row: Literal["begin"]

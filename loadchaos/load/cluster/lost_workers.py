@@ -60,7 +60,7 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
     unsent: Share = Counter()
     read = WorkerPlan.read(plan, worker, os.environ)
     for phase, steps in read.phases():
-        if phase.for_s is not None:
+        if phase.for_s is not None and not phase.open:
             continue
         begin_ns = begins.phases.get(phase.index)
         if begins.stopped_ns is not None and (begin_ns is None or not phase.open):

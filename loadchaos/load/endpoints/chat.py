@@ -6,6 +6,7 @@ import functools
 
 import orjson
 
+from loadchaos.core.field_changes import FieldChanges, with_changes
 from loadchaos.core.model import Facts
 from loadchaos.core.urls import CHAT_PATH
 from loadchaos.load.endpoints.base import ModelEndpoint
@@ -31,19 +32,23 @@ def _json_string(model: str) -> bytes:
 
 def _tail(request: Request, facts: Facts) -> bytes:
     seed = request.step.seed & 0x7FFFFFFF
-    settings = request.output_tokens, request.output.exact is not None, request.stream, facts.dialect
+    changes = facts.field_changes
+    settings = request.output_tokens, request.output.exact is not None, request.stream, facts.dialect, changes
     if not request.extra:
         return _cached_tail(*settings) % seed
     return b"," + orjson.dumps({**_options(*settings, seed), **request.extra})[1:-1]
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_tail(count: int, exact: bool, stream: bool, dialect: str) -> bytes:
+def _cached_tail(count: int, exact: bool, stream: bool, dialect: str, changes: FieldChanges) -> bytes:
     """Build the body's tail with a placeholder for the seed. In most traffic only the seed differs."""
-    return b"," + orjson.dumps(_options(count, exact, stream, dialect, 0)).replace(b'"seed":0', b'"seed":%d', 1)[1:-1]
+    options = _options(count, exact, stream, dialect, changes, 0)
+    return b"," + orjson.dumps(options).replace(b'"seed":0', b'"seed":%d', 1)[1:-1]
 
 
-def _options(count: int, exact: bool, stream: bool, dialect: str, seed: int) -> dict[str, object]:
+def _options(
+    count: int, exact: bool, stream: bool, dialect: str, changes: FieldChanges, seed: int
+) -> dict[str, object]:
     options: dict[str, object] = {"max_tokens": count, "temperature": 0, "seed": seed}
     if stream:
         options["stream"] = True
@@ -51,13 +56,13 @@ def _options(count: int, exact: bool, stream: bool, dialect: str, seed: int) -> 
     if exact and dialect in DIALECTS:
         for name, value in DIALECTS[dialect].exact_output.items():
             options[name] = count if value == "tokens" else True
-    return options
+    return with_changes(options, changes) if changes else options
 
 
 def tail_options(request: Request, facts: Facts) -> dict[str, object]:
     """Return length, sampling and stream options, for endpoints like this one."""
     exact = request.output.exact is not None
-    return _options(request.output_tokens, exact, request.stream, facts.dialect, request.step.seed & 0x7FFFFFFF)
+    return _options(request.output_tokens, exact, request.stream, facts.dialect, (), request.step.seed & 0x7FFFFFFF)
 
 
 ENDPOINT = ModelEndpoint(

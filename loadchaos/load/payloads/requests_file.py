@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 from pydantic import model_validator
 
+from loadchaos.core.field_changes import with_changes
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import counted
@@ -33,7 +34,7 @@ from loadchaos.load.payloads.base import Payload
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import OUTPUT_LIMITS, AnswerContract
 from loadchaos.load.wire.request import Request
-from loadchaos.profile.json_lines import json_lines, read_text
+from loadchaos.profile.json_lines import json_lines, read_text, suffix_of
 from loadchaos.profile.request_options import RequestContent
 from loadchaos.server.dialects import DIALECTS
 
@@ -61,7 +62,7 @@ _TOKEN_CHARACTERS = 6
 
 
 class Options(Payload):
-    """Requests of `file`: one per line (.jsonl) or all in one value (.json).
+    """Requests of `file`: one per line (.jsonl) or all in one value (.json), also packed with gzip (.jsonl.gz).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
     question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
@@ -135,9 +136,12 @@ class Options(Payload):
         parts = [b'{"model":', orjson.dumps(model)]
         request.max_tokens = self._limit(given, request.output_tokens)
         if request.max_tokens is not None and request.max_tokens != given.max_tokens:
-            parts.append(b',"%b":%d' % (next(iter(given.limits), "max_tokens").encode(), request.max_tokens))
+            limits = {next(iter(given.limits), "max_tokens"): request.max_tokens}
         else:
-            parts += [b',"%b":%d' % (name.encode(), limit) for name, limit in given.limits.items()]
+            limits = dict(given.limits)
+        if facts.field_changes and request.endpoint == "chat":
+            limits = with_changes(limits, facts.field_changes)
+        parts += [b',"%b":%d' % (name.encode(), limit) for name, limit in limits.items()]
         if request.stream:
             parts.append(b',"stream":true')
             if not given.stream_options:
@@ -198,7 +202,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
 def _records(path: Path) -> Iterator[tuple[str, object]]:
     """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = read_text(path)
-    if path.suffix == ".json":
+    if suffix_of(path) == ".json":
         try:
             data = json.loads(text)
         except json.JSONDecodeError as e:

@@ -339,6 +339,8 @@ class Exchange:
             row["last_token_ns"], row["without_token"] = answer.last_token_ns, answer.without_token
         if request.image_file:
             row["image_file"] = request.image_file
+        if request.tries:
+            row["tries"] = request.tries
         if answer.drafts:
             row["drafted_tokens"], row["accepted_tokens"] = answer.drafts
 

@@ -79,6 +79,7 @@ class Request:
         most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
         id: id that the server may log (X-Request-Id).
         fresh: it needs a connection that no other request uses.
+        tries: times that it was refused with 429 before.
     """
 
     step: Step
@@ -130,6 +131,7 @@ class Request:
     id: str = ""
     head: bytes = b""
     fresh: bool = False
+    tries: int = 0
     limits: WireTimeouts = WireTimeouts()
     rules: AnswerRules = field(init=False, repr=False, compare=False)
     reader: type[AnswerReader] = field(init=False, repr=False, compare=False)

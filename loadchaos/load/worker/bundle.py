@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LedgerError, next_step
-from loadchaos.core.foreign_json import strings
+from loadchaos.core.foreign_json import json_value, strings
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.files import file_names
+from loadchaos.profile.json_lines import read_bytes
 from loadchaos.profile.run_plan import RunPlan
 
 FILES = "files"
@@ -99,7 +100,7 @@ def _add_file(path: Path, files: dict[str, bytes]) -> str:
             return home
         data = path.read_bytes()
         files[f"{home}/{path.name}"] = data
-        for name in _referenced_files(data, path.parent):
+        for name in _referenced_files(path):
             files[f"{home}/{name}"] = (path.parent / name).read_bytes()
     except OSError as e:
         raise LedgerError(
@@ -108,12 +109,12 @@ def _add_file(path: Path, files: dict[str, bytes]) -> str:
     return f"{home}/{path.name}"
 
 
-def _referenced_files(data: bytes, folder: Path) -> Iterator[str]:
-    """Yield every string in a JSON file that names a file beside it."""
-    try:
-        records = [orjson.loads(data)]
-    except orjson.JSONDecodeError:
-        records = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
+def _referenced_files(file: Path) -> Iterator[str]:
+    """Yield every string in a JSON file that names a file beside it; none where it is no JSON, such as a CSV trace."""
+    content, folder = read_bytes(file).decode("utf-8-sig", "replace"), file.parent
+    whole = json_value(content)
+    lines = content.split("\n") if whole is None else ()
+    records = [whole, *(json_value(line.removeprefix("\ufeff")) for line in lines)]
     for text in dict.fromkeys(t for r in records for t in strings(r)):
         short = 0 < len(text) < 1024 and "\n" not in text and "\0" not in text and ":" not in text
         if short and (folder / text).is_file() and (folder / text).resolve().is_relative_to(folder.resolve()):

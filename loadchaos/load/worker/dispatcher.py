@@ -19,12 +19,14 @@ from functools import partial
 from itertools import groupby
 
 from loadchaos.core.errors import LedgerError
+from loadchaos.core.goodput import WAIT
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ClockRow, EndRow
 from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.model import Step
 from loadchaos.core.open_files import allow_many_open_files
+from loadchaos.core.units import NS_PER_S
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.answer_reader import AnswerReader
@@ -171,6 +173,7 @@ class Dispatcher:
         self.ended = flag()
         self._report, self._user_count = report, user_count
         self._planned_users = 0  # users of the current phase
+        self._phase_end_ns: int | None = None  # of the current phase, where the profile sets it
         self._surplus_users = 0  # users that leave as soon as they have their answer
         self._join_phase: Callable[[Slot], None] | None = None  # work of a user added during a closed phase
         self._recorder = RequestRecorder(folder.requests(plan.worker), plan.worker, clock)
@@ -233,6 +236,7 @@ class Dispatcher:
         for phase, steps in self.plan.phases():
             if self.control.stopping.is_set():
                 return
+            self._phase_end_ns = None if phase.for_s is None else time.monotonic_ns() + int(phase.for_s * NS_PER_S)
             if phase.replay is not None:
                 self._run_replay(phase, phase.replay, steps)
             else:
@@ -460,6 +464,21 @@ class Dispatcher:
     def _run_turn(
         self, request: Request, due_ns: int, slot: Slot, least: int | None
     ) -> tuple[EndRow, AnswerReader | None]:
+        """Send one request, and again after each 429 that is waited for. Every try is due when the first one was, so that
+        latencies have the waits in them.
+        """
+        tried = request
+        while True:
+            row, answer = self._run_try(tried, due_ns, slot, least)
+            if (wait_ns := row["detail"].get(WAIT)) is None:
+                return row, answer
+            self.control.stopping.wait(wait_ns / NS_PER_S)
+            self.control.wait()
+            tried = self.plan.again(request, tried.tries + 1)
+
+    def _run_try(
+        self, request: Request, due_ns: int, slot: Slot, least: int | None
+    ) -> tuple[EndRow, AnswerReader | None]:
         """Send one request, with those that its behaviour pipelines behind it. A prompt of fewer tokens than `least`, of a
         session, is recorded as a mismatch.
         """
@@ -467,9 +486,15 @@ class Dispatcher:
         exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
         followers = self._begin_followers(exchange) if behaviour.follower_count(request.step.seed) else ()
-        row = behaviour.act(exchange)
+        if request.tries and self.control.stopping.is_set():
+            exchange.end("hung_up", "stopped")
+            row = exchange.end_row()
+        else:
+            row = behaviour.act(exchange)
         if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
             row["planned_tokens"], row["length_mismatch"] = least, True
+        if not followers and (wait_ns := self.plan.wait_ns(row, request.tries, self._phase_end_ns)) is not None:
+            row["detail"] = {**row["detail"], WAIT: wait_ns}
         self._end(exchange, row)
         for follower in followers:
             self._end(follower, behaviour.act_pipelined(follower, exchange))

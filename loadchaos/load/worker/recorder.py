@@ -209,6 +209,8 @@ def begin_row(exchange: Exchange) -> BeginRow:
         row["image_file"] = request.image_file
     if request.audio:
         row["audio"] = request.audio
+    if request.tries:
+        row["tries"] = request.tries
     return row
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from loadchaos.core import typed_json
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.outcome_rules import matches
+from loadchaos.core.outcome_rules import SHED_STATUSES, matches, retry_after_s
 from loadchaos.core.redact import Redactor, hidden_values
+from loadchaos.core.session_ids import try_suffix
+from loadchaos.core.units import NS_PER_S
 from loadchaos.load import registry, request_builder
 from loadchaos.load.behaviours import BEHAVIOURS, Behaviour
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
@@ -44,6 +47,10 @@ from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 DEAD_SERVER_PAUSE_S = 0.5
 """Pause of a user, in seconds, after a request to a dead or absent server."""
+FIRST_WAIT_S = 1.0
+"""Wait after a 429 without a Retry-After, with `on_429: wait`; it doubles with each further one of the request."""
+SHORTEST_WAIT_S = 0.1
+"""Shortest wait, as a `Retry-After: 0` must not become a flood."""
 _HAVE_LOGPROBS = frozenset({DEFAULT, "completions"})
 """Endpoints whose log probabilities are read."""
 
@@ -51,8 +58,8 @@ _HAVE_LOGPROBS = frozenset({DEFAULT, "completions"})
 @dataclass(frozen=True)
 class WorkerPhase:
     """A phase as the dispatcher needs it. `open`: its steps have due times. `slots` are this worker's users. With `drain`
-    a new round waits until nothing is in flight. `for_s` is the duration of a closed phase, `behind_s` the time that an
-    earlier, resumed run has done. The requests of `replay` are sent `speed` times as fast.
+    a new round waits until nothing is in flight. `for_s` is the duration that the profile sets, `behind_s` the time that
+    an earlier, resumed run has done. The requests of `replay` are sent `speed` times as fast.
     """
 
     index: int
@@ -135,7 +142,7 @@ class WorkerPlan:
                 if phase.kind == "burst"
                 else user_share(phase.slots, self.worker, self.workers),
                 drain=phase.kind != "open" and phase.between == "drain",
-                for_s=phase.for_ - elapsed_s if phase.kind == "closed" and phase.for_ is not None else None,
+                for_s=None if phase.for_ is None else phase.for_ - elapsed_s,
                 behind_s=elapsed_s,
                 replay=None if phase.replay is None else request_trace.read(Path(phase.replay)),
                 speed=phase.speed,
@@ -149,10 +156,7 @@ class WorkerPlan:
         """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""
         request = request_builder.build(step, self.facts)
         request.id = f"lc-{self._id_prefix}-{step.index}{part}"
-        head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
-        if self._traced:
-            head += f"traceparent: {_traceparent(request.id)}\r\n".encode()
-        request.head = _with_id(head, request)
+        self._write_head(request)
         check = self._secrets.checker(request.owner)
         given = request.contract is not None or request.extra  # the body may have a limit of its own
         most_tokens = limit = asked_tokens(request.body) if given else request.max_tokens
@@ -176,13 +180,39 @@ class WorkerPlan:
 
     def pipelined(self, first: Request) -> list[Request]:
         behaviour: Behaviour = first.step.behaviour_options
-        head, found = self._head(first.path, first.endpoint), []
+        found = []
         for n in range(1, behaviour.follower_count(first.step.seed) + 1):
             request = copy.copy(first)
             request.id = f"{first.id}.{n}"
-            request.head = _with_id(head, request)
+            self._write_head(request)
             found.append(request)
         return found
+
+    def again(self, first: Request, tries: int) -> Request:
+        """The request once more, after `tries` refusals. Each try has an id, and so rows, of its own."""
+        request = copy.copy(first)
+        request.tries, request.id = tries, first.id + try_suffix(tries)
+        self._write_head(request)
+        return request
+
+    def wait_ns(self, row: EndRow, tries: int, phase_end_ns: int | None) -> int | None:
+        """Wait before a request that was refused with 429 is sent again. None: it is not, as the profile does not ask for
+        it, or the next try would begin after the total limit of the request or the end of its phase.
+        """
+        if self.profile.on_429 != "wait" or row["outcome"] != "shed" or row["status"] not in SHED_STATUSES:
+            return None
+        told_s = retry_after_s(str(row["detail"].get("retry_after", "")), time.time())
+        wait_s = FIRST_WAIT_S * 2.0 ** min(tries, 30) if told_s is None else max(told_s, SHORTEST_WAIT_S)
+        last_ns = row["due_ns"] + self.limits.total_ns
+        if phase_end_ns is not None:
+            last_ns = min(last_ns, phase_end_ns)
+        return int(wait_s * NS_PER_S) if row["at_ns"] + wait_s * NS_PER_S < last_ns else None
+
+    def _write_head(self, request: Request) -> None:
+        head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
+        if self._traced:
+            head += f"traceparent: {_traceparent(request.id)}\r\n".encode()
+        request.head = b"%sX-Request-Id: %s\r\n%s" % (head, request.id.encode(), content_length(request.body))
 
     def _head(self, path: str, endpoint_name: str) -> bytes:
         head = self._heads.get(path)
@@ -232,10 +262,6 @@ def redact_row(row: EndRow, redactor: Redactor) -> None:
         row["evidence"] = [redactor.text(e) for e in row["evidence"]]
     if redactor.knows((*map(row.get, _OF_THE_SERVER),)):
         row.update(redactor.data(row))
-
-
-def _with_id(head: bytes, request: Request) -> bytes:
-    return b"%sX-Request-Id: %s\r\n%s" % (head, request.id.encode(), content_length(request.body))
 
 
 def _traceparent(request_id: str) -> str:

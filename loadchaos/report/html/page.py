@@ -9,16 +9,14 @@ import os
 from pathlib import Path
 
 from loadchaos.analysis.failure import SERVER_LOST
-from loadchaos.analysis.figures.answer_labels import sum_of_labels
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.core.answer_labels import LABELS
 from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import ConfigurationRow
 from loadchaos.core.model import Terms
 from loadchaos.core.whole_file import read_json, write_whole
-from loadchaos.report import headline, phrases
+from loadchaos.report import headline, performance, phrases
 from loadchaos.report.formatting import clean, number, plural, utc_text
 from loadchaos.report.html import templates, uplot_data
 from loadchaos.report.html.charts import picture
@@ -57,7 +55,7 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         width=plural(drawn.width_s, "second"),
         heatmaps=hot,
         column=column,
-        labels=_labels(verdict, list(verdict.by_traffic)[:_MOST]),
+        labels=performance.label_rows(verdict, list(verdict.by_traffic)[:_MOST]),
         statistics=REPORTED_STATISTICS,
         quantiles=list(REPORTED_QUANTILES),
         distributions=distributions(series.answers),
@@ -98,17 +96,6 @@ def excerpt(incident: Path) -> str:
         return ""
     lines = [clean(line, 600) for line in text[:_EXCERPT_CHARACTERS].splitlines()]
     return os.linesep.join(lines) + ("\n…" if len(text) > _EXCERPT_CHARACTERS else "")
-
-
-def _labels(verdict: Verdict, names: list[str]) -> list[list[str]]:
-    """Rows of answers by label: title, value, count of all traffic, counts by traffic."""
-    total = sum_of_labels(verdict.answer_labels.values())
-    by = [verdict.answer_labels.get(name, {}) for name in names]
-    return [
-        [label.title, clean(value, 80), number(n), *(number(t.get(label.name, {}).get(value, 0)) for t in by)]
-        for label in LABELS
-        for value, n in total.get(label.name, {}).items()
-    ]
 
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:

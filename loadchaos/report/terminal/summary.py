@@ -202,6 +202,9 @@ def _outcomes(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
         page.line(f"  ({plural(left_out, 'more kind')} of traffic: see the report)")
     page.field("refused", performance.refusals_text(verdict))
     page.field("stall", performance.stall_text(verdict) if full else "")
+    if full and (rows := performance.label_rows(verdict)):
+        page.line()
+        page.table(["label", "value", "answers"], rows, left=2)
 
 
 def _reported(page: _TextPage, verdict: Verdict) -> None:

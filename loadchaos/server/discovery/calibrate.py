@@ -183,4 +183,4 @@ async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationR
         facts = await measure_images(client, facts, request)
     if request.videos:
         facts = await measure_videos(client, facts, request)
-    return facts
+    return replace(facts, field_changes=client.field_changes)

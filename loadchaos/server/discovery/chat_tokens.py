@@ -5,12 +5,10 @@ with their neighbours, and templates that treat turns unequally, are left out: a
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.urls import CHAT_PATH
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import mixture
@@ -79,8 +77,7 @@ async def _conversation(
     # A local template may differ from the server's, and LMDeploy's encoder takes one message: then usage tells.
     counted = None if counter is None or isinstance(counter, LocalCounter) else await counter.chat(messages)
     if counted is None:
-        body = {"model": facts.model, "messages": messages, "max_tokens": 1, "temperature": 0}
-        counted = (await client.post(client.api.path(CHAT_PATH), json.dumps(body).encode())).prompt_tokens
+        counted = (await client.chat(facts.model, None, messages=messages)).prompt_tokens
     return None if counted is None else counted - words
 
 

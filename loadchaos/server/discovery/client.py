@@ -14,6 +14,7 @@ import httpx
 
 from loadchaos.core import http_client
 from loadchaos.core.errors import OptionError, TargetError, UnreachableError
+from loadchaos.core.field_changes import FieldChanges, change_for
 from loadchaos.core.http_answer import HttpAnswer, web_page
 from loadchaos.core.units import describe_duration
 from loadchaos.core.urls import CHAT_PATH, MODELS_PATH, V1, ApiPaths, host_port
@@ -126,7 +127,8 @@ class DiscoveryClient:
     connection is a response with status 0. `admin_url`: root of /health and /metrics. `api`: its paths.
     `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with status 0
     or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done. `incomplete`:
-    answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.
+    answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used. `field_changes`: as
+    the server asked for in refusals.
     """
 
     asker: Asker
@@ -145,6 +147,7 @@ class DiscoveryClient:
     memory: DiscoveryMemory | None = None
     remembered: int = 0
     api: ApiPaths = V1
+    field_changes: FieldChanges = ()
 
     async def find_health_path(self) -> None:
         """Find the page to ask for health: /health, or LiteLLM's liveness page. Without an answer it stays unknown."""
@@ -236,7 +239,17 @@ class DiscoveryClient:
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
         """Request a chat completion of one token."""
-        return await self.post(self.api.path(CHAT_PATH), chat_body(model, content, 1), process=process)
+        return await self.chat(model, content, process=process)
+
+    async def chat(self, model: str, content: Any, *, process: bool = False, **options: Any) -> DiscoveryResponse:
+        """As `generate`, with `options` in the body. Learns from refusals which fields the server takes."""
+        while True:
+            body = chat_body(model, content, 1, self.field_changes, **options)
+            answer = await self.post(self.api.path(CHAT_PATH), body, process=process)
+            change = change_for(answer.status, answer.text)
+            if not change or change[0] in self.field_changes:
+                return answer
+            self.field_changes += change
 
     async def post(
         self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None

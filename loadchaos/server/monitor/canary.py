@@ -53,7 +53,9 @@ class Canary:
 
     async def _send(self, kind: Kind, when: When) -> None:
         word = f"canary-{secrets.randbelow(10**10):010d}" if kind == "echo" else ""
-        body = chat_body(self._model, _ECHO.format(word=word) if word else _EXACT, _MOST_TOKENS, seed=1)
+        body = chat_body(
+            self._model, _ECHO.format(word=word) if word else _EXACT, _MOST_TOKENS, self._asker.changes, seed=1
+        )
         ask: CanaryRow = {
             "row": "canary", "what": "ask", "at_ns": time.monotonic_ns(), "n": next(self._numbers), "kind": kind,
             "when": when, "word": word,

@@ -83,7 +83,7 @@ class RecordedAsker:
             options["cache_salt"] = question.salt
         if self.logprobs:
             options |= {"logprobs": True, "top_logprobs": _TOP}
-        body = chat_body(model, _content(question), question.most_tokens, **options)
+        body = chat_body(model, _content(question), question.most_tokens, self._asker.changes, **options)
         return await self._asker.ask(self._url, body, limit_s=ANSWER_LIMIT_S, stream=stream, leave_after=leave_after)
 
     def _row(self, question: Question, purpose: Purpose, answer: Answer) -> QuestionRow:

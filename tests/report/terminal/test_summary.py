@@ -176,3 +176,14 @@ def test_summary_lists_only_files_that_are_there(verdict: Verdict, tmp_path: Pat
     assert "verdict.json" not in summary.render(verdict, tmp_path, full=True)
     (tmp_path / "verdict.json").write_text("{}")
     assert "verdict.json" in summary.render(verdict, tmp_path, full=True)
+
+
+def test_full_summary_counts_finish_reasons() -> None:
+    labels = {"chat": {"finish_reason": {"length": 4, "stop": 2}}, "text": {"finish_reason": {"stop": 3}}}
+    verdict = make_verdict(answer_labels=labels, by_traffic={"chat": {"ok": 6}, "text": {"ok": 3}})
+    rows = [line.split() for line in summary.render(verdict, Path("r"), full=True).splitlines()]
+    assert [r for r in rows if "stop" in r or "answers" in r] == [
+        ["label", "value", "answers"],
+        ["finish", "reason", "stop", "5"],
+    ]
+    assert ["finish", "reason", "length", "4"] in rows
