@@ -18,6 +18,8 @@ _WIDTH_NS = 100_000_000
 _MOST_POINTS = 1_200
 _FULL = 0.9
 """Share of the usual requests in flight from which on the load is steady."""
+_FEWEST = 30
+"""Fewer requests in the window say nothing of a throughput."""
 _GROWTH, _GROWTH_BY = 1.25, 2
 """Requests in flight that grow by so much from the first half of the window to the second one are not steady."""
 
@@ -88,7 +90,7 @@ class SteadyState:
             return None
         first, last = full[0] + 1, full[-1]
         window, middle = points[first : last + 1], (first + last + 1) // 2
-        if sum(point.begun for point in window) < max(2, usual) or middle == first:
+        if sum(point.begun for point in window) < max(_FEWEST, usual) or middle == first:
             return None
         early, late = fmean(flying[first:middle]), fmean(flying[middle : last + 1])
         if late > max(_GROWTH * early, early + _GROWTH_BY):

@@ -14,7 +14,7 @@ from loadchaos.profile.request_trace import Cause, TraceSend
 _MANY = 10
 """So many requests are not replaced."""
 _ROUNDS = 5
-"""Which request is preempted depends on the order in which some milliseconds brought them: one round seldom does it."""
+"""Rounds of a candidate: milliseconds decide which request is preempted, so that one round seldom does it."""
 _FEWEST_FILLERS, _OTHERS = 3, 5
 _OVER = 1.3
 """The answers of the fillers alone are so much longer than the KV cache: they take each block of the preempted request."""
