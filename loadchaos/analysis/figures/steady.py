@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean, median
@@ -46,8 +47,8 @@ class SteadyState:
     """Finds the time in which about as many requests were in flight as usual.
 
     It goes from the first to the last moment with nine tenths of the median number of requests in flight while requests
-    were sent. A load with several phases has no such time, nor one whose requests in flight grow, nor one that sends all
-    of its requests at once.
+    were sent, without the length of one answer. A load with several phases has no such time, nor one whose requests in
+    flight grow, nor one that sends all of its requests at once.
     """
 
     def __init__(self) -> None:
@@ -88,16 +89,17 @@ class SteadyState:
         full = [i for i, n in enumerate(flying[:sending]) if n >= max(1, _FULL * usual)]
         if not full:
             return None
-        first, last = full[0] + 1, full[-1]
+        last = full[-1]
+        # Users that begin together end together: a window from their begin on would have one round of answers too few.
+        answer_ns = _merged(points[full[0] : last + 1]).e2e.quantile(0.5) or 0
+        first = full[0] + 1 + round(answer_ns / self._width_ns)
         window, middle = points[first : last + 1], (first + last + 1) // 2
-        if sum(point.begun for point in window) < max(_FEWEST, usual) or middle == first:
+        if not window or sum(point.begun for point in window) < max(_FEWEST, usual) or middle == first:
             return None
         early, late = fmean(flying[first:middle]), fmean(flying[middle : last + 1])
         if late > max(_GROWTH * early, early + _GROWTH_BY):
             return None
-        whole = _Point()
-        for point in window:
-            whole.merge(point)
+        whole = _merged(window)
         seconds = len(window) * self._width_ns / NS_PER_S
         return SteadyFigures(
             from_s=round(first * self._width_ns / NS_PER_S, 3),
@@ -118,3 +120,10 @@ class SteadyState:
                 self._points[i // 2].merge(old[i])
             self._width_ns, index = 2 * self._width_ns, index // 2
         return self._points[index]
+
+
+def _merged(points: Iterable[_Point]) -> _Point:
+    whole = _Point()
+    for point in points:
+        whole.merge(point)
+    return whole

@@ -30,13 +30,19 @@ def test_ramp_up_and_the_slow_last_requests_are_left_out() -> None:
     """Eight users whose answers take 1 s, after a ramp of 8 s; then one answer of 60 s alone."""
     found = figures_of([*closed_loop(8, 30, 1.0, ramp_s=8.0), (30.0, 60.0, 0)])
     assert found is not None
-    assert found.from_s == pytest.approx(7.1, abs=0.3)
+    assert found.from_s == pytest.approx(8.1, abs=0.3)
     assert found.from_s + found.seconds == pytest.approx(30.5, abs=1.0)
     assert found.requests_per_s == pytest.approx(8.0, rel=0.1)
     assert found.output_tokens_per_s == pytest.approx(80.0, rel=0.1)
     assert found.ttft_s.p50 == pytest.approx(0.5, rel=0.02)
     assert found.e2e_s.p50 == pytest.approx(1.0, rel=0.02)
     assert found.in_flight == pytest.approx(8.0, rel=0.15)
+
+
+def test_users_that_begin_together_have_the_throughput_of_their_rounds() -> None:
+    found = figures_of(closed_loop(16, 10, 2.5))
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(16 / 2.5, rel=0.03)
 
 
 def test_long_load_keeps_its_throughput_in_wider_points() -> None:
