@@ -45,6 +45,13 @@ def test_users_that_begin_together_have_the_throughput_of_their_rounds() -> None
     assert found.requests_per_s == pytest.approx(16 / 2.5, rel=0.03)
 
 
+def test_long_last_answers_are_the_end_of_the_load() -> None:
+    found = figures_of([*closed_loop(20, 20, 1.0), *[(20.0, 30.0, 0)] * 20])
+    assert found is not None
+    assert found.from_s + found.seconds == pytest.approx(20.1, abs=0.2)
+    assert found.requests_per_s == pytest.approx(20.0, rel=0.03)
+
+
 def test_long_load_keeps_its_throughput_in_wider_points() -> None:
     found = figures_of(closed_loop(4, 1200, 1.0, ramp_s=1.0))
     assert found is not None
