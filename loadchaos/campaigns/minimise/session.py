@@ -104,8 +104,9 @@ class MinimiseSession(CandidateSession):
 
     def _summary(self, least: Reduction, runs: ScriptRuns, result: Minimised) -> str:
         whole = self._whole
+        rounds = f" (sent up to {least.rounds} times)" if least.rounds > 1 else ""
         head = (
-            f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}, {len(whole.flags)} to "
+            f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}{rounds}, {len(whole.flags)} to "
             f"{plural(len(least.flags), 'flag')}"
         )
         if smaller := least.resized(whole):

@@ -128,7 +128,7 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     """The smallest candidate failed in replay, its script did not: no word of the result is about it."""
     found, whole, lines = minimiser(tmp_path, Pool())
     sends = tuple(TraceSend(id=f"r{i}") for i in range(9))
-    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
+    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n]), rounds=5) for n in (9, 4, 5, 3, 1)]
 
     def runs() -> ScriptRuns:
         return ScriptRuns(3, 3 if ran[-1].requests == 4 else 0)
@@ -136,7 +136,7 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     ran = replace_search(monkeypatch, Minimised(sized[-1], 1.0, kept=sized), runs)
     result = asyncio.run(found.run())
     assert [c.requests for c in ran] == [1, 3, 4]
-    assert "MINIMISED 1 to 4 requests" in result.text
+    assert "MINIMISED 1 to 4 requests (sent up to 5 times)" in result.text
     assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
     del sized[1:]  # none is larger
     assert asyncio.run(found.run()).text == "UNKNOWN: no reproducer held on fresh servers"
