@@ -128,15 +128,25 @@ async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
     """
     whole = candidate
     for names in ((), *((name,) for name in candidate.sizes)) if candidate.requests > _FEW else ():
-        while (smaller := candidate.on_smaller_server(*names)).flags != candidate.flags:
-            change = f"half of {', '.join(names) or 'context and caches'}"
-            for found in (replace(smaller, change=change), _half_answers(smaller, change)):
-                if await fails(found):
-                    candidate = replace(found, change="")
+        for times in (_LEAP, 1) if names else (1,):
+            while (smaller := _with_halves(candidate, names, times)).flags != candidate.flags:
+                share = "half" if times == 1 else "an eighth"
+                change = f"{share} of {', '.join(names) or 'context and caches'}"
+                for found in (replace(smaller, change=change), _half_answers(smaller, change))[
+                    : 2 if times == 1 else 1
+                ]:
+                    if await fails(found):
+                        candidate = replace(found, change="")
+                        break
+                else:
                     break
-            else:
-                break
     return candidate if candidate is whole else await windows(candidate, fails)
+
+
+def _with_halves(candidate: Reduction, names: Sequence[str], times: int) -> Reduction:
+    for _ in range(times):
+        candidate = candidate.on_smaller_server(*names)
+    return candidate
 
 
 def _half_answers(candidate: Reduction, change: str) -> Reduction:
