@@ -27,18 +27,22 @@ _GROWTH, _GROWTH_BY = 1.25, 2
 
 @dataclass(slots=True)
 class _Point:
-    """Requests that began and ended in one time span; latencies of those that began, tokens of those that ended."""
+    """Requests that began and ended in one time span; latencies of those that began, tokens of those that ended. Of `ok`
+    requests the server `counted` the tokens of so many.
+    """
 
     begun: int = 0
     ended: int = 0
     ok: int = 0
+    counted: int = 0
     tokens: int = 0
     ttft: LogHistogram = field(default_factory=LogHistogram)
     e2e: LogHistogram = field(default_factory=LogHistogram)
 
     def merge(self, later: _Point) -> None:
         self.begun, self.ended = self.begun + later.begun, self.ended + later.ended
-        self.ok, self.tokens = self.ok + later.ok, self.tokens + later.tokens
+        self.ok, self.counted = self.ok + later.ok, self.counted + later.counted
+        self.tokens += later.tokens
         self.ttft.merge(later.ttft)
         self.e2e.merge(later.e2e)
 
@@ -69,6 +73,7 @@ class SteadyState:
         point.ended += 1
         if row.get("outcome") == "ok":
             point.ok += 1
+            point.counted += row.get("completion_tokens") is not None
             point.tokens += int(row.get("completion_tokens") or 0)
         if (sample := sample_of(row)) is None:
             return
@@ -106,7 +111,7 @@ class SteadyState:
             seconds=round(seconds, 3),
             requests=whole.ok,
             requests_per_s=per_s(whole.ok, seconds),
-            output_tokens_per_s=per_s(whole.tokens, seconds) if whole.tokens else None,
+            output_tokens_per_s=per_s(whole.tokens, seconds) if whole.counted == whole.ok else None,
             in_flight=significant(fmean(flying[first : last + 1])),
             ttft_s=statistics_of(whole.ttft),
             e2e_s=statistics_of(whole.e2e),

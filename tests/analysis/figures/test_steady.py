@@ -52,6 +52,19 @@ def test_long_last_answers_are_the_end_of_the_load() -> None:
     assert found.requests_per_s == pytest.approx(20.0, rel=0.03)
 
 
+def test_tokens_that_the_server_does_not_count_are_no_throughput() -> None:
+    steady = SteadyState()
+    rows = [
+        row for n in range(100) for row in answered(1000 * S + n * S // 4, n, completion_tokens=10 if n % 2 else None)
+    ]
+    for row in sorted(rows, key=lambda row: row["at_ns"]):
+        getattr(steady, f"on_{row['row']}")(row)
+    found = steady.figures()
+    assert found is not None
+    assert found.output_tokens_per_s is None
+    assert found.requests_per_s == pytest.approx(4.0, rel=0.05)
+
+
 def test_long_load_keeps_its_throughput_in_wider_points() -> None:
     found = figures_of(closed_loop(4, 1200, 1.0, ramp_s=1.0))
     assert found is not None
