@@ -19,7 +19,7 @@ from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSe
 Fails = Callable[[Reduction], Awaitable[bool]]
 _MOST_SINGLY = 8
 """Maximum number of requests that are simplified one by one."""
-_MANY = 10
+MANY = 10
 """More requests than these are replaced by fewer longer ones."""
 _FEW, _LONG_OUTPUT = 2, 32
 """So many requests are not replaced, and so long answers are made longer: the level before kept them long."""
@@ -96,13 +96,10 @@ async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
     """Send half as many requests with three times the text, as a template has tokens of its own, or with twice the text and
     answer: a failure that needs a full KV cache or batch needs as many tokens as before.
     """
-    longer: Reduction | None = candidate
-    while longer is not None:
-        candidate, longer = longer, None
-        for found in _longer(candidate):
-            if found.key() != candidate.key() and await fails(found):
-                longer = replace(found, change="")
-                break
+    smaller: Reduction | None = candidate
+    while smaller is not None:
+        candidate = smaller
+        smaller = await first_that_fails((c for c in _longer(candidate) if c.key() != candidate.key()), fails)
     return candidate
 
 
@@ -111,7 +108,7 @@ def _longer(candidate: Reduction) -> Iterator[Reduction]:
     ids = [s.id for s in candidate.trace.sends]
     outputs = [rewrite.output(body_of(candidate.trace, s)) for s in candidate.trace.sends]
     changes: list[tuple[str, rewrite.Rewrite]] = []
-    if candidate.requests > _MANY:
+    if candidate.requests > MANY:
         changes.append(("three times the text", rewrite.multiplied_text(3)))
     if candidate.requests > _FEW and max(outputs) >= _LONG_OUTPUT:
         changes.append(("twice the text and answer", together(rewrite.multiplied_text(2), rewrite.double_output)))
@@ -129,29 +126,30 @@ async def smaller_server(candidate: Reduction, fails: Fails) -> Reduction:
     whole = candidate
     for names in ((), *((name,) for name in candidate.sizes)) if candidate.requests > _FEW else ():
         for times in (_LEAP, 1) if names else (1,):
-            while (smaller := _with_halves(candidate, names, times)).flags != candidate.flags:
-                share = "half" if times == 1 else "an eighth"
-                change = f"{share} of {', '.join(names) or 'context and caches'}"
-                for found in (replace(smaller, change=change), _half_answers(smaller, change))[
-                    : 2 if times == 1 else 1
-                ]:
-                    if await fails(found):
-                        candidate = replace(found, change="")
-                        break
-                else:
-                    break
+            while (found := await first_that_fails(_smaller(candidate, names, times), fails)) is not None:
+                candidate = found
     return candidate if candidate is whole else await windows(candidate, fails)
 
 
-def _with_halves(candidate: Reduction, names: Sequence[str], times: int) -> Reduction:
+def _smaller(candidate: Reduction, names: Sequence[str], times: int) -> Iterator[Reduction]:
+    """Yield a smaller server, after one halving also with half the answers; nothing where no flag can be smaller."""
+    smaller = candidate
     for _ in range(times):
-        candidate = candidate.on_smaller_server(*names)
-    return candidate
+        smaller = smaller.on_smaller_server(*names)
+    if smaller.flags == candidate.flags:
+        return
+    change = f"{'half' if times == 1 else 'an eighth'} of {', '.join(names) or 'context and caches'}"
+    yield replace(smaller, change=change)
+    if times == 1:
+        sends = [rewritten(smaller.trace, s, rewrite.half_output) for s in smaller.trace.sends]
+        yield replace(with_sends(smaller, sends), change=f"{change}, half the answers")
 
 
-def _half_answers(candidate: Reduction, change: str) -> Reduction:
-    sends = [rewritten(candidate.trace, s, rewrite.half_output) for s in candidate.trace.sends]
-    return replace(with_sends(candidate, sends), change=f"{change}, half the answers")
+async def first_that_fails(candidates: Iterable[Reduction], fails: Fails) -> Reduction | None:
+    for found in candidates:
+        if await fails(found):
+            return replace(found, change="")
+    return None
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
@@ -278,7 +276,7 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
         return candidate
     if await fails(replace(whole, change="all at once")):
         return whole
-    if candidate.requests > _MANY:
+    if candidate.requests > MANY:
         return candidate  # it would take as long as all of them together
     chain = [
         s.model_copy(update={"at_s": 0.0, "after": (Cause(request=trace.sends[i - 1].id),) if i else ()})
