@@ -66,8 +66,8 @@ dashboards: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md
-	$(BIN)/python -m loadchaos.core.ledger.rows_page > docs/ledger.md
-	$(BIN)/python -m loadchaos.cli.reference > docs/cli.md
+	$(BIN)/python -m docs.ledger_page > docs/ledger.md
+	$(BIN)/python -m docs.commands_page > docs/cli.md
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m docs.compatibility
 	$(BIN)/python -m docs.advisories

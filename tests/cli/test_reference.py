@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from loadchaos.cli.reference import page
+from docs.commands_page import page
 
 
 def test_cli_page_is_current() -> None:

@@ -132,9 +132,9 @@ def make(spec, params, context):
             ]
         },
         use="""
+from docs import ledger_page
 from docs.tables import TABLES
 from loadchaos.chaos.injector import make_attack
-from loadchaos.core.ledger import rows_page
 from loadchaos.profile.schema import schema
 
 (attack,) = profile(attacks=[{"clock": "ahead", "at": "1s", "for": "1s"}]).attacks
@@ -147,7 +147,7 @@ for wrong in ({"clock": "sideways"}, {"clock": "behind", "for": "1s"}, {"clock":
         assert "clock" in str(e) or "behind" in str(e), e
     else:
         raise AssertionError(wrong)
-assert '"clock"' in schema() and "`clock`" in rows_page.page()
+assert '"clock"' in schema() and "`clock`" in ledger_page.page()
 assert "| `clock` | sets the clock `ahead`, `behind` | root |" in TABLES["attack kinds"]()
 """,
     ),

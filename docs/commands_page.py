@@ -1,6 +1,4 @@
-"""Generate docs/cli.md: every command with its options. `python -m loadchaos.cli.reference` prints it; `make docs`
-writes it.
-"""
+"""Print docs/cli.md, every command with its options: `python -m docs.commands_page > docs/cli.md`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Print docs/ledger.md, made from the row types of rows.py. `make docs` runs `python -m loadchaos.core.ledger.rows_page
-> docs/ledger.md`.
-"""
+"""Print docs/ledger.md, made from the row types of rows.py: `python -m docs.ledger_page > docs/ledger.md`."""
 
 from __future__ import annotations
 
