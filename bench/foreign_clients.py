@@ -32,7 +32,7 @@ from bench.cost.tools import TOKENIZER
 from bench.foreign_server import FAULTS, Gateway, served
 from bench.record import free_port, wait_for
 from loadchaos.analysis.verdict.model import Verdict
-from loadchaos.recorder.reported.find import find_result_file
+from loadchaos.campaigns.recorder.reported.find import find_result_file
 
 PAGE = Path(__file__).parent.parent / "docs/measured/foreign-clients.md"
 CACHE = Path.home() / ".cache/loadchaos"

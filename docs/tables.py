@@ -157,7 +157,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "analysis.detectors.saturation": ("THROTTLED_S",),
         "analysis.detectors.memory_leak": ("SPAN_S",),
     },
-    "record": {"recorder.freeze": ("WINDOW_S", "FEWEST")},
+    "record": {"campaigns.recorder.freeze": ("WINDOW_S", "FEWEST")},
 }
 """Constants by what they limit and by module; each has its meaning in a docstring."""
 

@@ -15,7 +15,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.urls import DEFAULT_PORTS, host_port
 
 if TYPE_CHECKING:
-    from loadchaos.recorder.proxy import Upstream
+    from loadchaos.campaigns.recorder.proxy import Upstream
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -74,8 +74,8 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     """
     import uvloop
 
-    from loadchaos.recorder.recorder import RecordingSession, RecordOptions
-    from loadchaos.recorder.ring import RingLimits
+    from loadchaos.campaigns.recorder.recorder import RecordingSession, RecordOptions
+    from loadchaos.campaigns.recorder.ring import RingLimits
 
     create_privately()
     host, port = listen_address(listen)
@@ -97,8 +97,8 @@ def listen_address(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, str]:
+    from loadchaos.campaigns.recorder.proxy import Upstream
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.recorder.proxy import Upstream
 
     expected = "http://HOST:PORT or https://HOST:PORT was expected"
     try:

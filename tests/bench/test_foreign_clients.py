@@ -8,7 +8,7 @@ import pytest
 
 from bench.foreign_clients import DEATH, Said, table
 from bench.foreign_server import EVERY, FAULTS, Gateway, events_of, served
-from loadchaos.recorder.answer_outcome import SeenAnswer, outcome_of
+from loadchaos.campaigns.recorder.answer_outcome import SeenAnswer, outcome_of
 
 _TOKENS = 8
 

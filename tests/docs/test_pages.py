@@ -135,7 +135,7 @@ WHY_NOT = {
     ),
     **dict.fromkeys(("replay", "minimise", "bisect", "hunt"), "needs servers: tests/campaigns"),
     **dict.fromkeys(
-        ("probe", "launch", "record", "follow", "sim"), "needs a server, or is one: tests/run, tests/recorder"
+        ("probe", "launch", "record", "follow", "sim"), "needs a server, or is one: tests/run, tests/campaigns/recorder"
     ),
     "doctor": "needs a server, its log or an installed one: tests/cli/test_doctor.py",
     **dict.fromkeys(("judge", "report", "compare", "trend", "export"), "needs runs: tests/cli, tests/report"),

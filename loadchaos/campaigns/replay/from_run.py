@@ -10,6 +10,8 @@ from pathlib import Path
 import orjson
 
 from loadchaos.analysis.verdict.model import Verdict
+from loadchaos.campaigns.recorder.from_recording import recording_of, trace_of_recording
+from loadchaos.campaigns.recorder.ring import RECORDING
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -34,8 +36,6 @@ from loadchaos.profile.request_trace import (
     TraceSend,
 )
 from loadchaos.profile.run_plan import RunPlan
-from loadchaos.recorder.from_recording import recording_of, trace_of_recording
-from loadchaos.recorder.ring import RECORDING
 from loadchaos.server.answer import SMALL_QUESTION
 
 _NEXT_WITHIN_NS = 50_000_000

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
+from loadchaos.campaigns.recorder.from_recording import recording_of, trace_of_recording
 from loadchaos.campaigns.replay import from_sessions
 from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.body_hash import store_body
@@ -33,7 +34,6 @@ from loadchaos.profile.request_trace import (
     TraceSend,
     first_mistake,
 )
-from loadchaos.recorder.from_recording import recording_of, trace_of_recording
 
 _SIDE_BY_SIDE = 8
 """Requests in flight of a file that has no times."""

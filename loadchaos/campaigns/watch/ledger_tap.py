@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 
+from loadchaos.campaigns.recorder.channel import RecordingChannel
+from loadchaos.campaigns.recorder.from_recording import images_in
+from loadchaos.campaigns.recorder.tap import ConnectionTap, TappedExchange, secret_words
 from loadchaos.campaigns.watch.foreign_words import ForeignWords
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import EndRow
@@ -22,9 +25,6 @@ from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.seen_exchange import SeenExchange
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import redact_row
-from loadchaos.recorder.channel import RecordingChannel
-from loadchaos.recorder.from_recording import images_in
-from loadchaos.recorder.tap import ConnectionTap, TappedExchange, secret_words
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 _HTTP2, _TLS = b"PRI * HTTP/2", b"\x16\x03"

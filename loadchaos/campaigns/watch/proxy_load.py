@@ -21,6 +21,11 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
+from loadchaos.campaigns.recorder.channel import RecordingChannel
+from loadchaos.campaigns.recorder.frames import RecordingSetup
+from loadchaos.campaigns.recorder.proxy import StreamingProxy, Upstream
+from loadchaos.campaigns.recorder.reported.find import find_result_file
+from loadchaos.campaigns.recorder.ring import RECORDING
 from loadchaos.campaigns.watch.ledger_tap import RequestLog
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
@@ -35,11 +40,6 @@ from loadchaos.core.reported_figures import ReportedFigures
 from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.core.urls import host_and_port, host_port
 from loadchaos.load.worker.recorder import RequestRecorder
-from loadchaos.recorder.channel import RecordingChannel
-from loadchaos.recorder.frames import RecordingSetup
-from loadchaos.recorder.proxy import StreamingProxy, Upstream
-from loadchaos.recorder.reported.find import find_result_file
-from loadchaos.recorder.ring import RECORDING
 from loadchaos.run.others_load import SETUP_VARIABLE, ProxySetup
 
 COMMAND_LOG = "command.log"

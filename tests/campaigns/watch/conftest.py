@@ -1,5 +1,5 @@
 """A proxy between raw sockets whose requests get ledger rows."""
 
-from tests.recorder.conftest import between
+from tests.campaigns.recorder.conftest import between
 
 __all__ = ["between"]

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from loadchaos.campaigns.recorder.channel import RecordingChannel
+from loadchaos.campaigns.recorder.frames import RecordingSetup
 from loadchaos.campaigns.watch.ledger_tap import RequestLog
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.worker.recorder import RequestRecorder
-from loadchaos.recorder.channel import RecordingChannel
-from loadchaos.recorder.frames import RecordingSetup
+from tests.campaigns.recorder.conftest import Between, plain, post, whole
 from tests.raw_sockets import LAST_CHUNK, SSE_HEAD, Handler, chunk, read_request, reset
-from tests.recorder.conftest import Between, plain, post, whole
 from tests.waiting import until
 
 DONE = chunk(b"data: [DONE]\n\n") + LAST_CHUNK

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.model import OUTCOMES
-from tests.fuzz import EACH, SEEDS, spoiled
-from tests.recorder.test_tap_outcomes import (
+from tests.campaigns.recorder.test_tap_outcomes import (
     BODIES,
     CHAT,
     STATUSES,
@@ -23,6 +22,7 @@ from tests.recorder.test_tap_outcomes import (
     pieces_of,
     response,
 )
+from tests.fuzz import EACH, SEEDS, spoiled
 
 HTTP_WORDS = [
     b"\r\n", b"\n", b"\r\n\r\n", b"0\r\n\r\n", b"Content-Length: 3\r\n", b"Content-Length: 99999999999999999999\r\n", b"-1",
