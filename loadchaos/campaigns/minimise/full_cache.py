@@ -20,6 +20,10 @@ _VICTIM = 1.4
 """Its answer, in parts of an equal share of the KV cache. It must still run when the cache is full."""
 _LONGEST = 0.9
 """Longest answer of a filler, as a share of the context: its prompt has tokens of its own."""
+_LONGER = 16
+"""A filler's answer is at most so many times as long as the longest of the candidate. Where short answers are enough to
+fail, no full cache is needed; and a cache for 100,000 tokens takes minutes to fill.
+"""
 _GAP_S = 0.5
 
 
@@ -43,7 +47,8 @@ def _candidates(candidate: Reduction) -> Iterator[Reduction]:
     fillers = max(_FEWEST_FILLERS, math.ceil(_OVER * capacity / (_LONGEST * longest)))
     newest = {send.traffic: send for send in trace.sends}
     victims = sorted(newest.values(), key=lambda s: -rewrite.output(body_of(trace, s)))
-    if not rewrite.output(body_of(trace, victims[0])):
+    answers = math.ceil(_OVER * capacity / fillers)
+    if answers > _LONGER * rewrite.output(body_of(trace, victims[0])):
         return
     distinct = {s.body: s for s in trace.sends}.values()
     largest_first = sorted(distinct, key=lambda s: -trace.body_file(s).stat().st_size)  # these have the most images
@@ -52,7 +57,6 @@ def _candidates(candidate: Reduction) -> Iterator[Reduction]:
         after = () if delay_s is None else (Cause(request="first", delay_s=delay_s),)
         return rewritten(trace, send, change).model_copy(update={"id": name, "at_s": 0.0, "after": after})
 
-    answers = math.ceil(_OVER * capacity / fillers)
     shared = min(math.ceil(_VICTIM * capacity / (fillers + 1)), longest // 2)  # the victim's prompt may be long
     for victim in victims:
         begin = [

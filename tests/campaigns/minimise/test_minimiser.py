@@ -12,6 +12,7 @@ from bench.rare_failures import expected_tries, measure
 from loadchaos.campaigns.minimise import minimiser, reductions, rewrite
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.campaigns.minimise.decider import SMALL, BudgetSpentError, Decision
+from loadchaos.campaigns.minimise.full_cache import full_cache
 from loadchaos.campaigns.minimise.leave_out import leave_out
 from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
 from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
@@ -198,17 +199,37 @@ def test_minimiser_keeps_a_cache_full_with_fewer_requests(longest: int, tmp_path
     assert bool(found.candidate.resized(whole)) == (longest == 96)
 
 
-def test_minimiser_replaces_many_requests_by_a_few_that_fill_the_cache(tmp_path: Path) -> None:
-    """It fails where a prompt that was seen before comes as the newest into a full KV cache, or nearly as recorded."""
+def mixed_answers(folder: Path, capacity: int, longest: int) -> Reduction:
+    """36 requests for 200 or 8 tokens, of a server with this KV cache and context."""
     texts = [[{"role": "user", "content": f"text {n}"}] for n in range(36)]
     bodies = [{"messages": text, "max_tokens": 200 if n % 4 else 8} for n, text in enumerate(texts)]
     sends = tuple(
         TraceSend(id=f"r{n}", at_s=n * 0.05, traffic="new" if n % 4 == 0 else "again", outcome="stream_error",
-                  body=store_body(tmp_path / BODIES, orjson.dumps(b)))
+                  body=store_body(folder / BODIES, orjson.dumps(b)))
         for n, b in enumerate(bodies)
     )  # fmt: skip
-    header = TraceHeader(event="trace", version=1, server={"capacity_tokens": 4608, "max_model_len": 4096})
-    whole = Reduction(RequestTrace(header, sends, folder=tmp_path), ("serve",), (("--port", "1"),))
+    header = TraceHeader(event="trace", version=1, server={"capacity_tokens": capacity, "max_model_len": longest})
+    return Reduction(RequestTrace(header, sends, folder=folder), ("serve",), (("--port", "1"),))
+
+
+@pytest.mark.parametrize(("capacity", "longest", "tried"), [(4608, 4096, 4), (8000, 2048, 4), (131_072, 16_384, 0)])
+def test_cache_is_filled_within_the_context_and_where_that_takes_no_minutes(
+    capacity: int, longest: int, tried: int, tmp_path: Path
+) -> None:
+    answers: list[int] = []
+
+    async def fails(found: Reduction) -> bool:
+        answers.append(max(reductions.body_of(found.trace, s)["max_tokens"] for s in found.trace.sends))
+        return False
+
+    asyncio.run(full_cache(mixed_answers(tmp_path, capacity, longest), fails))
+    assert len(answers) == tried
+    assert all(capacity / 10 < n <= 0.91 * longest for n in answers)
+
+
+def test_minimiser_replaces_many_requests_by_a_few_that_fill_the_cache(tmp_path: Path) -> None:
+    """It fails where a prompt that was seen before comes as the newest into a full KV cache, or nearly as recorded."""
+    whole = mixed_answers(tmp_path, 4608, 4096)
     rng = random.Random(4)
 
     async def attempt(found: Reduction) -> bool | None:
@@ -220,7 +241,7 @@ def test_minimiser_replaces_many_requests_by_a_few_that_fill_the_cache(tmp_path:
             newer = [s for s in begin_s if begin_s[s] > begin_s[victim.id]]
             if victim.after and seen and 4608 <= older <= 3 * 4096 and len(newer) >= 2 and body["max_tokens"] >= 1000:
                 return rng.random() < 1 - 0.7**found.rounds
-        return found.requests >= 33
+        return found.requests >= 33 and sum(b["max_tokens"] for _, b in sent) >= 4608
 
     found = minimised(attempt, whole, minimiser.LEVELS, scripts=True)
     assert found.candidate.requests <= 7
