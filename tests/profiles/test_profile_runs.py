@@ -151,6 +151,7 @@ def test_verdict_is_unknown_for_a_run_that_proved_nothing(tmp_path: Path) -> Non
     code, verdict, text = run(tmp_path, "mtp_mm", *PROVED_NOTHING)
     assert (code, verdict["verdict"]) == (3, "unknown"), text
     unknown = {c["name"]: c["actual"] for c in verdict["checks"] if c["verdict"] == "unknown"}
+    unknown.pop("alone_vs_load", None)  # on a busy machine so short a load ends before its first question
     assert set(unknown) == {
         "preflight requires",
         "requires images",
