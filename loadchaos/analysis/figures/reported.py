@@ -100,6 +100,10 @@ def _row(name: str, reported: float | None, wire: float | None, unit: str = "") 
 
 
 def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedComparison:
+    """Put both side by side. A result file of no known tool gives the sentence alone."""
+    if not reported.tool:
+        sentence = "wrote a result file that is not read: it is broken, or of a tool that loadchaos does not know"
+        return ReportedComparison(tool="it", file=reported.file, rows=(), sentence=sentence)
     ok = wire.outcomes.get("ok", 0) - max(wire.findings.values(), default=0)  # an answer may have several
     rows = [
         _row("requests", reported.requests_sent, wire.requests),

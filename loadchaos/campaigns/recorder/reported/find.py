@@ -26,21 +26,32 @@ def find_result_file(
     """Read the result file that a command in `folder` wrote since `since_ns` (Unix time), not in the folder `leave_out`.
 
     Tools write several: a summary and its parts, or a file that lacks the newest requests. The one with the most requests
-    among those of the tool that wrote last counts, and the newest of these.
+    among those of the tool that wrote last counts, and the newest of these. A file that the words name and no reader
+    understands gives figures of no tool.
     """
     changed = {path: ns for path in _candidates(folder, words, leave_out) if (ns := _changed_ns(path)) >= since_ns}
     newest = sorted(changed, key=changed.__getitem__, reverse=True)[:MOST_FILES]
     found = [(path, figures) for path in newest if (figures := read_result_file(path)) is not None]
     same = [(path, figures) for path, figures in found if figures.tool == found[0][1].tool]
     if not same:
-        return None
+        named = {folder / part for part in _parts(words)}
+        unread = next((path for path in newest if path in named and path.suffix in _SUFFIXES), None)
+        return None if unread is None else ReportedFigures(tool="", file=_text(unread))
     path, figures = max(same, key=lambda item: item[1].requests_sent or 0)
-    return replace(figures, file=os.fsencode(path).decode("utf-8", "replace"), more_files=len(found) - 1)
+    return replace(figures, file=_text(path), more_files=len(found) - 1)
+
+
+def _text(path: Path) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _parts(words: Sequence[str]) -> set[str]:
+    return {part for word in words for part in _BETWEEN_PATHS.split(word) if part}
 
 
 def _candidates(folder: Path, words: Sequence[str], leave_out: Path | None) -> Iterator[Path]:
     yield from _below(folder, leave_out)
-    for part in {part for word in words for part in _BETWEEN_PATHS.split(word) if part}:
+    for part in _parts(words):
         named = folder / part
         with contextlib.suppress(OSError):  # a word that is too long for a path
             if named.is_file():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.analysis.figures.reported import WireFigures, compare_reported
 from loadchaos.campaigns.recorder.reported import find
 from loadchaos.campaigns.recorder.reported.find import find_result_file
 
@@ -72,6 +73,20 @@ def test_newest_of_equal_results_counts(tmp_path: Path) -> None:
     found = find_result_file(tmp_path, [], SINCE_NS)
     assert found is not None
     assert (found.file, found.more_files) == (str(newest), 1)
+
+
+def test_named_file_that_no_reader_understands_is_told(tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    for name, text in (("before.json", "{}"), ("cut.json", '{"completed": 9, "dura')):
+        (tmp_path / name).write_text(text)
+    os.utime(before, ns=(SINCE_NS - 1, SINCE_NS - 1))
+    assert find_result_file(tmp_path, ["--prompts", "before.json"], SINCE_NS) is None, "an input"
+    os.utime(tmp_path / "cut.json", ns=(SINCE_NS + 1, SINCE_NS + 1))
+    found = find_result_file(tmp_path, ["--out", "cut.json"], SINCE_NS)
+    assert found is not None
+    assert (found.tool, found.file) == ("", str(tmp_path / "cut.json"))
+    assert "is not read" in compare_reported(found, WireFigures(outcomes={"ok": 3})).sentence
+    assert find_result_file(tmp_path, [], SINCE_NS) is None, "any file of a test suite"
 
 
 def test_search_ends_in_a_large_tree_and_in_a_circle_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
