@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from loadchaos.core.tls import TlsSettings
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.urls import host_and_port, http_parts
 
@@ -74,7 +75,7 @@ class Origin:
         self.prefix = parts.path.rstrip("/").removesuffix("/v1")
         self.host_header = parts.netloc.rpartition("@")[2]
         if self.tls and self.tls_context is None:
-            self.tls_context = ssl.create_default_context()
+            self.tls_context = TlsSettings().context()
 
     def path(self, path: str) -> str:
         return self.prefix + path

@@ -18,6 +18,7 @@ import httptools
 
 from loadchaos.core.http_client import with_own_headers
 from loadchaos.core.limits import MOST_ANSWER_BYTES
+from loadchaos.core.tls import TlsSettings
 from loadchaos.core.urls import DEFAULT_PORTS, host_and_port, http_parts
 
 _READ_BYTES = 1 << 16
@@ -57,7 +58,7 @@ def parse_endpoint(url: str, tls: ssl.SSLContext | None = None, headers: Mapping
     """Split a URL; https without a context uses the system's certificates. Raises ValueError: it is no http(s) URL."""
     parts = http_parts(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+    context = (tls or TlsSettings().context()) if parts.scheme == "https" else None
     return Endpoint(*host_and_port(url), path, context, with_own_headers(headers or {}))
 
 
