@@ -129,7 +129,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "run.error_rate_watch": ("FEWEST_REQUESTS",),
     },
     "watching": {
-        "server.monitor.health_probe": ("TCP_EVERY_S", "HEALTH_EVERY_S", "DOWN_EVERY_S"),
+        "server.monitor.health_probe": ("TCP_EVERY_S", "HEALTH_EVERY_S", "CALM_EVERY_S", "DOWN_EVERY_S"),
         "server.monitor.identity": ("IDENTITY_EVERY_S",),
         "core.limits": ("SCRAPE_EVERY_S", "MOST_ANSWER_BYTES"),
         "server.monitor.exposition": ("MOST_SERIES",),

@@ -37,7 +37,7 @@ from loadchaos.report.incident import folder as incident
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, LiveCollector
 from loadchaos.report.terminal.live import Screen, View
 
-POLL_S = 0.25
+POLL_S, _UNDRAWN_POLL_S = 0.25, 0.5
 _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
@@ -69,6 +69,7 @@ class Follower:
         self._exporter = self._start_exporter(options.exporter_port)
         self._lock = self._exporter.lock if self._exporter else threading.Lock()
         self._screen = Screen(View(options.stream, plain=None if options.live else True, head=self._head))
+        self._drawn = options.live or options.cockpit
         self._stop = stopped or threading.Event()
         self._run_process = RunProcess()
         self._pages = PanelPages(folder, self._judge.figures.answers) if options.cockpit else None
@@ -81,7 +82,7 @@ class Follower:
         try:
             while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
-                self._stop.wait(POLL_S)
+                self._stop.wait(POLL_S if self._drawn else _UNDRAWN_POLL_S)
             ended = not self._stop.is_set()
             self._step(final=True)
             if ended:

@@ -28,9 +28,10 @@ from loadchaos.run.run_context import RunContext
 from loadchaos.run.run_errors import RunErrors
 from loadchaos.run.run_probes import RunProbes
 from loadchaos.run.server_under_test import ServerUnderTest
+from loadchaos.server.repeat import until_next_s
 
-_TICK_S = 0.1
-_UNSEEN_POLLS = 5
+_TICK_S, _CALM_TICK_S = 0.1, 0.25
+_UNSEEN_POLLS = 4
 """Beside a load whose requests nobody sees, only the server is looked at in each tick: a watch lasts for weeks."""
 
 
@@ -58,7 +59,9 @@ class _Run:
         self._folder = context.record.folder
         self._errors = RunErrors(self._folder.path, self._record.redactor)
         self._attacks = RunAttacks()
-        self._server = ServerUnderTest(context.profile, context.target, self._record, self._record.redactor)
+        others = context.options.others
+        calm = others is not None and others.watched == "traffic"
+        self._server = ServerUnderTest(context.profile, context.target, self._record, self._record.redactor, calm=calm)
         self._probes = RunProbes(context.profile, self._server, self._record, self._record.redactor)
         self._last_question = LastQuestion(self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
@@ -136,7 +139,7 @@ class _Run:
         return self._load.begun_s
 
     async def _tick(self) -> None:
-        await asyncio.sleep(_TICK_S)
+        await asyncio.sleep(until_next_s(_CALM_TICK_S if self._load.unseen else _TICK_S))
         self._poll()
 
     def _poll(self) -> None:

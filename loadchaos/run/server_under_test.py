@@ -77,10 +77,14 @@ class IdleWait(RowFold):
 
 
 class ServerUnderTest:
-    """Server under test, or the replicas of one. It owns process, monitor, proxy and state machines."""
+    """Server under test, or the replicas of one. It owns process, monitor, proxy and state machines. `calm`: no load of
+    ours needs its end within a tenth of a second.
+    """
 
-    def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
-        self._profile, self.target = profile, target
+    def __init__(
+        self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor, *, calm: bool = False
+    ) -> None:
+        self._profile, self.target, self._calm = profile, target, calm
         self._record, self._redactor = record, redactor
         self._log = record.folder.server_log
         self._replicas = profile.target.replicas if target.kind == "external" else ()
@@ -181,6 +185,7 @@ class ServerUnderTest:
             MonitorOutput(self._record.event, self._record.metric, self._record.folder.path, self._redactor),
             ServerAccess(self.target.headers, self.target.tls.context()),
             [(DCGM, url) for url in self._profile.watch.dcgm] + [(NODE, url) for url in self._profile.watch.node],
+            calm=self._calm,
         )
         await self._monitor.start()
         if self.launched is not None:

@@ -39,5 +39,5 @@ class RunFolder:
 
     def request_files(self) -> list[Path]:
         """List the workers' files by name; their later parts are read with them."""
-        packed = (p.with_name(p.name.removesuffix(parquet.SUFFIX)) for p in self.path.glob("requests-*.jsonl.parquet"))
-        return sorted({*self.path.glob("requests-*.jsonl"), *packed})
+        names = {path.name.removesuffix(parquet.SUFFIX) for path in self.path.glob("requests-*")}
+        return sorted(self.path / name for name in names if name.endswith(".jsonl"))

@@ -48,6 +48,7 @@ class Writer:
         self.lost = 0
         self.holding = False
         self._held: list[bytes] = []
+        self._unsynced = False
         self._torn = False
         try:
             self._fd = self._open(path)
@@ -118,6 +119,7 @@ class Writer:
             return
         rows, self._held = self._held, []
         data = b"".join((b"\n", *rows)) if self._torn else b"".join(rows)
+        self._unsynced = True
         try:
             done = os.write(self._fd, data)
         except OSError as e:
@@ -131,10 +133,13 @@ class Writer:
             )
 
     def sync(self) -> None:
-        """Write held rows and call fsync; the caller does it once a second."""
+        """Write held rows, and call fsync where rows were written since; the caller does it once a second."""
         self.flush()
+        if not self._unsynced:
+            return
         try:
             os.fsync(self._fd)
+            self._unsynced = False
         except OSError as e:
             raise LedgerError(f"{self.path}: fsync failed: {e.strerror}; {next_step(e)}") from e
 

@@ -6,9 +6,10 @@ import asyncio
 import time
 
 from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
+from loadchaos.server.repeat import until_next_s
 
 _REPEAT_S = 10.0
-_SLEEP_S = 0.25
+_SLEEP_S = 0.5
 _LATE_S = 1.0
 
 
@@ -52,9 +53,10 @@ async def watch_lag(emit: Emit) -> None:
     gap = CoverageGap(emit, "", "watch")
     before_wall, before = time.time(), time.monotonic()
     while True:
-        await asyncio.sleep(_SLEEP_S)
+        sleep_s = until_next_s(_SLEEP_S)
+        await asyncio.sleep(sleep_s)
         wall, now = time.time(), time.monotonic()
-        late_s = now - before - _SLEEP_S
+        late_s = now - before - sleep_s
         if late_s > _LATE_S:
             gap.report(late_s, "loadchaos itself did not run: starved of CPU, stopped or suspended")
         jump_s = (wall - before_wall) - (now - before)

@@ -16,15 +16,19 @@ from loadchaos.core.outcome_rules import SHED_STATUSES
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects.gateways import ABSENT, HEALTH_PATH, LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
+from loadchaos.server.repeat import until_next_s
 
 TCP_EVERY_S = 0.1
 """Period of connects to a server that is up."""
 HEALTH_EVERY_S = 0.25
 """Period of reads of `/health` of such a server."""
+CALM_EVERY_S = 0.5
+"""Period of both, by turns, for a server that is only watched and was healthy for ten seconds."""
 DOWN_EVERY_S = 1.0
 """Period of both for a server that is down, and of `/v1/models` where there is no `/health`."""
 LIMIT_S = 2.0
 _DOWN_AFTER_S = 2.0
+_CALM_AFTER_S = 10.0
 _STARTING_S = 30.0  # time for which a server that was never up is probed at full rate
 _TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
@@ -34,10 +38,12 @@ _MODELS_OK = (200, 401, 403, *SHED_STATUSES)
 
 
 class HealthProbe:
-    """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
+    """Probe one replica until cancelled; `run()` is the task. `calm`: seldom while it is healthy."""
 
-    def __init__(self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor) -> None:
+    def __init__(self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor, *, calm: bool = False) -> None:
         self._replica, self._endpoint, self._emit, self._redactor = replica, endpoint, emit, redactor
+        self._calm = calm
+        self._good_since: float | None = None  # first of the good answers since the last failure
         self._litellm_ruled_out = False
         self._page_found = not endpoint.path.endswith(HEALTH_PATH)
         self._base_path = endpoint.path.removesuffix(HEALTH_PATH)
@@ -66,27 +72,32 @@ class HealthProbe:
             return None
         return "the server is down" if self.down else ""
 
+    def _pause_s(self, usual_s: float, calm_after_s: float = 0.0) -> float:
+        """Time to the next probe of a server that is up."""
+        if self._calm and self._good_since is not None and time.monotonic() - self._good_since > _CALM_AFTER_S:
+            return until_next_s(CALM_EVERY_S, calm_after_s)
+        return until_next_s(usual_s)
+
     async def _probe_tcp(self) -> None:
         while True:
-            begin = time.monotonic()
             took_ns, error = await tcp_connect(self._endpoint, LIMIT_S)
             self._write_tcp(took_ns, error)
             if error is None:
                 self._reachable.set()
             else:
                 self._reachable.clear()
-            await _until(begin + (DOWN_EVERY_S if self.down else TCP_EVERY_S))
+                self._good_since = None
+            await asyncio.sleep(DOWN_EVERY_S if self.down else self._pause_s(TCP_EVERY_S, CALM_EVERY_S / 2))
 
     async def _probe_health(self) -> None:
         while True:
             if self.down:
                 await self._reachable.wait()  # the TCP probe goes on; its first success is followed at once
-            begin = time.monotonic()
             answer = await self._ask()
             if answer is not None:
                 self._health(answer)
             slow = self.down or answer is None or self._endpoint.path.endswith(_MODELS)
-            await _until(begin + (DOWN_EVERY_S if slow else HEALTH_EVERY_S))
+            await asyncio.sleep(DOWN_EVERY_S if slow else self._pause_s(HEALTH_EVERY_S))
 
     async def _ask(self) -> HttpResponse | None:
         """Ask the page that tells the health; None where there is none. One that was there once is not left."""
@@ -116,8 +127,10 @@ class HealthProbe:
         ok = answer.error is None and answer.status in (_MODELS_OK if self._endpoint.path.endswith(_MODELS) else (200,))
         if ok := ok and not _is_web_page(answer):
             self._bad_since = None
+            self._good_since = self._good_since or time.monotonic()
             self._was_up = True
         else:
+            self._good_since = None
             self._bad_since = self._bad_since or time.monotonic()
             if answer.error is not None and not answer.error.startswith("timeout"):
                 self._reachable.clear()
@@ -150,7 +163,3 @@ class HealthProbe:
 def _is_web_page(answer: HttpResponse) -> bool:
     """True for HTML, which a gateway or a network has for every path: it says nothing of the server."""
     return web_page(answer.status, answer.body.decode("utf-8", "replace")) is not None
-
-
-async def _until(moment: float) -> None:
-    await asyncio.sleep(max(moment - time.monotonic(), 0.0))

@@ -14,6 +14,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.indexed_log import IndexedLog
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import open_source
+from loadchaos.server.monitor.logs.base import POLL_S
 
 HEAD_BYTES = 1 << 16
 _STOP_S = 5.0
@@ -26,13 +27,14 @@ _MOST_LINES_PER_S = 10_000
 @dataclass(frozen=True)
 class FollowedLog:
     """A log to follow: `spec` as `--server-log` names it, `replica` ("" for a machine's), `label` of its file, `source`
-    of its gaps.
+    of its gaps. A file is read every `every_s`.
     """
 
     spec: str
     replica: str
     label: str
     source: str = "log"
+    every_s: float = POLL_S
 
 
 class LogFollower:
@@ -43,7 +45,7 @@ class LogFollower:
         self._gap = CoverageGap(emit, log.replica, log.source)
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._source = open_source(log.spec)
+        self._source = open_source(log.spec, log.every_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{log.label}.log"
         self._file = IndexedLog(self.path, "run", redactor.text(log.spec))

@@ -22,13 +22,25 @@ from loadchaos.server.monitor.http_get import parse_endpoint
 from loadchaos.server.monitor.log_alarms import LogAlarms
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.monitor.logs.base import POLL_S as LOG_POLL_S
 from loadchaos.server.monitor.logs.kernel import DEVICE
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, status_command
-from loadchaos.server.monitor.processes import ProcessMonitor
+from loadchaos.server.monitor.processes import POLL_S, SAMPLE_S, ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
 from loadchaos.server.nvml import NvmlMonitor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Periods at which a log is read and the states of processes are looked at."""
+
+    log_s: float = LOG_POLL_S
+    processes_s: float = POLL_S
+
+
+_USUAL, _CALM = _Pace(), _Pace(log_s=0.25, processes_s=SAMPLE_S)
 
 
 @dataclass(frozen=True)
@@ -56,8 +68,12 @@ class Monitor:
         output: MonitorOutput,
         access: ServerAccess,
         devices: Sequence[tuple[DeviceExporter, str]] = (),
+        *,
+        calm: bool = False,
     ) -> None:
-        """Check all options. Raises OptionError for a log that cannot be understood, ValueError for a wrong URL."""
+        """Check all options; `calm`: look at a healthy server less often. Raises OptionError for a log that cannot be
+        understood, ValueError for a wrong URL.
+        """
         self._devices = [
             DeviceScraper(exporter, url, output.emit_metrics, output.emit_event, access.tls)
             for exporter, url in devices
@@ -67,6 +83,7 @@ class Monitor:
             parse_endpoint(replica.url)
             for spec in replica.logs:
                 read_spec(spec)
+        self._pace = _CALM if calm else _USUAL
         self._tasks: list[asyncio.Task[None]] = []
         self._processes: dict[str, ProcessMonitor] = {}
         self._followers: dict[str, list[LogFollower]] = {}
@@ -92,20 +109,20 @@ class Monitor:
         emit, redactor = self._output.emit_event, self._output.redactor
         base = replica.url.rstrip("/")
         health = parse_endpoint(base + HEALTH_PATH, self._access.tls, self._access.headers)
-        probe = HealthProbe(replica.name, health, emit, redactor)
+        probe = HealthProbe(replica.name, health, emit, redactor, calm=self._pace is _CALM)
         self._keep_running(replica.name, "probe", probe.run)
         if self._dialect.metrics_path:
             endpoint = parse_endpoint(base + self._dialect.metrics_path, self._access.tls, self._access.headers)
             names, reason = self._dialect.metrics, lambda: probe.skip_reason
             scraper = Scraper(replica.name, endpoint, names, self._output, pages, reason)
             self._keep_running(replica.name, "scrape", scraper.run)
-        processes = ProcessMonitor(replica.name, self._dialect.process_roles, emit, redactor)
+        processes = ProcessMonitor(replica.name, self._dialect.process_roles, emit, redactor, self._pace.processes_s)
         processes.set_pid(replica.pid)
         self._processes[replica.name] = processes
         self._keep_running(replica.name, "process", processes.run)
         for n, spec in enumerate(replica.logs, 1):
             label = re.sub(r"[^\w-]+", "_", replica.name) + ("" if n == 1 else f"-{n}")
-            follower = self._follow(FollowedLog(spec, replica.name, label))
+            follower = self._follow(FollowedLog(spec, replica.name, label, every_s=self._pace.log_s))
             self._followers.setdefault(replica.name, []).append(follower)
             self.watch_log(replica.name, follower.path)
             if (command := status_command(spec)) is not None:

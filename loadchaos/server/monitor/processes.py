@@ -14,6 +14,7 @@ import psutil
 
 from loadchaos.core.ledger.rows import Emit, ProcessEvent
 from loadchaos.core.redact import Redactor
+from loadchaos.server.repeat import until_next_s
 
 POLL_S = 0.25
 """Period of reads of the process tree."""
@@ -49,8 +50,9 @@ class ProcessMonitor:
     known at once with pidfd, else within 250 ms. Processes that outlive their parent stay monitored.
     """
 
-    def __init__(self, replica: str, roles: Roles, emit: Emit, redactor: Redactor) -> None:
+    def __init__(self, replica: str, roles: Roles, emit: Emit, redactor: Redactor, every_s: float = POLL_S) -> None:
         self._replica, self._roles, self._emit, self._redactor = replica, roles, emit, redactor
+        self._every_s = every_s
         self._root: int | None = None
         self._known: dict[int, _KnownProcess] = {}
         self._changed = asyncio.Event()
@@ -77,7 +79,7 @@ class ProcessMonitor:
                 for known in list(self._known.values()):
                     self._update(known, sample=full)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
+                    async with asyncio.timeout(until_next_s(self._every_s)):
                         await self._changed.wait()
         finally:
             for known in self._known.values():

@@ -15,7 +15,7 @@ from loadchaos.server.monitor.base import MonitorOutput
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import Endpoint, get
-from loadchaos.server.repeat import repeat
+from loadchaos.server.repeat import until_next_s
 
 LIMIT_S = 5.0
 _SLOW_S = 1.0
@@ -62,7 +62,9 @@ class Scraper:
         self._kept_at: float | None = None
 
     async def run(self) -> None:
-        await repeat(SCRAPE_EVERY_S, self._scrape)
+        while True:
+            await self._scrape()
+            await asyncio.sleep(until_next_s(SCRAPE_EVERY_S))
 
     async def _scrape(self) -> None:
         if reason := self._skip_reason():

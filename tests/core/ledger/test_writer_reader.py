@@ -367,10 +367,13 @@ def test_writer_syncs_its_file_and_that_of_a_finished_part(tmp_path: Path, monke
     writer = Writer(tmp_path / "s.jsonl", "test", part_s=0.0)
     writer.sync()
     assert synced == ["s.jsonl"]
-    writer.write({"n": 1})  # begins the next part
-    assert synced == ["s.jsonl", "s.jsonl"]
     writer.sync()
-    assert synced[-1] == "s.jsonl.1"
+    assert synced == ["s.jsonl"], "nothing was written since"
+    writer.write({"n": 1})  # begins the next part
+    writer.write({"n": 2})
+    assert synced == ["s.jsonl", "s.jsonl.1"]
+    writer.sync()
+    assert synced[-1] == "s.jsonl.2"
     writer.close()
 
 

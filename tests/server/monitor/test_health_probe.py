@@ -1,5 +1,6 @@
 """Probes against a real listener that answers, hangs, goes and comes back."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -22,8 +23,9 @@ def server(server: SmallServer, request: pytest.FixtureRequest) -> SmallServer:
 
 
 @contextlib.asynccontextmanager
-async def probed(server: SmallServer, rows: EmittedRows) -> AsyncIterator[HealthProbe]:
-    probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]))
+async def probed(server: SmallServer, rows: EmittedRows, *, calm: bool = False) -> AsyncIterator[HealthProbe]:
+    endpoint = parse_endpoint(server.url + "/health")
+    probe = HealthProbe("a", endpoint, rows.append, Redactor(["planted-secret"]), calm=calm)
     await server.start()
     async with beside(probe.run()):
         yield probe
@@ -81,6 +83,23 @@ async def test_health_probe_slows_down_for_a_server_that_is_down(
         assert not rows.of("probe", what="health")
         await server.start()
         await rows.until(lambda: rows.of("probe", what="health", ok=True))
+
+
+async def test_health_probe_of_a_watched_server_is_calm_until_the_first_failure(
+    server: SmallServer, rows: EmittedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_CALM_AFTER_S", 0.3)
+    async with probed(server, rows, calm=True):
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
+        await asyncio.sleep(0.6)
+        rows.clear()
+        await rows.until(lambda: len(rows.of("probe", what="health", ok=True)) == 3)
+        times = [row["at_ns"] for row in rows.of("probe", what="health")]
+        assert times[2] - times[0] > 0.95e9
+        await server.stop()
+        await rows.until(lambda: len(rows.of("probe", what="tcp", ok=False)) == 4)
+        refused = [row["at_ns"] for row in rows.of("probe", what="tcp", ok=False)]
+        assert refused[3] - refused[0] < 1.2e9, "as often as ever"
 
 
 async def test_health_probe_times_out_while_connects_succeed(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.server.monitor.logs import command
-from loadchaos.server.monitor.logs.base import LogSource
+from loadchaos.server.monitor.logs.base import POLL_S, LogSource
 from loadchaos.server.monitor.logs.file import FileSource, why_unreadable
 from loadchaos.server.monitor.logs.kernel import KernelSource
 
@@ -40,10 +40,10 @@ def read_spec(spec: str) -> tuple[str, str]:
     return kind, rest
 
 
-def open_source(spec: str) -> LogSource:
+def open_source(spec: str, every_s: float = POLL_S) -> LogSource:
     """Open the log that `spec` names; a file is followed from its present end. Raises OptionError."""
     kind, rest = read_spec(spec)
-    return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)
+    return FileSource(Path(rest).expanduser(), every_s) if kind == "file" else SOURCES[kind][2](rest)
 
 
 def prove(spec: str) -> str:

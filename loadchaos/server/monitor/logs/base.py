@@ -13,14 +13,14 @@ ReportGap = Callable[[float, str, LogLoss | None], None]
 """Records missing seconds (0 if unknown or none), the reason, and whether lines are lost."""
 
 
-_POLL_S = 0.1
+POLL_S = 0.1
 
 
-def poll(stop: threading.Event, read: Callable[[bool], None]) -> None:
-    """Call `read(False)` every 100 ms until `stop` is set, and then `read(True)`, which is the last time."""
+def poll(stop: threading.Event, read: Callable[[bool], None], every_s: float = POLL_S) -> None:
+    """Call `read(False)` every `every_s` until `stop` is set, and then `read(True)`, which is the last time."""
     while not stop.is_set():
         read(False)
-        stop.wait(_POLL_S)
+        stop.wait(every_s)
     read(True)
 
 

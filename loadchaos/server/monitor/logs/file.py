@@ -8,7 +8,7 @@ import stat
 import threading
 from pathlib import Path
 
-from loadchaos.server.monitor.logs.base import Feed, ReportGap, poll
+from loadchaos.server.monitor.logs.base import POLL_S, Feed, ReportGap, poll
 
 _CHUNK_BYTES = 1 << 16
 """Small, because redacting a chunk holds the interpreter lock, and probes run in the same process."""
@@ -48,8 +48,8 @@ def _open(path: Path) -> int:
 class FileSource:
     """Follow one path. A file that does not exist yet is waited for and read from its beginning."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, every_s: float = POLL_S) -> None:
+        self._path, self._every_s = path, every_s
         self._fd: int | None = None
         self._position = 0
         self._newest = b""
@@ -73,7 +73,7 @@ class FileSource:
             self._read_on(feed, None if last else stop)
 
         try:
-            poll(stop, read)
+            poll(stop, read, self._every_s)
         finally:
             self._close()
 

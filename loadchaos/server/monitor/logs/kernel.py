@@ -12,6 +12,7 @@ from pathlib import Path
 from loadchaos.server.monitor.logs.base import Feed, ReportGap, poll
 
 DEVICE = Path("/dev/kmsg")
+_POLL_S = 0.5  # it names a cause, and tells no death
 _RECORD_BYTES = 1 << 13  # the kernel refuses a read that a record does not fit into
 _RECORD = re.compile(rb"\d+,\d+,(\d+),[^;]*;(.*)")
 _TEXTS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory")
@@ -42,7 +43,7 @@ class KernelSource:
             return
         fd = self._fd
         try:
-            poll(stop, lambda _: self._read_on(fd, feed, report_gap))
+            poll(stop, lambda _: self._read_on(fd, feed, report_gap), _POLL_S)
         finally:
             os.close(fd)
             self._fd = None
