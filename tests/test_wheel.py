@@ -1,7 +1,9 @@
 """What people install: the wheel carries profiles, schemas and templates, and works away from any checkout."""
 
+import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,19 +15,23 @@ from tests.warm_command import outside_ci
 ROOT = Path(__file__).parent.parent
 
 
+def built(source: Path, kind: str, folder: Path) -> Path:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=100, env=env)
+    (found,) = folder.iterdir()
+    return found
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with loadchaos as the wheel installs it; dependencies come from this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
-    (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
+    site = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     return site
@@ -41,6 +47,15 @@ def loadchaos(installed: Path, cwd: Path, *args: str) -> subprocess.CompletedPro
         timeout=100,
         check=False,
     )
+
+
+def test_wheel_of_the_sdist_has_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """A build elsewhere and later gives what was published, and the sdist lacks nothing."""
+    with tarfile.open(built(ROOT, "sdist", tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("loadchaos-*")
+    again = built(source, "wheel", tmp_path / "again")
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
 
 
 def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
