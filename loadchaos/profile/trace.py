@@ -17,6 +17,7 @@ from loadchaos.core.model import Output, Step
 from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.request_options import PayloadOptions
 from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
+from loadchaos.profile.trace_formats.base import DAG_KEYS, WAITING, WEKA_KEYS
 
 MS = 0.001
 """Unit of arrivals whose format has a unit of its own, in seconds."""
@@ -55,6 +56,8 @@ def format_of(file: str) -> TraceFormat:
             return shape
     if not is_csv and (near := FORMATS["mooncake"]).fields & record.keys():
         return near  # it names the field that is missing
+    if record.keys() >= DAG_KEYS or record.keys() >= WEKA_KEYS:
+        raise ValueError(f"{where}: {WAITING}")
     known = "; ".join(f"{', '.join(sorted(f.fields))} ({f.about})" for f in FORMATS.values() if f.is_csv == is_csv)
     raise ValueError(f"{where}: no known trace: {', '.join(map(str, list(record)[:6]))}; expected were {known}")
 

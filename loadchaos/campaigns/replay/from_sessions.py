@@ -9,19 +9,19 @@ answer before it, or at its `timestamp` where it has one and the answer has come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
+from loadchaos.campaigns.replay.made_texts import made_text
+from loadchaos.campaigns.replay.row_values import number_of
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.model import DEFAULT_OUTPUT_TOKENS
 from loadchaos.profile.request_trace import BODIES, VERSION, Cause, RequestTrace, TraceHeader, TraceSend
 
 Row = Mapping[str, object]
-Words = Callable[[int, Sequence[int], int], str]
-"""Makes a text of (tokens, blocks, number of the request)."""
 
 _MODES = ("input_length", "text_input", "messages", "payload")
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -41,14 +41,12 @@ def are_turns(rows: Iterable[tuple[str, object]]) -> bool:
     return any(isinstance(r, dict) and "session_id" in r and any(mode in r for mode in _MODES) for _, r in rows)
 
 
-def trace_of_turns(
-    rows: Sequence[tuple[str, object]], source: Path, scratch: Path, words: Words, most_idle: int
-) -> RequestTrace:
+def trace_of_turns(rows: Sequence[tuple[str, object]], source: Path, scratch: Path, most_idle: int) -> RequestTrace:
     """Make the trace; of sessions without times `most_idle` go on side by side. Raises ValueError with file and line."""
     sessions: dict[str, _Session] = {}
     sends: list[TraceSend] = []
     turns: dict[str, list[str]] = {}
-    times = [at for where, row in rows if (at := _number(where, row, "timestamp")) is not None]
+    times = [at for where, row in rows if (at := number_of(where, row, "timestamp", "milliseconds")) is not None]
     for number, (where, row) in enumerate(rows):
         if not isinstance(row, dict) or sum(row.get(mode) is not None for mode in _MODES) != 1:
             raise ValueError(f"{where}: a turn with one of {', '.join(_MODES)} was expected")
@@ -56,10 +54,13 @@ def trace_of_turns(
         key = str(row.get("session_id") or name)
         session = sessions.setdefault(key, _Session())
         try:
-            body = _body(row, session, words, number)
+            body = _body(row, session, number)
         except (TypeError, ValueError) as e:
             raise ValueError(f"{where}: {e}") from e
-        at_ms, delay_ms = _number(where, row, "timestamp"), _number(where, row, "delay")
+        at_ms, delay_ms = (
+            number_of(where, row, "timestamp", "milliseconds"),
+            number_of(where, row, "delay", "milliseconds"),
+        )
         after: list[Cause] = []
         if session.newest:
             wait_s = 0.0 if at_ms is not None else (delay_ms or 0.0) * _MS
@@ -86,7 +87,7 @@ def trace_of_turns(
     return RequestTrace(TraceHeader(event="trace", version=VERSION, source=str(source)), tuple(placed), folder=scratch)
 
 
-def _body(row: Row, session: _Session, words: Words, number: int) -> dict[str, object]:
+def _body(row: Row, session: _Session, number: int) -> dict[str, object]:
     output = row.get("output_length")
     if output is not None and (type(output) is not int or output < 1):
         raise ValueError(f"output_length: a whole number of at least 1 was expected (got {output!r:.40})")
@@ -106,20 +107,11 @@ def _body(row: Row, session: _Session, words: Words, number: int) -> dict[str, o
         length, blocks = row["input_length"], row.get("hash_ids") or ()
         if type(length) is not int or length < 1 or not isinstance(blocks, list | tuple):
             raise ValueError("input_length and hash_ids: a number of tokens and a list of numbers were expected")
-        text = words(length, blocks, number)
+        text = made_text(length, blocks, number)
         if output:
             limits |= {"ignore_eos": True, "min_tokens": output}
     session.messages.append({"role": "user", "content": text})
     body = {"model": "", "messages": list(session.messages), **limits, **_STREAMED, **extra}
-    answer = words(output or DEFAULT_OUTPUT_TOKENS, (), -2 - number)
+    answer = made_text(output or DEFAULT_OUTPUT_TOKENS, (), -2 - number)
     session.messages.append({"role": "assistant", "content": answer})
     return body
-
-
-def _number(where: str, row: object, name: str) -> float | None:
-    value = row.get(name) if isinstance(row, Mapping) else None
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
-        raise ValueError(f"{where}: {name}: milliseconds of at least 0 were expected (got {value!r:.40})")
-    return float(value)

@@ -11,8 +11,9 @@ import orjson
 from pydantic import ValidationError
 
 from loadchaos.campaigns.recorder.from_recording import recording_of, trace_of_recording
-from loadchaos.campaigns.replay import from_sessions
+from loadchaos.campaigns.replay import from_agents, from_sessions
 from loadchaos.campaigns.replay.from_run import trace_of_run
+from loadchaos.campaigns.replay.made_texts import made_text
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.foreign_json import json_object
@@ -131,8 +132,11 @@ def _of_file(path: Path, scratch: Path) -> RequestTrace:
         found = request_trace.read(path)
         _require_bodies(found, path)
         return found
-    if '"session_id"' in text and from_sessions.are_turns(rows := _json_rows(path, text)):
-        return from_sessions.trace_of_turns(rows, path, scratch, _prompt, _SIDE_BY_SIDE)
+    rows = _json_rows(path, text) if '"session_id"' in text or '"requests"' in text else []
+    if from_agents.are_agents(rows):
+        return from_agents.trace_of_agents(rows, path, scratch, _SIDE_BY_SIDE)
+    if from_sessions.are_turns(rows):
+        return from_sessions.trace_of_turns(rows, path, scratch, _SIDE_BY_SIDE)
     if {"timestamp", "input_length"} <= first.keys():
         return _of_arrivals(path, scratch)
     return _of_bodies(path, scratch)
@@ -142,7 +146,8 @@ def _json_rows(path: Path, text: str) -> list[tuple[str, object]]:
     try:
         return list(json_lines(path, text))
     except ValueError:
-        return []  # JSON over many lines
+        whole = json_object(text)  # JSON over many lines
+        return [(str(path), whole)] if whole else []
 
 
 def _require_bodies(trace: RequestTrace, path: Path) -> None:
@@ -184,7 +189,7 @@ def _of_arrivals(path: Path, scratch: Path) -> RequestTrace:
     """Trace of recorded arrivals; equal blocks have equal words, so that shared prefixes survive."""
     sends = []
     for i, arrival in enumerate(arrivals.read(str(path))):
-        text = _prompt(arrival.input_tokens, arrival.blocks, i)
+        text = made_text(arrival.input_tokens, arrival.blocks, i)
         body = {
             "model": "", "messages": [{"role": "user", "content": text}], "max_tokens": arrival.output_tokens,
             "ignore_eos": True, "min_tokens": arrival.output_tokens, "stream": True,
@@ -196,18 +201,3 @@ def _of_arrivals(path: Path, scratch: Path) -> RequestTrace:
         )
     header = TraceHeader(event="trace", version=VERSION, source=str(path))
     return RequestTrace(header, tuple(sends), folder=scratch)
-
-
-def _prompt(tokens: int, blocks: Sequence[int], number: int, block_tokens: int = 512) -> str:
-    words: list[str] = []
-    for block in blocks:
-        words += [_word(block, i) for i in range(min(block_tokens, tokens - len(words)))]
-    words += [_word(-1 - number, i) for i in range(tokens - len(words))]
-    return " ".join(words)
-
-
-_WORDS = ("time", "house", "river", "paper", "light", "music", "table", "image", "night", "work", "good", "old")
-
-
-def _word(block: int, place: int) -> str:
-    return _WORDS[(block * 31 + place * 7 + place // 11) % len(_WORDS)]

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+WAITING = (
+    "its turns wait for answers, which a phase with trace does not: make a trace of requests with "
+    "`loadchaos replay FILE --export DIR`, and send it by a phase with replay: DIR/trace.jsonl"
+)
+"""Advice for a trace of sessions or agents, which campaigns/replay reads."""
+DAG_KEYS, WEKA_KEYS = frozenset({"session_id", "turns"}), frozenset({"requests", "block_size"})
+"""Keys of AIPerf's `dag_jsonl` and of WEKA's traces, whose requests wait for each other, too."""
+
 
 @dataclass(frozen=True)
 class Arrival:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loadchaos.profile.trace_formats.base import Arrival, TraceFormat
+from loadchaos.profile.trace_formats.base import WAITING, Arrival, TraceFormat
 
 
 def _arrivals(row: Mapping[str, object]) -> Iterator[Arrival]:
     at = row.get("timestamp")
     if row.get("session_id") is not None and (at is None or "delay" in row):
-        raise ValueError(
-            "session_id: its turns wait for answers, which a phase with trace does not: make a trace of requests with "
-            "`loadchaos replay FILE --export DIR`, and send it by a phase with replay: DIR/trace.jsonl"
-        )
+        raise ValueError(f"session_id: {WAITING}")
     if isinstance(at, bool) or not isinstance(at, int | float) or not -1e18 < at < 1e18:
         raise ValueError(f"timestamp: a number was expected (got {at!r})")
     blocks = row.get("hash_ids") or ()
