@@ -12,7 +12,13 @@ address="--host 127.0.0.1 --port ${PORT:-8947} --load-format dummy --enforce-eag
 mtp="--speculative-config '{\"method\":\"mtp\",\"num_speculative_tokens\":2}'"
 four="--limit-mm-per-prompt '{\"image\":4,\"video\":0}'"
 launches=()
-with() { launches+=(--launch "$common $root/models/$1 $address $2"); }
+# 0.28.0 and 0.29.0 do not load Qwen3-VL on a CPU without it (advisory vllm-qwen3-vl-on-a-cpu).
+text='{"text_config":{"architectures":["Qwen3ForCausalLM"]}}'
+with() {
+  local more=
+  if [[ $1 == tiny-qwen3-vl ]]; then more=" --hf-overrides '$text'"; fi
+  launches+=(--launch "$common $root/models/$1 $address $2$more")
+}
 with tiny-qwen3-vl "--max-model-len 4096 --max-num-batched-tokens 2048 $four --enable-auto-tool-choice --tool-call-parser hermes"
 with tiny-qwen3_5-full "--max-model-len 1024 --max-num-seqs 16 $four --no-enable-prefix-caching"
 with tiny-qwen3-vl "--max-model-len 4096 --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":3}'"
