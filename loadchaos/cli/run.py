@@ -141,6 +141,12 @@ def _repeats(_ctx: click.Context, _option: click.Parameter, text: str | None) ->
         "N|until=5%",
         callback=_repeats,
     ),
+    option(
+        "--audit",
+        "Send the load with distinct and with equal prompts, by turns, and say how much the caches of the server give: "
+        "three times each, or --repeat N.",
+        type=click.Choice(["cache"]),
+    ),
     no_live_option,
     flag("--print-profile", "Print the profile as YAML, with all options in it. Send nothing."),
     option("--ci", "Write annotations and a step summary for GitHub Actions.", type=click.Choice(["github"])),
@@ -319,6 +325,8 @@ def _run(loaded: Profile, profile: str | None, options: Given, resumed: ResumePo
     addresses = [notify.address(a) for a in options["notify"]]
     interrupts = Interrupts()
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
+    if options["audit"] is not None:
+        return _audit(loaded, settings, options, interrupts)
     if options["repeat"] is not None:
         return _repeat(loaded, settings, options, interrupts)
 
@@ -342,9 +350,7 @@ def _repeat(loaded: Profile, settings: Options, options: Given, interrupts: Inte
     from loadchaos.campaigns.repeat.session import RepeatSession
     from loadchaos.report.terminal.repeat import render
 
-    for name in ("web", "master", "resume", "save_result", "percentile_metrics", "metric_percentiles", "ci", "notify"):
-        if options[name]:
-            raise OptionError(f"--repeat: --{name.replace('_', '-')} is of a single run; leave one of them out")
+    _refuse_of_one_run("--repeat", options)
     campaign = Campaign(options["out"] / f"repeat-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{loaded.name}", say, interrupts)
     campaign.lock("loadchaos run --repeat")
     session = RepeatSession(campaign, loaded, settings, options["repeat"])
@@ -355,6 +361,33 @@ def _repeat(loaded: Profile, settings: Options, options: Given, interrupts: Inte
         if session.result.runs:
             echo(render(session.result, campaign.folder))
     return session.result.exit_code or exit_codes.PASS
+
+
+def _refuse_of_one_run(option: str, options: Given) -> None:
+    for name in ("web", "master", "resume", "save_result", "percentile_metrics", "metric_percentiles", "ci", "notify"):
+        if options[name]:
+            raise OptionError(f"{option}: --{name.replace('_', '-')} is of a single run; leave one of them out")
+
+
+def _audit(loaded: Profile, settings: Options, options: Given, interrupts: Interrupts) -> int:
+    from loadchaos.campaigns.campaign import Campaign
+    from loadchaos.campaigns.repeat.audit import DISTINCT, EQUAL, TIMES, CacheAudit
+    from loadchaos.report.terminal.audit import render
+
+    _refuse_of_one_run("--audit", options)
+    repeats = options["repeat"]
+    if repeats is not None and repeats.within is not None:
+        raise OptionError(f"--audit: --repeat {repeats.text}: a number of runs of each kind was expected, such as 5")
+    campaign = Campaign(options["out"] / f"audit-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{loaded.name}", say, interrupts)
+    audit = CacheAudit(campaign, loaded, settings, TIMES if repeats is None else repeats.times)
+    campaign.lock("loadchaos run --audit")
+    try:
+        interrupts.run(audit.run())
+    finally:
+        campaign.close()
+        if audit.audited(EQUAL).result.runs:
+            echo(render(audit.audited(DISTINCT), audit.audited(EQUAL), audit.exit_code, campaign.folder))
+    return audit.exit_code
 
 
 def run_options(options: Given, resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:

@@ -11,7 +11,6 @@ from loadchaos.report.formatting import clean, columns, plural
 from loadchaos.report.html.compare import CONFIDENCE, Comparison, Difference, Says, incomparable
 from loadchaos.report.repeat_result import FAILED, FIGURES, RATES, RepeatResult, name_of, resolution_of, shown
 
-_HEAD = ("", "A", "B", "change", "interval", "B is")
 _FEWEST = 3
 """Runs on each side: the interval of two is 12.7 standard errors wide, and says nothing."""
 
@@ -60,15 +59,14 @@ def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
     ]
     lines += [f"changed  {change}" for change in first.changes]
     lines += ["", _headline(found), *(f"  ! {clean(c, 200)}" for c in incomparable(first.a, first.b))]
-    rows = [_row(name, difference) for name, difference in found.items()]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Between runs, B against A (intervals that all hold together at 95 %)",
-            *columns([_HEAD, *rows], (0, 5)),
-        ]
-    )
+    return "\n".join([*lines, "", *table(found, "A", "B")])
+
+
+def table(found: Mapping[str, Difference], a: str, b: str) -> list[str]:
+    """Lines with the figures of two loads that are called `a` and `b`."""
+    head = ("", a, b, "change", "interval", f"{b} is")
+    title = f"Between runs, {b} against {a} (intervals that all hold together at 95 %)"
+    return [title, *columns([head, *(_row(name, difference) for name, difference in found.items())], (0, 5))]
 
 
 def is_worse(name: str, difference: Difference) -> bool:

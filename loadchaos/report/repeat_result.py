@@ -96,6 +96,14 @@ class RepeatResult:
         return max(known, key=lambda f: f.relative or 0.0) if known and len(known) == len(found) else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """Runs of one kind of an audit, and the shares of their prompt tokens that came from the prefix cache, where known."""
+
+    result: RepeatResult
+    hit_rates: tuple[float, ...]
+
+
 def name_of(figure: str) -> str:
     """Name of a figure in reports: `ttft_p99` is `TTFT p99`."""
     if figure in RATES:

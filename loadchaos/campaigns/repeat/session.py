@@ -54,16 +54,22 @@ class RepeatSession:
 
     async def run(self) -> RepeatResult:
         for number in range(self._repeats.times):
-            done = await self._run(self._options.seed + number)
-            self.result = self._result((*self.result.runs, done))
-            self._campaign.write({FILE: self.result})
-            self._campaign.print_line(f"[{number + 1}] {_line(done)}")
-            cannot = done.exit_code in (exit_codes.TARGET_ERROR, exit_codes.USER_ERROR)
-            if self._campaign.interrupts or cannot or self._narrow():
+            if not await self.run_one(number) or self._narrow():
                 break
+        return self.end()
+
+    def end(self) -> RepeatResult:
         self.result = self._result(self.result.runs, self._exit_code())
         self._campaign.write({FILE: self.result})
         return self.result
+
+    async def run_one(self, number: int) -> bool:
+        """Do one run. Returns False where no other one can follow."""
+        done = await self._run(self._options.seed + number)
+        self.result = self._result((*self.result.runs, done))
+        self._campaign.write({FILE: self.result})
+        self._campaign.print_line(f"[{number + 1}] {_line(done)}")
+        return not self._campaign.interrupts and done.exit_code not in (exit_codes.TARGET_ERROR, exit_codes.USER_ERROR)
 
     async def _run(self, seed: int) -> RepeatedRun:
         options = replace(self._options, out=self._campaign.folder, seed=seed)
