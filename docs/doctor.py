@@ -21,9 +21,11 @@ _NOTES = {
 - top-k-under-speculation had another script at first. Its answers were random and seldom drafted; it failed on no release
   before 0.32.0. Doctor had predicted that it applies. The cells here are of the script that makes the answer repeat itself,
   by the same predictions: it was written when the results of the first one were known. With that one, precision of the
-  held-out releases was 20 of 24.
+  held-out releases that had been run by then was 20 of 24.
 - image-at-chunk-end on 0.25.1: vllm-project/vllm#38551 has more ways to the same failure, and is mended in 0.27.1. This
   way was mended in 0.24.0. It has an advisory of its own since.
+- preempted-image on 0.29.0 was present in 1 of 1 on 2026-11-22: milliseconds decide which request is preempted.
+- 0.28.0 and 0.29.0 load Qwen3-VL on a CPU only with `--hf-overrides` (advisory vllm-qwen3-vl-on-a-cpu); their cells have it.
 """
 }
 _HEAD = """# Predictions of doctor, measured
