@@ -18,6 +18,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.run.children import FollowerProcess
 from loadchaos.run.console import Console
 from loadchaos.run.finalize import Result, conclude_interruptible
+from loadchaos.run.follower_thread import FollowerThread
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.load_session import LoadSession, WebStart
@@ -65,7 +66,8 @@ class _Run:
         self._probes = RunProbes(context.profile, self._server, self._record, self._record.redactor)
         self._last_question = LastQuestion(self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
-        self._follower = FollowerProcess(self._folder)
+        alone = calm and not context.options.live
+        self._follower = FollowerThread(self._folder) if alone else FollowerProcess(self._folder)
         self._polls = 0
         self._record.listen(self._attacks.fold)
         self._record.listen(self._server.fold)
