@@ -37,7 +37,7 @@ from loadchaos.report.incident import folder as incident
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, LiveCollector
 from loadchaos.report.terminal.live import Screen, View
 
-POLL_S, _UNDRAWN_POLL_S = 0.25, 0.5
+POLL_S, _WOKEN_POLL_S = 0.25, 2.0
 _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
@@ -57,9 +57,17 @@ class FollowerOptions:
 
 
 class Follower:
-    """Follower of one run folder. Once `stopped` is set, it reads what is there and returns."""
+    """Follower of one run folder. Once `stopped` is set, it reads what is there and returns. With `woken` it reads seldom,
+    and when that is set.
+    """
 
-    def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        options: FollowerOptions,
+        stopped: threading.Event | None = None,
+        woken: threading.Event | None = None,
+    ) -> None:
         self._folder = folder
         self._reader, self._judge = Reader(folder, fits_its_kind), Judge()
         self._live = LiveFigures(self._judge.figures)
@@ -69,8 +77,7 @@ class Follower:
         self._exporter = self._start_exporter(options.exporter_port)
         self._lock = self._exporter.lock if self._exporter else threading.Lock()
         self._screen = Screen(View(options.stream, plain=None if options.live else True, head=self._head))
-        self._drawn = options.live or options.cockpit
-        self._stop = stopped or threading.Event()
+        self._stop, self._woken = stopped or threading.Event(), woken
         self._run_process = RunProcess()
         self._pages = PanelPages(folder, self._judge.figures.answers) if options.cockpit else None
         self._messenger = None
@@ -82,7 +89,7 @@ class Follower:
         try:
             while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
-                self._stop.wait(POLL_S if self._drawn else _UNDRAWN_POLL_S)
+                self._pause()
             ended = not self._stop.is_set()
             self._step(final=True)
             if ended:
@@ -96,6 +103,13 @@ class Follower:
             if self._messenger:
                 self._messenger.close()
             self._findings.close()
+
+    def _pause(self) -> None:
+        if self._woken is None:
+            self._stop.wait(POLL_S)
+            return
+        self._woken.wait(_WOKEN_POLL_S)
+        self._woken.clear()
 
     def _finish(self) -> None:
         with self._lock:

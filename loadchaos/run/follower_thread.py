@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.model import Row
+
+_ROUTINE = frozenset({"probe", "metrics", "process", "host", "page"})
 
 
 class FollowerThread:
@@ -15,7 +18,7 @@ class FollowerThread:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._failure = ""
 
@@ -31,7 +34,7 @@ class FollowerThread:
 
         def run() -> None:
             try:
-                Follower(self._folder, options, self._stop).run()
+                Follower(self._folder, options, self._stop, self._wake).run()
             except Exception as e:  # noqa: BLE001 - a thread's exception would only be printed; the watch goes on
                 self._failure = f"{type(e).__name__}: {e}"
 
@@ -47,6 +50,12 @@ class FollowerThread:
 
     def kill(self) -> None:
         self._stop.set()
+        self._wake.set()
+
+    def fold(self, row: Row) -> None:
+        """Look at once at what is no routine: the state that follows from it is written already."""
+        if row.get("row") not in _ROUTINE or row.get("ok") is False or row.get("what") == "gone":
+            self._wake.set()
 
     def exit_notice(self) -> str | None:
         if not self._failure:

@@ -72,6 +72,8 @@ class _Run:
         self._record.listen(self._attacks.fold)
         self._record.listen(self._server.fold)
         self._record.listen(self._probes.fold)
+        if isinstance(self._follower, FollowerThread):
+            self._record.listen(self._follower.fold)  # the last one: the state of the server is written before
 
     async def execute(self) -> Result:
         with self._interrupts.handled_by(self._interrupted):

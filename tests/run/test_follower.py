@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import io
 import json
@@ -21,11 +22,12 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.html import page as html
-from loadchaos.run import finalize
+from loadchaos.run import finalize, follower
 from loadchaos.run.finalize import conclude
 from loadchaos.run.follower import FindingsFile, FollowerOptions, follow
+from loadchaos.run.follower_thread import FollowerThread
 from tests.report.made_up_run import write_run
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 Start = Callable[..., subprocess.Popen[Any]]
 COMMAND = [sys.executable, "-m", "loadchaos.run.follower"]
@@ -313,3 +315,37 @@ def test_conclude_reports_a_fail_that_cannot_be_written(run_folder: RunFolder) -
 def test_conclude_refuses_a_folder_without_ledger(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="not a run folder"):
         conclude(RunFolder(tmp_path))
+
+
+async def test_follower_in_a_thread_looks_when_it_is_woken_and_ends_with_the_run(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "_WOKEN_POLL_S", 60.0)
+    thread = FollowerThread(growing.folder)
+    growing.write(0.5)
+    await thread.begin(None, {}, live=False, cockpit=False)
+    await until_async(lambda: growing.folder.findings.exists())
+    growing.write(0.9)
+    thread.fold({"row": "probe", "ok": True})
+    await asyncio.sleep(0.3)
+    assert findings(growing.folder) == [], "routine does not wake it"
+    thread.fold({"row": "probe", "ok": False})
+    await until_async(lambda: "incident" in {row["row"] for row in findings(growing.folder)})
+    growing.write(1.0)
+    thread.fold({"row": "run", "what": "end"})
+    await thread.finish(20.0)
+    assert thread.exit_notice() is None
+    assert thread._thread is not None and not thread._thread.is_alive()
+
+
+async def test_failure_of_a_follower_in_a_thread_is_told_once(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower.Follower, "run", lambda _: 1 / 0)
+    thread = FollowerThread(growing.folder)
+    await thread.begin(None, {}, live=False, cockpit=False)
+    await until_async(lambda: bool(thread._failure))
+    notice = thread.exit_notice()
+    assert notice is not None and "ZeroDivisionError" in notice
+    assert thread.exit_notice() is None
+    await thread.finish(1.0)
