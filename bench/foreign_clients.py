@@ -215,7 +215,7 @@ def run(name: str, fault: str, first: Engine, second: Engine | None, requests: i
             ).returncode  # fmt: skip
         found = find_result_file(folder, command, since_ns)
         said = Said(name, fault, gateway.posts, gateway.spoiled, code)
-        if found is None:
+        if found is None or not found.tool:
             sys.stderr.write((folder / "output.txt").read_text(errors="replace")[-2000:])
             return said
         said = replace(said, sent=found.requests_sent, ok=found.requests_ok, failed=found.requests_failed)

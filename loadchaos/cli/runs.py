@@ -217,7 +217,7 @@ def runs(folder: Path, as_json: bool) -> None:
 
     found = r.found(folder)
     nothing = f"{folder}: no runs; `loadchaos run PROFILE` makes one"
-    print_result(as_json, lambda: found, lambda: r.text(found, terminal_width()) if found else nothing)
+    print_result(as_json, lambda: found, lambda: r.text(found, folder, terminal_width()) if found else nothing)
 
 
 @click.command()

@@ -92,7 +92,7 @@ def test_runs_list_fits_a_narrow_terminal() -> None:
         "runs/mtp_mm-20261121T181804Z", verdict="fail", lasted_s=18.5, requests=171,
         failures=["encoder_cache_miss", "connection_reset"], target="external lmdeploy 0.16 or later",
     )  # fmt: skip
-    wide, narrow = text([run]).splitlines()[1], text([run], 90).splitlines()[1]
+    wide, narrow = text([run], Path("runs")).splitlines()[1], text([run], Path("runs"), 90).splitlines()[1]
     assert wide.endswith("0.16 or later  encoder_cache_miss, connection_reset")
     assert len(narrow) <= 90
     assert "external lmde…  encoder_cach" in narrow

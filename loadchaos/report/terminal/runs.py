@@ -9,6 +9,7 @@ from pathlib import Path
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.formatting import clean, columns, cut, duration, number, parse_time
+from loadchaos.report.repeat_result import FILE as REPEAT
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
 
@@ -29,8 +30,10 @@ class RunEntry:
 
 
 def found(home: Path) -> list[RunEntry]:
-    """Read the runs under `home`, oldest first."""
-    runs = [_run(RunFolder(p)) for p in home.iterdir() if (p / "events.jsonl").is_file()] if home.is_dir() else []
+    """Read the runs in `home`, and those of its repeated loads and audits, oldest first."""
+    repeated = [file.parent for pattern in (f"*/{REPEAT}", f"*/*/{REPEAT}") for file in home.glob(pattern)]
+    places = [home, *repeated] if home.is_dir() else []
+    runs = [_run(RunFolder(p)) for place in places for p in place.iterdir() if (p / "events.jsonl").is_file()]
     return sorted(runs, key=lambda r: (r.started or "", r.folder))
 
 
@@ -52,13 +55,13 @@ def _run(folder: RunFolder) -> RunEntry:
     )
 
 
-def text(runs: Sequence[RunEntry], width: int | None = None) -> str:
-    """Format one line per run in at most `width` columns; the failures get more space than the target."""
+def text(runs: Sequence[RunEntry], home: Path, width: int | None = None) -> str:
+    """Format one line per run of `home` in at most `width` columns; the failures get more space than the target."""
     cells = [("run", "verdict", "duration", "requests", "target", "failures")]
     for r in runs:
         verdict = "FAIL" if r.verdict == "fail" else r.verdict or "none yet"
         names = ", ".join(clean(f, 40) for f in r.failures[:3]) + (" ..." if len(r.failures) > 3 else "")
-        what = Path(r.folder).name, verdict, duration(r.lasted_s), number(r.requests)
+        what = str(Path(r.folder).relative_to(home)), verdict, duration(r.lasted_s), number(r.requests)
         cells.append((*what, clean(r.target, 34), names))
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
     if width is not None:

@@ -193,9 +193,13 @@ def test_runs_command_lists_runs_with_and_without_verdict(
     make_run(tmp_path / "killed")
     make_run(tmp_path / "done").verdict.write_bytes(orjson.dumps(verdict))
     (tmp_path / "no run").mkdir()
+    (audited := tmp_path / "audit-1" / "equal").mkdir(parents=True)
+    (audited / "repeat.json").write_text("{}")
+    make_run(audited / "third")
     printed = output_of("runs", tmp_path)
     lines = printed.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert any(line.startswith("audit-1/equal/third ") for line in lines)
     assert "FAIL" in printed
     assert "encoder_cache_miss" in printed
     assert any("killed" in line and "none yet" in line for line in lines)
