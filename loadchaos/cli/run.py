@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,7 +263,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tu
     duration_s = options["duration"]
     overrides = [*overrides, *([f"on_429={options['on_429']}"] if options["on_429"] else [])]
     if profile is None:
-        from loadchaos.profile.made import phase_takes_duration
+        from loadchaos.profile.made import name_of, phase_takes_duration
         from loadchaos.profile.target import Target
 
         if (made := made_from(options)) is None:
@@ -269,6 +271,8 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tu
                 "a profile is missing: give a path or a shipped name (`loadchaos profiles` lists them), or describe the "
                 "load, e.g. --rate 5 --num-prompts 200"
             )
+        if options["target"] and not options["print_profile"]:  # `trend` and `runs` keep servers apart by the name
+            made = replace(made, name=f"{name_of(made)}-{_server_name(options['target'])}")
         profile_made = made_profile(made, overrides)
         if more := _expecting(options["expect"], profile_made):
             profile_made = made_profile(made, [*overrides, *more])
@@ -291,6 +295,15 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: Given) -> tu
         changes += more
         loaded = profile_of(profile, changes)
     return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded, duration_s
+
+
+def _server_name(target: str) -> str:
+    """`port-8000` of a server on this machine, `gpu7-8000` of another one."""
+    from loadchaos.core.urls import LOOPBACK, host_and_port
+    from loadchaos.server.discovery.client import parse_target
+
+    host, port = host_and_port(parse_target(target))
+    return f"port-{port}" if host in LOOPBACK else re.sub(r"[^A-Za-z0-9.]+", "-", f"{host}-{port}").strip("-")
 
 
 def _expecting(rules: Sequence[str], profile: Profile) -> list[str]:

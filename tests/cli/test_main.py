@@ -8,6 +8,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from loadchaos.cli.main import main
+from loadchaos.cli.run import _loaded, run_parameters
 
 HEAVY = (
     "pydantic",
@@ -115,3 +116,18 @@ def test_check_starts_a_mistake_with_its_place(tmp_path: Path) -> None:
     path.write_text("name: x\nload: [{users: 1, requests: 1}]\n")
     done = CliRunner().invoke(main, ["check", str(path)])
     assert (done.exit_code, done.stderr) == (2, f"{path}:1:1: traffic: is missing\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://127.0.0.1:8000/v1", "users-4-port-8000"),
+        ("https://api.example.com", "users-4-api.example.com-443"),
+        ("http://[fd00::1]:81", "users-4-fd00-1-81"),
+    ],
+)
+def test_runs_without_a_profile_are_named_by_their_server(url: str, name: str) -> None:
+    words = ["--target", url, "--concurrency", "4", "--num-prompts", "8"]
+    loaded, _ = _loaded(None, (), run_parameters(words))
+    assert loaded.name == name
+    assert _loaded(None, ("name=mine",), run_parameters(words))[0].name == "mine"
