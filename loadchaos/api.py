@@ -8,6 +8,8 @@ from typing import Any
 from loadchaos.analysis.classify.signature_file import SIGNATURES
 from loadchaos.analysis.oracles import ORACLES, Oracle
 from loadchaos.analysis.verdict.model import CheckResult, NotJudged
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
+from loadchaos.core.attack_names import PLUGIN_ATTACKS
 from loadchaos.core.http_answer import HttpAnswer
 from loadchaos.core.ledger.rows import EndRow, QuestionRow
 from loadchaos.core.model import Facts
@@ -25,9 +27,10 @@ from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.dialects.base import AdminOperation, DetectionSign, MetricName, patterns
 
 __all__ = [
-    "API_VERSION", "TABLES", "AdminOperation", "AnswerReader", "Arrival", "Behaviour", "CheckResult", "DetectionSign",
-    "Dialect", "EndRow", "Exchange", "Facts", "HttpAnswer", "MetricName", "ModelEndpoint", "NotJudged", "Notifier",
-    "Oracle", "Payload", "PluginError", "QuestionRow", "Request", "Rng", "TraceFormat", "patterns", "require",
+    "API_VERSION", "NOTHING_TO_UNDO", "TABLES", "ActResult", "AdminOperation", "AnswerReader", "Arrival", "Attack",
+    "AttackContext", "AttackedReplica", "Behaviour", "CheckResult", "DetectionSign", "Dialect", "EndRow", "Exchange",
+    "Facts", "HttpAnswer", "MetricName", "ModelEndpoint", "NotJudged", "Notifier", "Oracle", "Payload", "PluginError",
+    "QuestionRow", "Request", "Rng", "TraceFormat", "patterns", "require",
 ]  # fmt: skip
 
 API_VERSION = 1
@@ -41,6 +44,7 @@ TABLES: Mapping[str, PluginTable[Any]] = {
     "oracles": ORACLES,
     "signatures": SIGNATURES,
     "trace_formats": FORMATS,
+    "attacks": PLUGIN_ATTACKS,
     "notifiers": NOTIFIERS,
 }
 """Table by kind: the group of its entry points is `loadchaos.KIND`."""

@@ -13,9 +13,11 @@ The keys of a profile, its schema, the ledger's `kind` and the tables of docs/at
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from loadchaos.core.plugins import PluginTable
 
 NETWORK_FAULTS = ("latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down")
 PROCESS_SIGNALS = ("sigkill", "sigterm", "sigstop")
@@ -42,6 +44,12 @@ ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
     ),
 }
 """Faults inside an engine, each with the failure ids and outcomes that it may cause by itself."""
+
+
+PLUGIN_ATTACKS = PluginTable[Callable[..., Any]]("attacks", Callable, {})
+"""Attacks of other packages. An entry makes an `Attack` (chaos/base.py) of the params in a profile and an AttackContext; it
+raises OptionError where they are not valid.
+"""
 
 
 def engine_attack(fault: str) -> str:
@@ -93,6 +101,9 @@ ATTACK_KINDS: Mapping[str, KindSpec] = {
         "{names}: busy processes on the machine of the server; their number is `processes`, or the number of CPUs",
         "this machine",
         HOST_LOADS,
+    ),
+    "plugin": KindSpec(
+        "an attack that an installed package adds ([plugins](how-to/plugins.md))", "what the package says"
     ),
 }
 if TYPE_CHECKING:

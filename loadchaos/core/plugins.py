@@ -6,7 +6,7 @@ loadchaos.api, which needs all others. docs/how-to/plugins.md.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -91,7 +91,7 @@ class PluginTable(Mapping[str, T], Generic[T]):
         """
         self.built_in = built_in
         self._kind, self._base = kind, base
-        self._classes = isinstance(next(iter(built_in.values())), type)
+        self._classes = isinstance(next(iter(built_in.values()), None), type)
         self._found: dict[str, T | PluginError] = {}
         _TABLES.append(self)
 
@@ -148,8 +148,13 @@ class PluginTable(Mapping[str, T], Generic[T]):
             found = plugins[0].entry.load()
         except (Exception, SystemExit) as e:  # noqa: BLE001 - a foreign module may raise anything
             return plugins[0].error(f"{plugins[0].entry.value} cannot be loaded: {type(e).__name__}: {e}")
-        right = issubclass(found, self._base) if isinstance(found, type) else isinstance(found, self._base)
-        if not right or isinstance(found, type) != self._classes:
+        if self._base is Callable:
+            right = callable(found)  # a class is one, too
+        elif self._classes:
+            right = isinstance(found, type) and issubclass(found, self._base)
+        else:
+            right = isinstance(found, self._base)
+        if not right:
             return plugins[0].error(
                 f"{plugins[0].entry.value} is no {'subclass of ' * self._classes}{self._base.__name__}"
             )

@@ -17,6 +17,7 @@ def traffic_registry() -> Registry:
 
 def full_registry() -> Registry:
     """Registry of all names; a user's profile is validated against it."""
+    from loadchaos.core.attack_names import PLUGIN_ATTACKS
     from loadchaos.server.dialects import DIALECTS
     from loadchaos.simulator.defects import DEFECTS  # the embedded server is no part of a worker
 
@@ -26,6 +27,7 @@ def full_registry() -> Registry:
     return replace(
         traffic_registry(),
         attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
+        plugin_attacks=PLUGIN_ATTACKS,
         defects={name: frozenset(names) for name, names in defects.items()},
         dialects=frozenset(DIALECTS),
     )

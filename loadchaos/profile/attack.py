@@ -63,7 +63,7 @@ else:
 class AttackPlan(_Kinds):
     """One operation on the server, and when it happens.
 
-    Exactly one key names the attack: admin, process, engine, network, host. `role` selects the process of a signal,
+    Exactly one key names the attack: admin, process, engine, network, host, plugin. `role` selects the process of a signal,
     `share` and `stream` select the connections of a network fault.
 
     Time: once `at`, or at the interval `every` (first after `after`, else after one interval) within the window `during`.

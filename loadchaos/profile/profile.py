@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -74,6 +74,7 @@ class Registry:
     payloads: Mapping[str, type[PayloadOptions]]
     behaviours: Mapping[str, type[BehaviourOptions]]
     attacks: Mapping[str, frozenset[str]] | None = None
+    plugin_attacks: Collection[str] = ()
     defects: Mapping[str, frozenset[str]] | None = None
     dialects: frozenset[str] = field(default_factory=frozenset)
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)

@@ -237,6 +237,9 @@ def _attacks(written: _Written, registry: Registry) -> Iterator[Mistake]:
         name = entry.get("admin")
         if isinstance(name, str) and name not in known:
             yield Mistake((*loc, "admin"), f"unknown attack {name!r}:{of}{near(name, list(known))}")
+        name, plugins = entry.get("plugin"), list(registry.plugin_attacks)
+        if isinstance(name, str) and name not in plugins:
+            yield Mistake((*loc, "plugin"), f"unknown attack {name!r}: no installed plugin has it{near(name, plugins)}")
 
 
 def _replays(written: _Written, _: Registry) -> Iterator[Mistake]:

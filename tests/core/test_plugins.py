@@ -69,7 +69,7 @@ def test_example_package_works_from_its_own_wheel(tmp_path: Path, python: Run) -
     found = states(python)
     assert set(found.values()) == {"ok"}, found
     assert {kind for kind, _ in found} == {
-        "payloads", "behaviours", "endpoints", "dialects", "oracles", "signatures", "trace_formats", "notifiers",
+        "payloads", "behaviours", "endpoints", "dialects", "oracles", "signatures", "trace_formats", "attacks", "notifiers",
     }  # fmt: skip
     (tmp_path / "p.yaml").write_text(PROFILE.replace("MORE", "banned_token: {id: 9}"))
     (tmp_path / "t.csv").write_text("minute,prompt,answer\n1,5,6\n2,7,8\n")
@@ -102,7 +102,7 @@ traffic:
   - {name: chat, payload: {text: {tokens: 20}, banned_token: {id: 9}}, output: {max: 4}, behaviour: {late: {wait: 0.2}}}
   - {name: tiny, payload: {text: {tokens: 20}}, output: {max: 4}, endpoint: tiny}
 load: [{rate: 10/s, for: 2s}]
-attacks: [{admin: tiny_reload, at: 1s}]
+attacks: [{admin: tiny_reload, at: 1s}, {plugin: many_models, at: 1s, params: {requests: 7}}]
 """
 
 
@@ -148,6 +148,9 @@ def test_example_package_sends_its_requests_and_attacks_its_server(tmp_path: Pat
         done = python("-m", "loadchaos", "run", "own.yaml", *words)
     assert "20 requests ok" in done.stdout, done.stdout + done.stderr
     assert len(posted["/tiny/reload"]) == 1
+    (events,) = tmp_path.glob("runs/*/events.jsonl")
+    acts = [row for row in map(json.loads, events.read_text().splitlines()) if row["row"] == "attack"]
+    assert "7 asked, 0 refused" in {row.get("text") for row in acts if row["attack"] == "plugin_many_models"}
     assert {(body["max_tokens"], body["stream"]) for body in posted["/tiny/generate"] if "stream" in body} == {
         (4, True)
     }
@@ -204,6 +207,12 @@ def __getattr__(name):
     assert said in states(python)[kind, line.split()[0]]
     (tmp_path / "log").write_text("hello\n")
     assert python("-m", "loadchaos", "classify", "log").returncode in (0, 3)
+
+
+def test_unknown_attack_of_a_plugin_is_named(tmp_path: Path, python: Run) -> None:
+    (tmp_path / "own.yaml").write_text(OWN_SERVER.replace("dialect: tinyserve", "dialect: vllm"))
+    done = python("-m", "loadchaos", "check", "own.yaml")
+    assert "unknown attack 'many_models': no installed plugin has it" in done.stdout + done.stderr
 
 
 def test_no_plugin_is_loaded_when_modules_are_imported(tmp_path: Path, python: Run) -> None:

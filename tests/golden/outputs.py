@@ -162,7 +162,7 @@ def _listed() -> Any:
         for name in (*_SMALL, *_OTHERS[:-1]):  # the last one has no verdict yet
             conclude(RunFolder(home / name))
         found, past = runs.found(home), trend.read(home, "small")
-        texts = {"runs text": Whole(runs.text(found, WIDTH)), "trend text": Whole(trend_page.text(past))}
+        texts = {"runs text": Whole(runs.text(found, home, WIDTH)), "trend text": Whole(trend_page.text(past))}
         page = _page(trend_page.html(past))
         return _short({"runs": to_json(found), "trend": past.to_json(), "trend page": page, **texts})
 

@@ -141,7 +141,7 @@ WRONG_PARTS = {
      "traffic.0.payload.text: shared_prefix is a part of the prompt: at most 64 tokens (got 65)"),
     "more turns than tokens": ("traffic: [{name: t, payload: {conversation: {turns: 20, tokens: 10}}}]",
      "20 turns have 39 messages of a token or more: tokens of at least that were expected (got 10)"),
-    "attack of no kind": ("attacks: [{every: 2s}]", "admin, process, engine, network or host"),
+    "attack of no kind": ("attacks: [{every: 2s}]", "admin, process, engine, network, host or plugin"),
     "signal nobody knows": ("attacks: [{process: sigsegv, at: 1s}]", "sigkill"),
     "kill that is to be taken back": ("attacks: [{process: sigkill, at: 1s, for: 2s}]", "undone"),
     "two clocks for one attack": ("attacks: [{admin: pause, after: resume, every: 1s}]", "sets the time"),

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import httpx
+
 from loadchaos import api
 
 api.require(1)
@@ -71,6 +73,36 @@ class Shouting(api.Oracle):
         self.answers += 1
         if row["text"].isupper():
             self.report("shouting", row, row["text"].lower(), "it is in capitals")
+
+
+class ManyModels(api.Attack):
+    """`attacks: [{plugin: many_models, every: 10s, params: {requests: 50}}]`: asks for the list of models many times."""
+
+    effects = ("http_error",)
+    holds = False
+
+    def __init__(self, params: Mapping[str, object], context: api.AttackContext) -> None:
+        self._requests, self._client = int(str(params.get("requests", 50))), context.client
+
+    async def begin(self, replica: api.AttackedReplica) -> api.ActResult:
+        return await self._ask(replica, self._requests)
+
+    async def undo(self, replica: api.AttackedReplica) -> api.ActResult:
+        return api.NOTHING_TO_UNDO
+
+    async def preflight(self, replica: api.AttackedReplica) -> api.ActResult:
+        return await self._ask(replica, 1)
+
+    async def _ask(self, replica: api.AttackedReplica, times: int) -> api.ActResult:
+        url = f"{replica.admin_url}/v1/models"
+        try:
+            answers = [await self._client.get(url) for _ in range(times)]
+        except httpx.HTTPError as e:
+            return api.ActResult(ok=False, text=f"{type(e).__name__}: {e}")
+        refused = [answer.status_code for answer in answers if answer.status_code != 200]
+        return api.ActResult(
+            ok=not refused, status=answers[-1].status_code, text=f"{times} asked, {len(refused)} refused"
+        )
 
 
 MINUTES = api.TraceFormat(
