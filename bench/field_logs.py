@@ -474,6 +474,14 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ["2026-06-14 11:18:01  INFO sglang_router_rs::server: src/server.rs:830: Starting router on 0.0.0.0:30000"],
         ["2026-06-14 11:19:01  INFO sglang_router_rs::routers: src/router.rs:88: request routed to http://10.0.0.4:8000"],
     ),
+    "vllm_router": (
+        ["[2026-06-14 11:18:01,605] INFO: Initializing round-robin routing logic (routing_logic.py:468:vllm_router.routers.routing_logic)"],
+        [f'INFO:     10.0.0.9:5100{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK' for n in range(3)],
+    ),
+    "kserve": (
+        ["INFO:root:Copying contents of /mnt/models to local"],
+        [f'INFO:     10.0.0.9:5100{n} - "POST /openai/v1/chat/completions HTTP/1.1" 200 OK' for n in range(3)],
+    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
