@@ -3,7 +3,7 @@
 The cases of tests/analysis/classify/field_lines.toml are wrapped into realistic logs and classified. Printed for both
 halves: the share of logs whose decisive line is shown, that is named, that is named by the part of the server only (a place), and
 whose severity is right; and healthy logs that
-stay silent. Cases that were collected after the last rule are a row of their own. `--missed` lists the cases of the known half that
+stay silent; and the same by engine. Cases for which no rule was ever written are a row of their own. `--missed` lists the cases of the known half that
 are not shown, not named or of another severity; `--round N` measures one round of collection alone.
 """
 
@@ -15,6 +15,7 @@ import hashlib
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Case:
     lines: tuple[str, ...]
     decisive: str
     frame: str = ""
-    round: int = 1  # of collection: 4 was collected after the last rule
+    round: int = 1  # of collection
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ def load(path: Path = CASES) -> list[Case]:
 
 
 HALVES = ("known", "held out", "unseen")
-LAST_ROUND = 4
+UNSEEN_ROUND = 4  # no rule was written for one of its cases
+ENGINE_CASES = 10  # an engine with fewer has no row of its own
 
 
 def half(case: Case) -> str:
-    """Half of a case by a hash of its source; the last round is unseen as a whole."""
-    if case.round == LAST_ROUND:
+    """Half of a case by a hash of its source; one round is unseen as a whole."""
+    if case.round == UNSEEN_ROUND:
         return "unseen"
     return "known" if hashlib.sha256(case.source.encode()).digest()[0] % 2 == 0 else "held out"
 
@@ -409,6 +411,92 @@ def _native(case: Case) -> tuple[list[str], list[str], list[str]]:
     return (serves if case.severity == "engine_death" else _SERVER_START), list(case.lines), []
 
 
+_GIN = '[GIN] 2026/06/14 - 11:{} | 200 |  3.112505127s |       10.0.0.7 | POST     "/v1/chat/completions"'
+_SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "llamacpp": (
+        [
+            "0.00.013.676 I srv  llama_server: initializing ...",
+            "0.00.031.704 I srv    load_model: loading model '/models/m.gguf'",
+        ],
+        [
+            "0.00.088.681 I srv  llama_server: model loaded",
+            "0.00.104.287 I srv  llama_server: listening on http://127.0.0.1:8080",
+            "0.07.000.001 I slot launch_slot_: id  0 | task 4 | processing task, is_child = 0",
+            "0.07.411.201 I slot      release: id  0 | task 4 | stop processing: n_tokens = 96, truncated = 0",
+            "0.07.411.240 I srv  log_server_r: done request: POST /v1/chat/completions 127.0.0.1 200",
+        ],
+    ),
+    "ollama": (
+        [
+            'time=2026-06-14T11:18:01.100Z level=INFO source=routes.go:1752 msg="Listening on 127.0.0.1:11434 (version 0.18.1)"',
+            'time=2026-06-14T11:18:20.100Z level=INFO source=server.go:431 msg="starting runner" cmd="/usr/bin/ollama runner --port 41231"',
+            'time=2026-06-14T11:18:20.351Z level=INFO source=server.go:1272 msg="waiting for llama runner to start responding"',
+        ],
+        [
+            'time=2026-06-14T11:18:22.100Z level=INFO source=server.go:1310 msg="llama runner started in 2.00 seconds"',
+            _GIN.format("18:24"),
+            _GIN.format("19:04"),
+        ],
+    ),
+    "litellm": (
+        [
+            "LiteLLM: Proxy initialized with Config, Set models:",
+            "    m",
+        ],
+        [
+            "INFO:     Started server process [1]",
+            "INFO:     Application startup complete.",
+            "11:19:00 - LiteLLM:INFO: utils.py:3100 - LiteLLM completion() model= m; provider = hosted_vllm",
+            *(f'INFO:     10.0.0.9:5100{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK' for n in range(4)),
+        ],
+    ),
+    "mlx": (
+        ["2026-06-14 11:18:01,100 - INFO - Starting httpd at 127.0.0.1 on port 8080..."],
+        [f'127.0.0.1 - - [14/Jun/2026 11:19:0{n}] "POST /v1/chat/completions HTTP/1.1" 200 -' for n in range(3)],
+    ),
+    "ai_gateway": (
+        ['time=2026-06-14T11:18:01.100Z level=INFO msg="starting external processor" version=v0.5.0 address=:1063'],
+        ['time=2026-06-14T11:19:01.100Z level=INFO msg="Selected backend" backend=m.default'],
+    ),
+    "epp": (
+        ['{"level":"info","ts":"2026-06-14T11:18:01Z","logger":"setup","msg":"Starting runner"}'],
+        ['{"level":"info","ts":"2026-06-14T11:19:02Z","logger":"ext-proc","msg":"Request handled","model":"m","endpoint":"10.1.4.3:8000"}'],
+    ),
+    "aibrix": (
+        ["I0614 11:18:01.100000       1 main.go:63] using in-cluster configuration"],
+        ['I0614 11:19:01.100000       1 gateway.go:210] "request end" requestID="7b2f" model="m" status=200'],
+    ),
+    "dynamo": (
+        ["2026-06-14T11:18:00.100000Z  INFO dynamo_runtime::transports::etcd: connected to etcd server"],
+        ["2026-06-14T11:18:01.100000Z  INFO dynamo_llm::http::service: listening on 0.0.0.0:8000"],
+    ),
+    "router": (
+        ["2026-06-14 11:18:01  INFO sglang_router_rs::server: src/server.rs:830: Starting router on 0.0.0.0:30000"],
+        ["2026-06-14 11:19:01  INFO sglang_router_rs::routers: src/router.rs:88: request routed to http://10.0.0.4:8000"],
+    ),
+    "vllm_router": (
+        ["[2026-06-14 11:18:01,605] INFO: Initializing round-robin routing logic (routing_logic.py:468:vllm_router.routers.routing_logic)"],
+        [f'INFO:     10.0.0.9:5100{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK' for n in range(3)],
+    ),
+    "kserve": (
+        ["INFO:root:Copying contents of /mnt/models to local"],
+        [f'INFO:     10.0.0.9:5100{n} - "POST /openai/v1/chat/completions HTTP/1.1" 200 OK' for n in range(3)],
+    ),
+    "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
+    "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
+    "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
+}  # fmt: skip
+"""Lines of a program that starts, and of one that serves. Each has three forms: it dies, it does not start (`_start`), or a request
+fails and it goes on (`_request`). The lines of these cases are complete, with the prefixes and tracebacks of their logs.
+"""
+
+
+def _spoken(
+    start: Sequence[str], serves: Sequence[str], after: Sequence[str]
+) -> Callable[[Case], tuple[list[str], list[str], list[str]]]:
+    return lambda case: ([*start, *serves], list(case.lines), list(after))
+
+
 FORMS: Mapping[str, Callable[[Case], tuple[list[str], list[str], list[str]]]] = {
     name[1:]: function for name, function in list(globals().items())
     if name in (
@@ -417,6 +505,9 @@ FORMS: Mapping[str, Callable[[Case], tuple[list[str], list[str], list[str]]]] = 
         "_sglang_detokenizer", "_lmdeploy_engine", "_lmdeploy_session", "_kernel", "_vllm_preprocess", "_vllm_thread", "_vllm_tool_parser", "_vllm_api_logged",
         "_trtllm", "_trtllm_start", "_native",
     )
+} | {
+    name + suffix: _spoken(start, () if suffix == "_start" else serves, serves if suffix == "_request" else ())
+    for name, (start, serves) in _SPEAKERS.items() for suffix in ("", "_start", "_request")
 }  # fmt: skip
 
 
@@ -442,35 +533,40 @@ def score(case: Case) -> Score:
 def healthy() -> dict[str, list[str]]:
     """Findings of each healthy log; all should have none."""
     logs = {path.stem: path.read_text("utf-8").partition("\n\n")[2] for path in sorted(BENIGN.glob("*.log"))}
-    for name, rows in (
-        ("vllm", _VLLM_SERVES),
-        ("sglang", _SGLANG_SERVES),
-        ("lmdeploy", _LMDEPLOY_SERVES),
-        ("trtllm", _TRTLLM_SERVES),
-    ):
-        logs[f"made: {name}"] = "\n".join(rows)
+    logs["made: vllm"] = "\n".join(_VLLM_SERVES)
+    logs |= {f"made: {name}": "\n".join([*start, *serves]) for name, (start, serves) in _SPEAKERS.items()}
     return {name: [f.id for f in classify_text(text)] for name, text in logs.items()}
 
 
 def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
     """Shares for each half."""
+    return {name: _shares([s for s in scores if half(s.case) == name]) for name in HALVES}
+
+
+def by_engine(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
+    """Shares for each half of each engine with enough cases; what is not known is held out."""
     found: dict[str, dict[str, Any]] = {}
-    for name in HALVES:
-        of = [s for s in scores if half(s.case) == name]
-        found[name] = {"cases": len(of)} | {
-            key: sum(getattr(s, key) for s in of) / max(1, len(of)) for key in ("shown", "named", "placed", "severity")
-        }
+    for engine, cases in Counter(s.case.engine for s in scores).most_common():
+        if cases >= ENGINE_CASES:
+            of = [s for s in scores if s.case.engine == engine]
+            found[f"{engine}, known"] = _shares([s for s in of if half(s.case) == "known"])
+            found[f"{engine}, held out"] = _shares([s for s in of if half(s.case) != "known"])
     return found
+
+
+def _shares(of: Sequence[Score]) -> dict[str, Any]:
+    return {"cases": len(of), "most": max((len(s.found) for s in of), default=0)} | {
+        key: sum(getattr(s, key) for s in of) / max(1, len(of)) for key in ("shown", "named", "placed", "severity")
+    }
 
 
 def main() -> None:
     only = int(sys.argv[sys.argv.index("--round") + 1]) if "--round" in sys.argv else 0
     scores = [score(case) for case in load() if only in (0, case.round)]
-    print(f"{'half':18}{'cases':>7}{'shown':>9}{'named':>9}{'place only':>12}{'severity':>10}{'most findings':>15}")
-    for name, row in table(scores).items():
-        most = max((len(s.found) for s in scores if half(s.case) == name), default=0)
+    print(f"{'half':20}{'cases':>7}{'shown':>9}{'named':>9}{'place only':>12}{'severity':>10}{'most findings':>15}")
+    for name, row in (table(scores) | by_engine(scores)).items():
         shares = "".join(f"{row[k]:>{w}.0%}" for k, w in (("shown", 9), ("named", 9), ("placed", 12), ("severity", 10)))
-        print(f"{name:18}{row['cases']:>7}{shares}{most:>15}")
+        print(f"{name:20}{row['cases']:>7}{shares}{row['most']:>15}")
     logs = healthy()
     print(f"healthy logs silent: {sum(not f for f in logs.values())} of {len(logs)}")
     if "--missed" in sys.argv:

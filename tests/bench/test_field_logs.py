@@ -25,8 +25,8 @@ def test_field_causes_are_shown_and_named(scores: list[Score]) -> None:
     for name, row in table(scores).items():
         if row["cases"]:
             assert row["shown"] >= 0.9, name
-            assert row["severity"] >= 0.8, name
-            assert row["named"] >= 0.65, name
+            assert row["severity"] >= 0.88, name
+            assert row["named"] >= 0.7, name
 
 
 def test_field_logs_have_at_most_three_findings(scores: list[Score]) -> None:

@@ -86,6 +86,10 @@ _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception 
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
 """Begin of an HTML or XML page. A syslog's `<30>` and Python's `<frozen runpy>:128:` are no pages."""
+_NAMELESS = re.compile(
+    r"'NoneType' object|(?:list|tuple|string|pop) (?:index|assignment index|from)|.{0,20}division by zero"
+)
+"""Message of an exception that names nothing of the code: its line says more."""
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # ended on purpose
 
 
@@ -516,6 +520,9 @@ class Classifier:
         if place is not None:
             signature = replace(place, title=f"{place.title}: {UNKNOWN.title}", role="cause", severity=UNKNOWN.severity)
         match = self._match(signature, None, line, position, trace)
+        if trace.frames and (frame := trace.frames[-1]).code and _NAMELESS.match(trace.message):
+            text = f"{match.evidence.text} <- {frame.where}: {frame.code}"
+            match.evidence = replace(match.evidence, text=text[:_EVIDENCE])
         # A program that serves printed it, and went on.
         printed = not trace.logged and position.state.served and not trace.ends_its_process
         printed = printed and trace.exception not in PASSING_ON

@@ -33,7 +33,7 @@ _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 _SIGNS = (
     "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "failed", "Failed", "FAILED", "bort", "illed", "anic",
     "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
-    "died", "rashed", "nexpectedly",
+    "died", "rashed", "nexpectedly", " E ",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
 
@@ -53,6 +53,7 @@ _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
+_ERROR_FIRST = re.compile(r"[Ee]rror: \S")  # the last word of a command
 _HARMLESS = re.compile(
     r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|^[IW]\d{4} \d\d:"
     r"|\bINFO\b"
@@ -200,6 +201,8 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
         return _RAISED, loud
     if loud:
         return _CRITICAL if line.level == "CRITICAL" else _LOGGED, True
+    if _ERROR_FIRST.match(text):
+        return _LOGGED, False
     return (_SAID, False) if _WORDED.search(text[:300]) else (0, False)
 
 

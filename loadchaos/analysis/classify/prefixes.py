@@ -174,6 +174,8 @@ def record_texts(record: object) -> list[str]:
         found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
     level = next((str(record[k]).upper() for k in _JSON_LEVELS if record.get(k)), "")
     if found and _LEVELS.get(level, level) in ERROR_LEVELS and not begins_record(found[0]):
+        if isinstance(error, str) and len(found) > 1 and error not in found[1] and "\n" not in found[1]:
+            found[:2] = [f"{found[1]}: {error}"]  # zap, slog: what failed, and why
         found[0] = f"ERROR: {found[0]}"
     return found
 

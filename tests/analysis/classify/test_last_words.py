@@ -61,6 +61,35 @@ def test_error_without_a_traceback_is_counted() -> None:
     assert (failure.id, failure.repeats) == ("unexplained_error", 4)
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Error: the flux has no such pole", "Error: the flux has no such pole"),
+        ("0.05.000.000 E flux: pole gone on Gpu0", "flux: pole gone on Gpu0"),
+        (
+            '{"level":"error","ts":"2026-01-05T12:00:00Z","msg":"flux read failed","error":"pole 7 is odd"}',
+            "flux read failed: pole 7 is odd",
+        ),
+    ],
+)
+def test_last_error_of_a_command_of_llamacpp_and_of_a_json_record_is_shown(line: str, shown: str) -> None:
+    [failure] = classify_text(f"0.00.013.676 I srv  llama_server: initializing ...\nflux: up\n{line}\n")
+    assert (failure.id, failure.severity, failure.evidence.text) == ("unexplained_end", "startup", shown)
+
+
+def test_exception_that_names_nothing_shows_its_line_of_code() -> None:
+    trace = """Traceback (most recent call last):
+  File "/x/flux/flux.py", line 7, in handle
+    pole = self.poles[0]
+TypeError: 'NoneType' object is not subscriptable
+"""
+    [failure] = classify_text(
+        f'{SERVES}INFO:     10.0.0.7:41214 - "POST /v1/x HTTP/1.1" 200 OK\n{trace}' + "INFO: on\n" * 20
+    )
+    assert failure.evidence.text is not None
+    assert failure.evidence.text.endswith("<- flux.py handle: pole = self.poles[0]")
+
+
 def test_unexplained_errors_are_at_most_three_findings() -> None:
     words = ("red", "green", "blue", "black", "white")
     lines = [f"(APIServer pid=1) ERROR 01-05 12:00:00 [x.py:1] the {word} flux\n" for word in words]
