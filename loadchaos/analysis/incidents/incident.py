@@ -36,22 +36,23 @@ _NUMBER = re.compile(r"[\d.]+")
 _PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
 
 _GONE = (("engine_core", "engine_core_proc_died", "engine core"), ("worker", "worker_proc_died", "worker"))
+_LOG_ADVICE = "Pass --server-log so that the cause can be named."
 _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
     "death": (
         "engine_death_unexplained", "engine_death", "Server died, and no log names the cause",
-        "Pass --server-log so that the cause can be named.",
+        _LOG_ADVICE,
     ),
     "startup": (
         "startup_failure_unexplained", "startup", "Server exited before it became healthy",
-        "Pass --server-log so that the cause can be named.",
+        _LOG_ADVICE,
     ),
     "restart": (
         "restart_unexplained", "engine_death", "Server restarted under load, and no log names the cause",
-        "Pass --server-log so that the cause can be named. Ask the supervisor who restarted it.",
+        f"{_LOG_ADVICE} Ask the supervisor who restarted it.",
     ),
     "hang": (
         "alive_but_hung", "hang", "Server accepts requests but makes no progress (/health may still return 200)",
-        "Run py-spy dump --pid <engine core> before the hung process is restarted. Pass --server-log.",
+        f"Run py-spy dump --pid <engine core> before the hung process is restarted. {_LOG_ADVICE}",
     ),
     "unreachable": ("server_unreachable", "node", "Server unreachable: probes were neither answered nor refused", ""),
     "outage": (
@@ -126,7 +127,9 @@ class Incident:
         name, severity, title, remedy = _DEFAULTS["startup" if self.kind == "death" and self.starting else self.kind]
         if self.exit is not None and self.process_ended:
             title = f"{title} ({self.exit.get('reason')})"
-        if self.has_log and self.process_ended:
+        if has_advice := self.has_log and _LOG_ADVICE in remedy:
+            remedy = remedy.replace(_LOG_ADVICE, "").strip()
+        if self.has_log and (self.process_ended or (has_advice and not remedy)):
             remedy = "Read the end of its log: no signature matches a line of it. Send it upstream with this incident."
             if self.candidates:
                 remedy = "No signature matches these lines of its log. Send them upstream with this incident."
