@@ -33,6 +33,7 @@ _PROMPT_MARK = b"[text of a request]"
 _MARK = REDACTED.encode()
 SHORTEST_LITERAL = 6
 """Shorter secrets are not searched for as text: they would match harmless words everywhere."""
+_MOST_KNOWN, _MOST_KNOWN_CHARS = 1000, 80  # texts of rows that are not looked at again
 _SHORTEST_NUMBER = 8  # a variable's value of digits only: 262144 is a setting, not a secret
 _LONGEST_LINE_BYTES = 1 << 16
 _ANY_WORD = re.compile(b"|".join({re.escape(word): None for words, _ in FORMS for word in words}))
@@ -90,6 +91,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: dict[bytes, bool] = {}  # and whether a begin of it is hidden, too
         self._found: dict[bytes, re.Pattern[bytes]] = {}  # what is replaced, by the mark in its place; shared by forks
+        self._known_texts: dict[str, tuple[int, str]] = {}  # with the number of secrets then; shared by forks
         self._rest = b""
         self._inside = False
         self._in_key = False  # the stream is between the first and the last line of a private key
@@ -116,7 +118,7 @@ class Redactor:
     def fork(self) -> Redactor:
         """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()
-        other._secrets, other._found = self._secrets, self._found
+        other._secrets, other._found, other._known_texts = self._secrets, self._found, self._known_texts
         return other
 
     def add(self, secret: str, *, begins: bool = True) -> None:
@@ -135,6 +137,7 @@ class Redactor:
 
     def _find(self, mark: bytes, texts: Iterable[bytes], pattern: Callable[[bytes], bytes]) -> None:
         self._found.pop(mark, None)
+        self._known_texts.clear()
         if ordered := sorted(texts, key=lambda s: (-len(s), s)):  # one that begins like another wins over it
             self._found[mark] = re.compile(b"|".join(map(pattern, ordered)))
 
@@ -161,6 +164,20 @@ class Redactor:
 
     def text(self, text: str) -> str:
         return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def _of_row(self, text: str) -> str:
+        """Redact a text of a row. Rows have the same short ones again and again: names, paths, keys."""
+        if len(text) > _MOST_KNOWN_CHARS:
+            return self.text(text)
+        known = self._known_texts
+        if (found := known.get(text)) is None or found[0] != len(self._secrets):
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            found = known[text] = (
+                len(self._secrets),
+                self.text(text),
+            )  # a text of before the newest secret is made again
+        return found[1]
 
     def known(self, text: str) -> str:
         """Hide known values only, in a text that may look like a secret and is none: the name of a model, an error."""
@@ -248,7 +265,7 @@ class Redactor:
     def data(self, value: Any) -> Any:
         """Redact JSON-like data: values under secret names and secrets in texts, also in those that are keys."""
         if isinstance(value, str):
-            return self.text(value) if len(value) >= SHORTEST_LITERAL else value
+            return self._of_row(value) if len(value) >= SHORTEST_LITERAL else value
         if isinstance(value, Mapping):
             return {self.data(k): REDACTED if v and _hides(k, v) else self.data(v) for k, v in value.items()}
         if isinstance(value, list | tuple):

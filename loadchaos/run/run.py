@@ -31,8 +31,8 @@ from loadchaos.run.run_probes import RunProbes
 from loadchaos.run.server_under_test import ServerUnderTest
 from loadchaos.server.repeat import until_next_s
 
-_TICK_S, _CALM_TICK_S = 0.1, 0.25
-_UNSEEN_POLLS = 4
+_TICK_S, _CALM_TICK_S = 0.1, 0.5
+_UNSEEN_POLLS = 2
 """Beside a load whose requests nobody sees, only the server is looked at in each tick: a watch lasts for weeks."""
 
 

@@ -18,7 +18,7 @@ from loadchaos.run.children import Compaction
 from loadchaos.run.options import Options, verdict_terms
 from loadchaos.run.server_under_test import TargetSpec
 
-_SYNC_S = 1.0
+_SYNC_S, _CALM_SYNC_S = 1.0, 5.0
 
 
 class RunRecord(EventRecorder):
@@ -31,13 +31,15 @@ class RunRecord(EventRecorder):
         self._checkpoint = Checkpoint()
         self._disk = DiskMonitor(folder.path)
         self._compaction = Compaction(folder)
-        self._synced_s = 0.0
+        self._sync_s, self._synced_s = _SYNC_S, 0.0
 
     def listen(self, listener: Callable[[Row], None]) -> None:
         """Call `listener` with each row of the run and its workers. State rows are left out."""
         self._listeners.append(listener)
 
     def begin(self, profile: Profile, options: Options, target: TargetSpec) -> None:
+        if options.others is not None and options.others.watched == "traffic":
+            self._sync_s = _CALM_SYNC_S  # a crash of the machine may take seconds of a watch that lasts for weeks
         self.run(
             "begin",
             profile=profile.name,
@@ -61,7 +63,7 @@ class RunRecord(EventRecorder):
         if loading:
             self._write_checkpoint(now_s)
             self._watch_disk(now_s)
-        if now_s - self._synced_s > _SYNC_S:
+        if now_s - self._synced_s > self._sync_s:
             self._synced_s = now_s
             self.sync()
 

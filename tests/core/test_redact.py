@@ -488,3 +488,16 @@ def test_redactor_takes_linear_time_for_a_long_line(piece: str) -> None:
     begin = time.process_time()
     Redactor().redact(line)
     assert time.process_time() - begin < 2.0
+
+
+def test_text_of_a_row_is_redacted_again_when_a_secret_is_added() -> None:
+    redactor = Redactor()
+    fork = redactor.fork()
+    row = {"text": "token of mine: hunter-2-hunter", "name": "server"}
+    assert redactor.data(row) == row
+    assert fork.data(row) == row
+    fork.add("hunter-2-hunter")
+    assert redactor.data(row) == {**row, "text": "token of mine: [redacted]"}
+    redactor.add_prompts(["of mine"])
+    assert "of mine" not in fork.data(row)["text"]
+    assert redactor.data([f"text {n} of many" for n in range(3000)])[2999] == "text 2999 of many"

@@ -25,7 +25,7 @@ from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.base import POLL_S as LOG_POLL_S
 from loadchaos.server.monitor.logs.kernel import DEVICE
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, status_command
-from loadchaos.server.monitor.processes import POLL_S, SAMPLE_S, ProcessMonitor
+from loadchaos.server.monitor.processes import POLL_S, ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
 from loadchaos.server.nvml import NvmlMonitor
 
@@ -40,7 +40,7 @@ class _Pace:
     processes_s: float = POLL_S
 
 
-_USUAL, _CALM = _Pace(), _Pace(log_s=0.25, processes_s=SAMPLE_S)
+_USUAL, _CALM = _Pace(), _Pace(log_s=0.25, processes_s=2.0)
 
 
 @dataclass(frozen=True)
