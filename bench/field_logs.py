@@ -482,6 +482,49 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ["INFO:root:Copying contents of /mnt/models to local"],
         [f'INFO:     10.0.0.9:5100{n} - "POST /openai/v1/chat/completions HTTP/1.1" 200 OK' for n in range(3)],
     ),
+    "nginx": (
+        ['2026/06/14 11:18:01 [notice] 1#1: start worker processes'],
+        [f'10.0.0.9 - - [14/Jun/2026:11:19:0{n} +0000] "POST /v1/chat/completions HTTP/1.1" 200 1184 "-" "python-httpx/0.28"' for n in range(3)],
+    ),
+    "haproxy": (
+        ["[NOTICE] 165/111801 (1) : New worker #1 (8) forked"],
+        [
+            'Jun 14 11:19:01 lb haproxy[8]: 10.0.0.9:51003 [14/Jun/2026:11:19:00.100] llm vllm/a 0/0/1/702/741 200 1184 - - ---- 3/3/2/1/0 0/0 "POST /v1/chat/completions HTTP/1.1"',
+        ],
+    ),
+    "traefik": (
+        ['time="2026-06-14T11:18:01Z" level=info msg="Traefik version 2.11.20 built on 2026-01-31"'],
+        ['10.0.0.9 - - [14/Jun/2026:11:19:01 +0000] "POST /v1/chat/completions HTTP/1.1" 200 1184 "-" "-" 12 "llm@docker" "http://10.0.0.4:8000" 741ms'],
+    ),
+    "caddy": (
+        ['{"level":"info","ts":1781435881.1,"logger":"http.log","msg":"server running","name":"srv0","protocols":["h1","h2","h3"]}'],
+        ['{"level":"info","ts":1781435941.1,"logger":"http.log.access","msg":"handled request","request":{"method":"POST","uri":"/v1/chat/completions"},"duration":0.7,"status":200}'],
+    ),
+    "envoy": (
+        ["[2026-06-14 11:18:01.100][1][info][main] [source/server/server.cc:1000] starting main dispatch loop"],
+        [
+            f'[2026-06-14T11:19:0{n}.216Z] "POST /v1/chat/completions HTTP/1.1" 200 - via_upstream - "-" 812 1184 741 740 "-" "python-httpx/0.28" "3f2c" "m.local" "10.1.4.2:8000"'
+            for n in range(3)
+        ],
+    ),
+    "ray_serve": (
+        ["INFO 2026-06-14 11:18:01,383 controller 300 -- Deploying new version of Deployment(name='LLM', app='llm')"],
+        ["(ServeReplica:llm:LLM pid=310) INFO 2026-06-14 11:19:01,462 llm_LLM 7tdn -- POST /v1/chat/completions 200 741.2ms"],
+    ),
+    "new_api": (
+        ["[SYS] 2026/06/14 - 11:18:01 | New API v0.10.8 started"],
+        ["[GIN] 2026/06/14 - 11:19:01 | 2026061411 | 200 |  741.2ms |       10.0.0.9 |    POST /v1/chat/completions"],
+    ),
+    "triton": (
+        [
+            'I0614 11:18:01.100000 1 model_lifecycle.cc:472] "loading: tensorrt_llm:1"',
+            "[TensorRT-LLM][INFO] TRTGptModel maxBatchSize: 64",
+        ],
+        [
+            "I0614 11:18:30.100000 1 model_lifecycle.cc:839] \"successfully loaded 'tensorrt_llm'\"",
+            'I0614 11:18:31.100000 1 http_server.cc:4725] "Started HTTPService at 0.0.0.0:8000"',
+        ],
+    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),

@@ -65,17 +65,17 @@ _HEAD_LINES = 200  # of a log that was rotated or cut
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
 _ANSWER = re.compile(
-    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \|.*POST|"response_code": ?"?200\b|status=200 OK'
-    r"|equest (?:handled|routed)|completion routed"
+    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \|.*POST|"(?:response_code|status)": ?"?200\b'
+    r"|status=200\b|-- POST \S+ 200 \d|\b200 \d+ - - ---- |equest (?:handled|routed)|completion routed"
 )
-"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy, HAProxy, Ray Serve and routers."""
 _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
 _GENERATED = re.compile(
     r"\bPOST\b.{0,300}?/\S{0,200}?(?:completion|generate|messages|responses|embed|rerank|score|chat|infer)"
 )
 _REFUSED = re.compile(
-    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]++){1,3}+)[^\s"]*+(?: HTTP/[\d.]+)?"'
-    r" (?P<status>50[0245])\b"
+    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]++){1,3}+|/(?![^\s?"]))'
+    r'[^\s"]*+(?: HTTP/[\d.]+)?" (?P<status>50[0245])\b'
     r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"(?P<gin_path>/[^"?]+)'
 )
 """Request that an access log answers with 5xx, in the words of uvicorn, nginx and gin (Ollama). 503 is a refusal."""
@@ -376,7 +376,7 @@ class Classifier:
         return found
 
     def _unexplained_end(self, source: str, state: _Source) -> Match | None:
-        word = self.last_words.at_end(source, state.last_line, starting=state.starting)
+        word = self.last_words.at_end(source, state.last_line, starting=state.starting, served=state.served)
         if word is None or state.last_line - state.stopped_line <= _ENDED_IN_ORDER:
             return None
         line = LogLine(word.text, word.process)

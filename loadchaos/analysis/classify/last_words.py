@@ -33,13 +33,14 @@ _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 _SIGNS = (
     "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "failed", "Failed", "FAILED", "bort", "illed", "anic",
     "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
-    "died", "rashed", "nexpectedly", " E ",
+    "died", "rashed", "nexpectedly", " E ", "[emerg", "[alert", "[crit", "[ALERT",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
 
 
 _NATIVE = re.compile(
-    r"\bFATAL\b|^[Ff]atal\b|\[F\]|\bF\d{3,4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
+    r"\bFATAL\b|^[Ff]atal\b|\blevel=(?:fatal|panic)\b|\bFTL\b|"
+    r"\[F\]|\bF\d{3,4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
     r"|core dumped|panicked at|\b(?:CUDA|HIP|NPU|SYCL|ACL|Driver)\b[\w ]{0,20}\berror\b|NCCL error|[Cc]heck failed:"
     r"|[Ii]llegal instruction|Bus error|unsupported toolchain|\bwhat\(\):|\bERR\d{5}\b|\bE[A-Z]\d{4}\b|libc\+\+abi"
     r"|but (?:your )?CPU does not support|\b(?:[Ff]atal|[Cc]ritical) error\b"
@@ -140,12 +141,16 @@ class LastWords:
                 found += [c for c in kept if c.at_ns is not None and since <= c.at_ns <= until]
         return [c.shown() for c in best(found)]
 
-    def at_end(self, source: str, last_line: int, *, starting: bool) -> Candidate | None:
+    def at_end(self, source: str, last_line: int, *, starting: bool, served: bool) -> Candidate | None:
         """The likeliest error at the end of a log, None without one. `starting`: the server has not served yet, so that
-        any error ended it; else only a message of native code did.
+        any error ended it; else only a message of native code did, or the last line of a command that never served.
         """
         least = _LOGGED if starting else _FATAL
-        near = [c for c in self.kept.get(source, ()) if last_line - c.line <= _END and c.rank >= least]
+        near = [
+            c for c in self.kept.get(source, ())
+            if last_line - c.line <= _END
+            and (c.rank >= least or (not served and c.line == last_line and _ERROR_FIRST.match(c.text)))
+        ]  # fmt: skip
         # A traceback says by itself whether it ended its process, and who logs an error goes on.
         ended = [c for c in near if starting or not (c.traced or c.reported)]
         chosen = best(ended)

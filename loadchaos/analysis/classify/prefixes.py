@@ -52,11 +52,23 @@ _STAMP = re.compile(
     r"|\d\d:\d\d:\d\d - LiteLLM[\w ]*:(?P<clevel>[A-Z]+): (?P<cfile>[^\s:]+):\d+ - "
     r"|\[(?P<tdate>\d\d/\d\d)/\d{4}-(?P<ttime>\d\d:\d\d:\d\d)\] \[TRT-LLM\] "
     r"(?:\[RANK (?P<trank>\d+)\] )?\[(?P<tlevel>[A-Z])\] (?:\[_torch\](?:\[RANK \d+\])? )?"
+    r"|\d{4}/(?P<ndate>\d\d/\d\d) (?P<ntime>\d\d:\d\d:\d\d) \[(?P<nlevel>[a-z]+)\] \d+#\d+: (?:\*\d+ )?"  # nginx
+    r"|nginx: \[(?P<blevel>[a-z]+)\] "  # the same, before it reads its configuration
+    r"|\[\d{4}-(?P<edate>\d\d-\d\d) (?P<etime>\d\d:\d\d:\d\d)\.\d+\]"  # Envoy
+    r"\[\d+\]\[(?P<elevel>[a-z]+)\]\[\w+\] \[[^\s\]]++\] "
+    r"|\[(?P<hlevel>ALERT|WARNING|NOTICE)\] +(?:\d+/\d+ )?\(\d+\) : "  # HAProxy
+    r"|\[(?P<alevel>ERR|WARN|INFO|SYS|FATAL)\] \d{4}/(?P<adate>\d\d/\d\d) - (?P<atime>\d\d:\d\d:\d\d) \| "  # new-api
+    r"(?:\S+ \| )?"
+    r"|(?P<ylevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d{4}-(?P<ydate>\d\d-\d\d) (?P<ytime>\d\d:\d\d:\d\d),\d+ "
+    r"(?:[\w.:-]++ ){1,3}+(?:/ |-- )?(?:(?P<yfile>[\w.]++\.py):\d+ - )?"  # Ray Serve
+    r"|(?P<zlevel>DEBUG|INFO|WARN|ERROR|FATAL|PANIC|debug|info|warn|error|fatal|panic)\t"  # zap for people, behind its time
+    r"|(?P<xlevel>TRACE|DEBUG|INFO|WARN|ERROR) (?=\w+(?:::|\{|: \w+::))"  # Rust's tracing, behind an ISO time
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
 _LEVELS = {word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 _LEVELS |= {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
-_LEVELS |= {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
+_LEVELS |= {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "NOTICE": "INFO", "SYS": "INFO", "ERR": "ERROR"}
+_LEVELS |= {"PANIC": "CRITICAL", "CRIT": "CRITICAL", "ALERT": "CRITICAL", "EMERG": "CRITICAL"}
 _LEVEL_GROUPS = [name for name in _STAMP.groupindex if name.endswith("level")]
 _DATE_GROUPS = [name for name in _STAMP.groupindex if name.endswith("date")]
 _TIME_GROUPS = [name for name in _STAMP.groupindex if name.endswith("time") and name != "gtime"]
@@ -79,6 +91,7 @@ _JSON_LEVELS = (
     "levelname",
     "lvl",
 )  # of programs: log stores call all of stderr an error, in keys of their own
+_ENDING_LEVELS = ("FATAL", "PANIC")  # a logger of Go ends its program with this
 _JSON_LIMIT = 1 << 20
 _FLAT_BREAK = re.compile(r"\\r?\\n|(?<!\s)\s*+(?=\bFile \"[^\"]+\", line \d+)")
 _FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
@@ -128,7 +141,7 @@ def expand(raw: str) -> list[str]:
     if HEADER in raw and (lines := _unflattened(raw)):
         return lines
     start = raw.find("{")
-    if start < 0 or not raw.endswith("}") or len(raw) > _JSON_LIMIT or (start and not _OUTER.match(raw)):
+    if start < 0 or not raw.endswith("}") or len(raw) > _JSON_LIMIT or (start and not _is_prefix(raw[:start])):
         return [raw]
     try:
         record = json.loads(raw[start:])
@@ -136,6 +149,14 @@ def expand(raw: str) -> list[str]:
         return [raw]
     texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in record_texts(record)]
     return [line for text in texts for line in text.splitlines() if line] or [raw]
+
+
+def _is_prefix(text: str) -> bool:
+    """True for what transports put before a record, and nothing else."""
+    at = 0
+    while (found := _OUTER.match(text, at)) is not None:
+        at = found.end()
+    return not text[at:].strip()
 
 
 def _unflattened(raw: str) -> list[str]:
@@ -164,7 +185,7 @@ def record_texts(record: object) -> list[str]:
     """Messages in a JSON log record or HTTP error body. That of a record at an error's level begins with the level."""
     if not isinstance(record, dict):
         return []
-    error = record.get("error")
+    error = record.get("error") or record.get("err")
     if isinstance(error, dict):
         return record_texts(error)
     found = [error] if isinstance(error, str) else []
@@ -172,11 +193,14 @@ def record_texts(record: object) -> list[str]:
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
     if not found:
         found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
-    level = next((str(record[k]).upper() for k in _JSON_LEVELS if record.get(k)), "")
+    own = "logger" in record or "msg" in record  # of a program in Go, and of no log store
+    keys = (*_JSON_LEVELS, "severity") if own else _JSON_LEVELS
+    level = next((str(record[k]).upper() for k in keys if record.get(k)), "")
     if found and _LEVELS.get(level, level) in ERROR_LEVELS and not begins_record(found[0]):
-        if isinstance(error, str) and len(found) > 1 and error not in found[1] and "\n" not in found[1]:
-            found[:2] = [f"{found[1]}: {error}"]  # zap, slog: what failed, and why
-        found[0] = f"ERROR: {found[0]}"
+        if isinstance(error, str) and len(found) > 1 and error not in found[1] and HEADER not in found[1]:
+            what, *rest = found[1].splitlines() or [""]
+            found[:2] = [f"{what}: {error}", *rest]  # zap, slog: what failed, and why
+        found[0] = f"{'FATAL' if level in _ENDING_LEVELS else 'ERROR'}: {found[0]}"
     return found
 
 
@@ -203,8 +227,8 @@ def strip_prefixes(text: str) -> LogLine:
             break
         at = found.end()
         writer = writer or found["swriter"] or ""
-        file = file or found["vfile"] or found["lfile"] or found["ofile"] or found["cfile"] or ""
-        level = level or next((_LEVELS.get(found[name], "") for name in _LEVEL_GROUPS if found[name]), "")
+        file = file or found["vfile"] or found["lfile"] or found["ofile"] or found["cfile"] or found["yfile"] or ""
+        level = level or next((_LEVELS.get(found[name].upper(), "") for name in _LEVEL_GROUPS if found[name]), "")
         if found["trank"] is not None:
             writer = writer or f"RANK {found['trank']}"
         date = next((found[name].replace("/", "-") for name in _DATE_GROUPS if found[name]), "")
