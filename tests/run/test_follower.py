@@ -333,7 +333,7 @@ async def test_follower_in_a_thread_looks_when_it_is_woken_and_ends_with_the_run
     await until_async(lambda: "incident" in {row["row"] for row in findings(growing.folder)})
     growing.write(1.0)
     thread.fold({"row": "run", "what": "end"})
-    await thread.finish(20.0)
+    await thread.finish(2.0)
     assert thread.exit_notice() is None
     assert thread._thread is not None and not thread._thread.is_alive()
 
