@@ -89,7 +89,8 @@ class Follower:
         try:
             while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
-                self._pause()
+                if not self._live.ended:
+                    self._pause()
             ended = not self._stop.is_set()
             self._step(final=True)
             if ended:

@@ -87,6 +87,11 @@ class Options:
     others: OthersOptions | None = None
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
+    @property
+    def load_unseen(self) -> bool:
+        """True where the load is requests of others, and none of them passes here."""
+        return self.others is not None and self.others.watched == "traffic"
+
 
 def worker_count(options: Options) -> int:
     return options.processes if options.master is None else options.master.workers

@@ -60,8 +60,7 @@ class _Run:
         self._folder = context.record.folder
         self._errors = RunErrors(self._folder.path, self._record.redactor)
         self._attacks = RunAttacks()
-        others = context.options.others
-        calm = others is not None and others.watched == "traffic"
+        calm = context.options.load_unseen
         self._server = ServerUnderTest(context.profile, context.target, self._record, self._record.redactor, calm=calm)
         self._probes = RunProbes(context.profile, self._server, self._record, self._record.redactor)
         self._last_question = LastQuestion(self._server, self._record, self._record.redactor)

@@ -38,7 +38,7 @@ class RunRecord(EventRecorder):
         self._listeners.append(listener)
 
     def begin(self, profile: Profile, options: Options, target: TargetSpec) -> None:
-        if options.others is not None and options.others.watched == "traffic":
+        if options.load_unseen:
             self._sync_s = _CALM_SYNC_S  # a crash of the machine may take seconds of a watch that lasts for weeks
         self.run(
             "begin",

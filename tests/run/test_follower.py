@@ -333,9 +333,9 @@ async def test_follower_in_a_thread_looks_when_it_is_woken_and_ends_with_the_run
     await until_async(lambda: "incident" in {row["row"] for row in findings(growing.folder)})
     growing.write(1.0)
     thread.fold({"row": "run", "what": "end"})
-    await thread.finish(2.0)
+    await until_async(lambda: thread._thread is not None and not thread._thread.is_alive())
+    await thread.finish(1.0)
     assert thread.exit_notice() is None
-    assert thread._thread is not None and not thread._thread.is_alive()
 
 
 async def test_failure_of_a_follower_in_a_thread_is_told_once(

@@ -32,7 +32,7 @@ Row = Mapping[str, object]
 _MS = 0.001
 _EACH_TRACE = 1 << 40  # ids of blocks count for one WEKA trace alone
 _USAGE = {"stream_options": {"include_usage": True}}
-_ROLE_ONLY = "message_array_with_responses"
+_WHOLE_REQUESTS = "message_array_with_responses"
 """`context_mode` of a conversation whose turns are whole requests."""
 
 
@@ -180,7 +180,10 @@ class _Dag:
             wait_s = (number_of(where, turn, "delay", "milliseconds") or 0.0) * _MS
             after = [*after, *(Cause(request=end) for end in joins.pop(number, ()))]
             after = [cause.model_copy(update={"delay_s": cause.delay_s + wait_s}) for cause in after]
-            messages = [*(said if row.get("context_mode") != _ROLE_ONLY else ()), *_objects(where, turn, "messages")]
+            messages = [
+                *(said if row.get("context_mode") != _WHOLE_REQUESTS else ()),
+                *_objects(where, turn, "messages"),
+            ]
             body = self._body(where, turn, messages)
             sent = self._sends.add(body, after)
             answer = made_text(int(str(body["max_tokens"])), (), -2 - len(self._sends.sends))

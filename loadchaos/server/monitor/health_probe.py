@@ -72,14 +72,17 @@ class HealthProbe:
             return None
         return "the server is down" if self.down else ""
 
-    def _pause_s(self, usual_s: float, calm_after_s: float = 0.0) -> float:
-        """Time to the next probe of a server that is up."""
+    def _pause_s(self, begin_s: float, usual_s: float, calm_after_s: float = 0.0, *, seldom: bool) -> float:
+        """Time to the next probe after the one of `begin_s`; `calm_after_s`: what is calm comes so long after the others."""
+        if seldom:
+            return max(begin_s + DOWN_EVERY_S - time.monotonic(), 0.0)
         if self._calm and self._good_since is not None and time.monotonic() - self._good_since > _CALM_AFTER_S:
             return until_next_s(CALM_EVERY_S, calm_after_s)
         return until_next_s(usual_s)
 
     async def _probe_tcp(self) -> None:
         while True:
+            begin_s = time.monotonic()
             took_ns, error = await tcp_connect(self._endpoint, LIMIT_S)
             self._write_tcp(took_ns, error)
             if error is None:
@@ -87,17 +90,18 @@ class HealthProbe:
             else:
                 self._reachable.clear()
                 self._good_since = None
-            await asyncio.sleep(DOWN_EVERY_S if self.down else self._pause_s(TCP_EVERY_S, CALM_EVERY_S / 2))
+            await asyncio.sleep(self._pause_s(begin_s, TCP_EVERY_S, CALM_EVERY_S / 2, seldom=self.down))
 
     async def _probe_health(self) -> None:
         while True:
             if self.down:
                 await self._reachable.wait()  # the TCP probe goes on; its first success is followed at once
+            begin_s = time.monotonic()
             answer = await self._ask()
             if answer is not None:
                 self._health(answer)
             slow = self.down or answer is None or self._endpoint.path.endswith(_MODELS)
-            await asyncio.sleep(DOWN_EVERY_S if slow else self._pause_s(HEALTH_EVERY_S))
+            await asyncio.sleep(self._pause_s(begin_s, HEALTH_EVERY_S, seldom=slow))
 
     async def _ask(self) -> HttpResponse | None:
         """Ask the page that tells the health; None where there is none. One that was there once is not left."""
