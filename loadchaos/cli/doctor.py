@@ -236,7 +236,8 @@ def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
     if url is not None:
         found = _of_url(url, options)
     elif server is not None:
-        found = learned.of_command(server, "the command", Path.cwd())
+        named = learned.named_version(options["version"])[0] if options["version"] is not None else None
+        found = learned.of_command(server, "the command", Path.cwd(), named)
     elif options["log"] is not None:
         found = _of_log(options["log"], options["version"])
     elif options["version"] is not None:

