@@ -252,9 +252,9 @@ def _hooks(app: Flask, environment: Environment, view: RunView, token: str) -> N
             fresh = {"state": environment.runner.state, "errors": view.failures()}
             response.set_data(json.dumps({**(response.json or {}), **fresh}))
         elif request.path == "/" and response.status_code == 200 and response.mimetype == "text/html":
-            script = (
-                f"<script>window.loadchaos={{token:{json.dumps(token)}}}</script><script src='./loadchaos/webui.js'>"
-            )
+            told = json.dumps({"token": token, "profile": view.web.get("profile"), "users": view.web.get("users")})
+            known = told.replace("<", "\\u003c")  # a profile's name must not end the script
+            script = f"<script>window.loadchaos={known}</script><script src='./loadchaos/webui.js'>"
             page = response.get_data(as_text=True).replace("</body>", f"{script}</script></body>")
             response.set_data(page)
         return response

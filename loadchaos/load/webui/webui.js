@@ -1,12 +1,26 @@
-// Adds to Locust's page: a status strip on top, panels for our tabs, and a panel below Locust's charts.
+// Adds to Locust's page: a status strip on top, panels for our tabs, and a panel below Locust's charts. Puts our tabs first,
+// hides what has no content in a run of a profile, and gives the form the words of the profile.
 // The panels are escaped on the server. A shadow root keeps both pages' styles apart.
 (() => {
   "use strict";
   const REFRESH_MS = 1000, TAB_POLL_MS = 150, MAX_STALE = 3;
   const PANELS = { server: "server", attacks: "attacks", capacity: "capacity", charts: "charts" };
   const PHASE_TEXTS = { idle: "ready", starting: "starting", preparing: "preparing the server and the load", load: "running", judging: "judging the run" };
-  const { token } = window.loadchaos;
+  const TAB_ORDER = ["Server", "Attacks", "Failures", "Statistics", "Charts", "Capacity", "Workers", "Download Data"];
+  const EMPTY_TABS = ["Exceptions", "Current Ratio", "Logs"]; // of Locust's own users and processes, which do nothing here
+  const { token, profile, users } = window.loadchaos;
+  const FORM_TEXTS = {
+    "Start new load test": `Start a run of ${profile}`,
+    "Number of users (peak concurrency)": `Users at once (the profile: ${users})`,
+    "Ramp up (users started/second)": "Users started each second",
+    "Host": "Server (set by --target)",
+  };
   const root = document.getElementById("root");
+  const query = new URLSearchParams(location.search);
+  if (!query.has("tab")) { // Locust reads it when its module starts, which is after this script
+    query.set("tab", "server");
+    history.replaceState(null, "", `?${query}`);
+  }
 
   const strip = document.createElement("div");
   strip.id = "loadchaos-strip";
@@ -93,6 +107,24 @@
     setTimeout(() => { button.disabled = false; }, REFRESH_MS);
   });
 
+  function arrange() {
+    for (const t of document.querySelectorAll('[role="tab"]')) {
+      t.style.order = TAB_ORDER.indexOf(t.textContent.trim());
+      t.hidden = EMPTY_TABS.includes(t.textContent.trim());
+      t.style.display = t.hidden ? "none" : "";
+    }
+    for (const a of root.querySelectorAll('a[href*="aka.ms"]')) a.style.display = "none"; // an advertisement
+    const host = root.querySelector('input[name="host"]');
+    if (host) host.readOnly = true;
+    const locust_profile = root.querySelector('input[name="profile"]'); // a name in Locust's own reports: not our profile
+    if (locust_profile) locust_profile.closest(".MuiFormControl-root").style.display = "none";
+    for (const e of root.querySelectorAll("form label, form legend span, h2")) {
+      const text = e.firstChild;
+      const ours = text && text.nodeType === Node.TEXT_NODE && FORM_TEXTS[text.nodeValue.trim()];
+      if (ours) text.nodeValue = ours;
+    }
+  }
+
   const repeat = (work, ms) => {
     const step = async () => {
       try { await work(); } catch (e) { strip.dataset.phase = "lost"; }
@@ -100,6 +132,7 @@
     };
     step();
   };
+  new MutationObserver(arrange).observe(root, { childList: true, subtree: true });
   repeat(refresh_strip, REFRESH_MS);
   repeat(refresh_panel, REFRESH_MS);
   // Locust fires no event when its tab changes: poll the address.

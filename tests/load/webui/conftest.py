@@ -109,7 +109,7 @@ class Extended:
         return self.client.post(path, headers={"Host": f"127.0.0.1:{PORT}", **(headers or {})}, buffered=True, **more)
 
     def token(self) -> str:
-        found = re.search(r'token:"([^"]+)"', self.get("/").get_data(as_text=True))
+        found = re.search(r'"token": "([^"]+)"', self.get("/").get_data(as_text=True))
         assert found is not None
         return found[1]
 

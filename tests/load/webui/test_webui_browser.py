@@ -26,6 +26,16 @@ def button(name: str) -> str:
     return f"[...document.querySelectorAll('button')].filter(b => b.textContent.trim() == '{name}').at(-1)"
 
 
+def visible(browser: Browser, selector: str) -> list[str]:
+    """Texts of the elements that are seen, from left to right and from top to bottom."""
+    found: list[str] = browser.js(
+        f"[...document.querySelectorAll({selector!r})].filter(e => e.checkVisibility())"
+        ".map(e => [e.getBoundingClientRect(), e.textContent.trim()])"
+        ".sort(([a], [b]) => a.top - b.top || a.left - b.left).map(([, text]) => text)"
+    )
+    return found
+
+
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     if program() is None:
@@ -47,7 +57,16 @@ def test_web_ui_start_attack_death_incident_edit_stop_and_start_again(
     session = web()
     browser.open(session.url)
     browser.until(f"{STRIP}.textContent.includes('short answers by ten users')", "the profile is told")
+    browser.until(
+        "document.querySelector('h2').textContent == 'Start a run of small'", "the form in words of the profile"
+    )
+    labels = [text.split("\u2009")[0] for text in visible(browser, "form label")]
+    assert labels[:3] == ["Users at once (the profile: 10)", "Users started each second", "Server (set by --target)"]
+    assert visible(browser, "a[href*='aka.ms']") == []
     browser.click(button("Start"), "Start")
+    browser.until(f"{PANEL}.textContent.includes('Timeline')", "the Server tab first")
+    tabs = ["Server", "Attacks", "Failures", "Statistics", "Charts", "Capacity", "Download Data"]
+    assert visible(browser, "[role=tab]") == tabs
 
     browser.click(tab("Attacks"), "the Attacks tab")
     browser.click(f"{PANEL}.getElementById('fire-reset_prefix_cache')", "a button for each attack")
