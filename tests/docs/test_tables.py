@@ -1,5 +1,6 @@
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,11 @@ def test_compatibility_page_is_that_of_the_measurements() -> None:
 
 def test_advisories_page_is_that_of_the_files() -> None:
     assert advisories.FILE.read_text() == advisories.page(), "run: make docs"
+
+
+def test_each_dependency_has_a_line_with_what_it_is_for() -> None:
+    project = tomllib.loads((tables.FOLDER.parent / "pyproject.toml").read_text())["project"]
+    needed = [re.split("[<>=]", line)[0] for line in project["dependencies"]]
+    page = (tables.FOLDER.parent / "CONTRIBUTING.md").read_text()
+    table = page.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| ([a-z0-9.-]+) \| [0-9.]+ \| .", table, re.MULTILINE)) == sorted(needed)
