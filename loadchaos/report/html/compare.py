@@ -37,7 +37,7 @@ from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import NS_PER_S, seconds_of
-from loadchaos.report.html.trend import configured_server_of, marks_of
+from loadchaos.report.html.trend import OF_PROFILE, configured_server_of, marks_of
 from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
@@ -229,7 +229,9 @@ def overall_latency(a: Side, b: Side, name: LatencyName, confidence: float = CON
 
 def incomparable(a: Side, b: Side) -> list[str]:
     """Reasons for which a difference of two runs says nothing about their servers."""
-    found = [f"the profile differs: {a.profile} and {b.profile}"] if a.profile != b.profile else []
+    found = []
+    if a.profile != b.profile and not _same_load(a, b):
+        found.append(f"the profile differs: {a.profile} and {b.profile}")
     if only := set(a.run.answers.lengths) ^ set(b.run.answers.lengths):
         found.append(f"traffic in one run only: {', '.join(sorted(only))}")
     return found + [
@@ -237,6 +239,12 @@ def incomparable(a: Side, b: Side) -> list[str]:
         for s in (a, b)
         if s.limited
     ]
+
+
+def _same_load(a: Side, b: Side) -> bool:
+    """True if profiles of two names send the same: a run without a profile is named by its server, too."""
+    keys = [f"{OF_PROFILE} {part}" for part in ("load", "traffic")]
+    return all(key in a.server and a.server[key] == b.server.get(key) for key in keys)
 
 
 def _latencies(

@@ -88,15 +88,16 @@ def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[
     )
 
 
+def refuse_for_repeats(limits: Sequence[DifferenceLimit | None]) -> None:
+    """Raise OptionError for a limit on a figure that repeated loads do not keep."""
+    if other := next((limit.figure for limit in limits if limit is not None and limit.figure not in FIGURES), None):
+        raise OptionError(f"--fail-if: repeated loads have no {other}; they have {', '.join(FIGURES)}")
+
+
 def judge_repeats(
     limits: Sequence[DifferenceLimit | None], a: RepeatResult, b: RepeatResult, first: Comparison
 ) -> tuple[GateResult, ...]:
-    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each.
-
-    Raises OptionError for a limit on a figure that repeated loads do not keep.
-    """
-    if other := next((limit.figure for limit in limits if limit is not None and limit.figure not in FIGURES), None):
-        raise OptionError(f"--fail-if: repeated loads have no {other}; they have {', '.join(FIGURES)}")
+    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each."""
     found = differences(a, b, CONFIDENCE)
     return _unless_other_loads(limits, first, doubts(a, b, first)) or tuple(
         _worse_repeats(a, b) if limit is None else _judge_difference(limit, found.get(limit.figure)) for limit in limits

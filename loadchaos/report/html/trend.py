@@ -255,12 +255,14 @@ def server_of(folder: RunFolder, verdict: Verdict) -> dict[str, str]:
 
 
 def configured_server_of(folder: RunFolder, verdict: Verdict) -> dict[str, str]:
-    """The same with the settings that its pages and its log show; flags that are not known are empty."""
+    """The same with the settings that its pages and its log show, and the attacks. Flags that are not known are empty."""
+    attacks = (read_json(folder.plan).get("profile") or {}).get("attacks") or None
+    known = server_of(folder, verdict) | ({f"{OF_PROFILE} attacks": clean(attacks, 2000)} if attacks else {})
     rows = Tail(folder.events, fits_its_kind).rows()
     if (row := next((row for row in rows if row["row"] == "configuration"), None)) is None:
-        return server_of(folder, verdict)
+        return known
     settings = {k: clean(v, 2000) for k, v in (row.get("settings") or {}).items()}
-    return {"flags": clean(row.get("flags") or "", 2000), **settings, **server_of(folder, verdict)}
+    return {"flags": clean(row.get("flags") or "", 2000), **settings, **known}
 
 
 # --- comparing each run with those before it -----------------------------------------------------------------------------
