@@ -153,6 +153,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "verdict": {
         "core.limits": ("TOLD_STALL_S",),
+        "core.latency_percentiles": ("FEWEST_STEADY_S",),
         "analysis.detectors.end_of_load": ("SILENT_NS",),
         "analysis.detectors.saturation": ("THROTTLED_S",),
         "analysis.detectors.memory_leak": ("SPAN_S",),

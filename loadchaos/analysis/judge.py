@@ -558,6 +558,7 @@ class Judge(RowFold):
             host=self._health.host(),
             longest_stall=None if stall is None else (stall.seconds, self._stall_text(stall)),
             drifts=self._growth.growths(),
+            steady=self.figures.steady.span() if terms.steady else None,
         )
 
     def _target(self) -> VerdictTarget:

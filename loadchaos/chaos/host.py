@@ -7,14 +7,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import psutil
 
 from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core.attack_names import STALLS
 from loadchaos.core.errors import OptionError
 
 _MAX_PROCESSES = 1024
+_LEAST_SHARE = 0.1
+"""Share of the CPU time of the processors that the busy processes must get: they compete with the server for it."""
 # A busy process checks a few hundred times a second whether its parent is still the one that started it.
 _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range(100000): pass"
 
@@ -46,12 +51,15 @@ class CpuHog(Attack):
         self._processes = processes
         self.fields = {"processes": processes}
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self._begin_s: dict[str, float] = {}
+        self._idle: dict[str, str] = {}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
         """Start the processes; end all of them again where one cannot be started."""
         if replica.pid() is None:
             return ActResult(ok=False, text=_not_local(replica))
         running = self._running.setdefault(replica.name, [])
+        self._begin_s[replica.name] = time.monotonic()
         try:
             for _ in range(self._processes):
                 running.append(_spin())
@@ -64,10 +72,16 @@ class CpuHog(Attack):
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         running = self._running.pop(replica.name, [])
+        used_s, held_s = sum(map(_cpu_s, running)), time.monotonic() - self._begin_s.get(replica.name, 0.0)
+        if used_s < _LEAST_SHARE * held_s * min(len(running), os.cpu_count() or 1):
+            self._idle[replica.name] = f"in {held_s:.1f} s they got {used_s:.1f} s of CPU time"
         for process in running:
             process.kill()
             process.wait()
         return ActResult(ok=True, text=f"{_busy(len(running))} ended")
+
+    def without_effect(self, replica: AttackedReplica) -> str:
+        return self._idle.pop(replica.name, "")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
         here = replica.pid() is not None
@@ -76,6 +90,14 @@ class CpuHog(Attack):
 
 def _busy(n: int) -> str:
     return f"{n} busy process{'es' if n != 1 else ''}"
+
+
+def _cpu_s(process: subprocess.Popen[bytes]) -> float:
+    try:
+        times = psutil.Process(process.pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _spin() -> subprocess.Popen[bytes]:

@@ -87,6 +87,16 @@ class LocalProxy:
         """Remove a toxic. Returns how many connections had data, or an end, that met it."""
         return (await self._obey({"what": "remove", "name": toxic.name})).hit
 
+    async def accepts(self) -> bool:
+        """True if it takes a new connection now."""
+        try:
+            async with asyncio.timeout(_ORDER_S):
+                _, writer = await asyncio.open_connection(*self.address)
+        except OSError:  # and TimeoutError
+            return False
+        writer.close()
+        return True
+
     async def close(self) -> None:
         if self._child is None or self._child.returncode is not None:
             return
@@ -135,7 +145,10 @@ class NetworkAttack(Attack):
             hits = await replica.proxy.add(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
-        return ActResult(ok=True, text=self._describe(hits))
+        text = self._describe(hits)
+        if TOXICS[self._toxic.type].refuses and await replica.proxy.accepts():
+            return ActResult(ok=None, text=f"{text}; new connections are accepted all the same")
+        return ActResult(ok=True, text=text)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         if replica.proxy is None:

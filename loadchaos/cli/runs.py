@@ -153,6 +153,7 @@ def _compare_repeats(
         raise OptionError(f"{a if repeats[0] else b} is a repeated load and the other is a run: give two of one kind")
     if page is not None:
         raise OptionError("--html: it takes two runs, not repeated loads; leave the option out")
+    compare_gate.refuse_for_repeats(limits)
     for path in (a, b):
         own_folder.refuse_links(path)
     in_a, in_b = read(a), read(b)

@@ -47,6 +47,10 @@ FEWEST_ITL_ANSWERS = 20
 """Answers that any statistic of ITL needs, too: the gaps of one answer are no independent samples."""
 
 
+FEWEST_STEADY_S = 10.0
+"""Length of the steady state that a percentile or mean needs to meet a limit."""
+
+
 @dataclass(frozen=True)
 class LatencyName:
     """One latency figure: a latency and a statistic over requests."""

@@ -255,8 +255,8 @@ class Terms:
     are left out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
     `planned_s` None: the server decides the length of the load. `new_prompts` is traffic whose prompts share no more
     than the chat template. `questions` are the parts of `correctness` that are asked. `load` is the load that was asked,
-    in words. `watched`: whose load was watched in place of one of its own: `traffic` that was not seen, `requests` of
-    clients, or those of a `command`.
+    in words; `steady`: it is to stay the same from its begin to its end. `watched`: whose load was watched in place of
+    one of its own: `traffic` that was not seen, `requests` of clients, or those of a `command`.
     """
 
     profile: str
@@ -276,4 +276,5 @@ class Terms:
     new_prompts: Sequence[str] = ()
     questions: Sequence[str] = ()
     load: str = ""
+    steady: bool = False
     watched: str = ""

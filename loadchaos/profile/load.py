@@ -126,6 +126,13 @@ class Phase(ProfilePart):
         return min(self.requests / self.rate, self.for_ or math.inf)
 
     @property
+    def is_steady(self) -> bool:
+        """True if users or a rate stay the same, and requests come after the first answers."""
+        if self.kind == "closed":
+            return self.rounds == 1 and (self.requests is None or self.requests > self.slots)
+        return self.rate is not None and self.law in STEADY_LAWS
+
+    @property
     def repeats_prompts(self) -> bool:
         """True if it sends recorded prompts, of which some may be equal."""
         return self.replay is not None or (self.trace is not None and any(a.blocks for a in trace.read(self.trace)))

@@ -201,7 +201,12 @@ class Profile(ProfilePart):
                 if traffic.prompts_differ and not any(p.repeats_prompts for p in self.load)
             ],
             questions=[part for part, options in self.correctness if options is not None],
+            steady=self._is_steady(),
         )
+
+    def _is_steady(self) -> bool:
+        measured = [phase for phase in self.load if not phase.warm_up]
+        return len(measured) == 1 and measured[0].is_steady
 
     def _warm_up_rule(self) -> dict[str, list[int] | float]:
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]

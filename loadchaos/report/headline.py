@@ -23,7 +23,7 @@ REFUSED = ("shed", "rejected")
 """Outcomes of requests that the server refused."""
 
 _TOLD_FROM = 0.05
-"""Difference between the throughput of the steady state and of the whole that is told."""
+"""Difference between figures of the steady state and of the whole that is told."""
 
 _SHORTEST_S = 1.0
 """The shortest load whose rate is shown."""
@@ -69,18 +69,26 @@ def offered_text(verdict: Verdict, terms: Terms) -> str:
 
 
 def steady_text(verdict: Verdict, *, full: bool = False) -> str:
-    """Describe the steady state where its throughput differs from that of the whole load; with `full` always."""
+    """Describe the steady state where its figures differ from those of the whole load; with `full` always."""
     found, whole = verdict.steady, verdict.throughput
     if found is None or whole is None or not (found.requests_per_s and whole.requests_per_s):
         return ""
-    if not full and abs(found.requests_per_s / whole.requests_per_s - 1) < _TOLD_FROM:
+    latency = _all_latency(verdict)
+    times, all_times, name = (
+        (found.ttft_s, latency.ttft_s, "TTFT") if found.ttft_s.n else (found.e2e_s, latency.e2e_s, "E2E")
+    )
+    shown = [q for q in ("p50", "p99") if enough_to_show(q, times.n)]
+    both = [
+        (found.requests_per_s, whole.requests_per_s),
+        *((times.of(q), all_times.of(q)) for q in shown),
+    ]
+    if not full and all(not (a and b) or abs(a / b - 1) < _TOLD_FROM for a, b in both):
         return ""
     text = f"{per_second(found.requests_per_s)} requests/s"
     if found.output_tokens_per_s:
         text += f", {per_second(found.output_tokens_per_s)} output tokens/s"
-    times, name = (found.ttft_s, "TTFT") if found.ttft_s.n else (found.e2e_s, "E2E")
-    if times.p50 is not None:
-        text += f", {name} p50 {duration(times.p50)}"
+    if shown:
+        text += f", {name} " + " ".join(f"{q} {duration(times.of(q))}" for q in shown)
     until_s = found.from_s + found.seconds
     return f"{text} from {duration(found.from_s)} to {duration(until_s)}, without ramp-up and end of the load"
 

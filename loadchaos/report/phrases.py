@@ -497,6 +497,8 @@ def generator_text(verdict: Verdict) -> str:
         text += f"; {'; '.join(clean(s, 200) for s in slots)}. The load was lighter than planned"
     if host := generator.host:
         text += f"; on the machine of loadchaos {clean(' and '.join(host), 300)}"
+    if generator.governor not in ("", "performance"):
+        text += f"; the frequency governor of its CPUs is {clean(generator.governor, 60)}"
     if not generator.limited:
         return text
     why = "; ".join(clean(w, 200) for w in generator.why) or "see verdict.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from loadchaos.core.exit_codes import shown_verdict
 from loadchaos.core.stats import welch
@@ -21,7 +21,22 @@ def differences(a: RepeatResult, b: RepeatResult, confidence: float | None = Non
     """
     names = [name for name in FIGURES if a.values(name) and b.values(name)]
     each = 1 - (1 - CONFIDENCE) / max(1, len(names)) if confidence is None else confidence
-    return {name: _difference(name, a.values(name), b.values(name), each) for name in names}
+    found = {name: _difference(name, a.values(name), b.values(name), each) for name in names}
+    if not a.changes() and not b.changes():
+        return found
+    return {name: replace(difference, says="void") for name, difference in found.items()}
+
+
+def doubts(a: RepeatResult, b: RepeatResult, first: Comparison) -> list[str]:
+    """Reasons for which a difference says nothing about two servers: one of the loads had several, or they were other loads.
+    `first` compares the first run of each.
+    """
+    several = [
+        f"the server changed between the runs of {letter}: {change}"
+        for letter, result in (("A", a), ("B", b))
+        for change in result.changes()
+    ]
+    return several + incomparable(first.a, first.b)
 
 
 def _difference(name: str, a: tuple[float, ...], b: tuple[float, ...], confidence: float) -> Difference:
@@ -46,7 +61,7 @@ def _difference(name: str, a: tuple[float, ...], b: tuple[float, ...], confidenc
 
 def to_json(a: RepeatResult, b: RepeatResult, first: Comparison) -> dict[str, object]:
     found = {name: asdict(difference) for name, difference in differences(a, b).items()}
-    return {"schema": 1, "changes": first.changes, "caveats": incomparable(first.a, first.b), "between_runs": found}
+    return {"schema": 1, "changes": first.changes, "caveats": doubts(a, b, first), "between_runs": found}
 
 
 def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
@@ -58,7 +73,7 @@ def text(a: RepeatResult, b: RepeatResult, first: Comparison) -> str:
         for letter, r, side in (("A", a, first.a), ("B", b, first.b))
     ]
     lines += [f"changed  {change}" for change in first.changes]
-    lines += ["", _headline(found), *(f"  ! {clean(c, 200)}" for c in incomparable(first.a, first.b))]
+    lines += ["", _headline(found), *(f"  ! {clean(c, 200)}" for c in doubts(a, b, first))]
     return "\n".join([*lines, "", *table(found, "A", "B")])
 
 
@@ -74,6 +89,8 @@ def is_worse(name: str, difference: Difference) -> bool:
 
 
 def _headline(found: Mapping[str, Difference]) -> str:
+    if any(d.says == "void" for d in found.values()):
+        return "not compared: a load whose server changed has no figures of one server"
     judged = {name: d for name, d in found.items() if d.says in ("higher", "lower")}
     if not judged:
         few = all(d.says == "too few" for d in found.values())
@@ -95,4 +112,6 @@ def _row(name: str, d: Difference) -> tuple[str, ...]:
             interval = f"{100 * d.low / a:+.1f} to {100 * d.high / a:+.1f} %"
         told = d.says in ("higher", "lower")
         says = ("worse" if is_worse(name, d) else "better") if told else "not told apart"
+    if d.says == "void":
+        says = "not compared"
     return d.what, shown(name, a), shown(name, b), change, interval, says

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from loadchaos.analysis.verdict.model import Verdict
@@ -13,6 +14,7 @@ from loadchaos.core.latency_percentiles import LatencyName, label
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import mean_interval
 from loadchaos.report.formatting import duration, percent
+from loadchaos.report.html.trend import marks_of
 from loadchaos.report.performance import per_second
 
 FILE = "repeat.json"
@@ -35,7 +37,7 @@ _HEADLINES = ("requests_per_s", "output_tokens_per_s", "ttft_p50", "ttft_p99", "
 @dataclass(frozen=True, kw_only=True)
 class RepeatedRun:
     """One run, and `why` it did not pass. `figures` are seconds, rates per second and shares; empty where the load was
-    not sent as planned, or could not be read: then they say nothing of the server.
+    not sent as planned, or could not be read: then they say nothing of the server. `server` has its versions and flags.
     """
 
     run: str | None
@@ -43,6 +45,7 @@ class RepeatedRun:
     exit_code: int
     why: str = ""
     figures: Mapping[str, float]
+    server: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
@@ -78,6 +81,16 @@ class RepeatResult:
     def values(self, name: str) -> tuple[float, ...]:
         return tuple(run.figures[name] for run in self.runs if run.counts and name in run.figures)
 
+    def changes(self) -> list[str]:
+        """What of the server changed between one run that counts and the next, of what both know."""
+        return [
+            f"{mark} ({now.run})"
+            for before, now in pairwise(run for run in self.runs if run.counts)
+            for mark in marks_of(
+                *({k: s[k] for k in _facts_of(before) & _facts_of(now)} for s in (before.server, now.server))
+            )
+        ]
+
     def between_runs(self) -> list[BetweenRuns]:
         """All figures that every run that counts has."""
         counted = sum(run.counts for run in self.runs)
@@ -102,6 +115,11 @@ class Audited:
 
     result: RepeatResult
     hit_rates: tuple[float, ...]
+
+
+def _facts_of(run: RepeatedRun) -> set[str]:
+    """Facts that are equal for two starts of one command: the size of the KV cache differs a little."""
+    return set(run.server) - ({"capacity_tokens"} if run.server.get("kind") == "launched" else set())
 
 
 def name_of(figure: str) -> str:

@@ -102,7 +102,8 @@ def verdict_terms(profile: Profile, options: Options) -> Terms:
     terms = profile.terms(options.seed)
     if options.others is not None:
         watched = options.others.watched
-        return replace(terms, watched=watched, planned_requests=None, planned_s=None, endpoints={}, in_flight=())
+        terms = replace(terms, watched=watched, steady=False, endpoints={}, in_flight=())
+        return replace(terms, planned_requests=None, planned_s=None)
     terms = replace(terms, load=load_text(profile, options.duration_s))
     return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 

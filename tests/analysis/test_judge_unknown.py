@@ -167,6 +167,20 @@ def test_judge_leaves_failed_attacks_unknown(history: History) -> None:
     assert sum(check["name"] == "attack reset_mm_cache" for check in verdict["checks"]) == 1
 
 
+@pytest.mark.parametrize(("pid", "ended", "unknown"), [(7, True, False), (7, False, True), (8, True, True)])
+def test_sigterm_that_ended_no_process_is_no_proved_attack(
+    history: History, pid: int, ended: bool, unknown: bool
+) -> None:
+    history.begin()
+    base = {"attack": "sigterm_worker", "kind": "process", "n": 1, "replica": "server", "effects": []}
+    base |= {"pid": 7, "signal": 15}
+    history.add("attack", what="begin", ok=None, **base).add("attack", what="end", ok=True, **base).work(30)
+    if ended:
+        history.add("process", replica="server", pid=pid, role="worker", name="w", what="gone", state="Z")
+    verdict = history.end().verdict(attacks=["sigterm_worker"])
+    assert ("attack sigterm_worker" in history.unknowns(verdict)) is unknown
+
+
 def test_judge_counts_stale_connections(history: History) -> None:
     history.begin().work(5)
     for _ in range(3):

@@ -32,6 +32,17 @@ async def test_cpu_hog_runs_while_the_attack_holds() -> None:
     assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_cpu_hog_without_cpu_time_had_no_effect(stopped: bool) -> None:
+    hog, here = host.CpuHog(2), AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)
+    assert (await hog.begin(here)).ok
+    for process in busy_processes() if stopped else ():
+        process.suspend()
+    await asyncio.sleep(1.0)
+    assert (await hog.undo(here)).ok
+    assert ("s of CPU time" in hog.without_effect(here)) is stopped
+
+
 def test_cpu_hog_ends_its_processes_when_not_all_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     real, started = host._spin, list[subprocess.Popen[bytes]]()
 

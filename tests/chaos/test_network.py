@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.network import LocalProxy
-from loadchaos.chaos.toxics import parse_toxic
+from loadchaos.chaos.toxics import Toxic, parse_toxic
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import AdminServer, injector
 from tests.chaos.toxic_proxy import echoed, proxied, toxic_of
@@ -177,6 +177,25 @@ async def test_network_attack_down_succeeds_without_an_open_connection(server: A
     await attacks.stop()
     await proxy.close()
     assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", True)]
+
+
+async def test_network_attack_down_is_unknown_where_connections_are_still_accepted(
+    server: AdminServer, rows: Rows
+) -> None:
+    class Deaf(LocalProxy):
+        async def add(self, toxic: Toxic) -> tuple[int, int]:
+            return 0, 0
+
+    proxy = Deaf(server.url)
+    await proxy.open()
+    spec = {"network": "down", "at_s": 0.0, "for_s": 0.1}
+    attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
+    await attacks.start()
+    await rows.until(lambda: rows.of(what="end"))
+    await attacks.stop()
+    await proxy.close()
+    assert rows.of(what="end")[0]["ok"] is None
+    assert rows.of(what="end")[0]["text"].endswith("; new connections are accepted all the same")
 
 
 async def test_network_attack_fails_when_the_proxy_is_gone(server: AdminServer, rows: Rows) -> None:

@@ -272,6 +272,24 @@ def test_terms_have_the_plan_and_limits_in_seconds(write: Write, good: str) -> N
     assert json.loads(json.dumps(typed_json.to_json(terms)))["profile"] == "good"
 
 
+@pytest.mark.parametrize(
+    ("load", "steady"),
+    [
+        ("[{users: 4, for: 60s}]", True),
+        ("[{users: 4, requests: 5}]", True),
+        ("[{users: 4, requests: 4}]", False),  # all at once
+        ("[{users: 4, requests: 8, rounds: 2}]", False),
+        ("[{rate: 5/s, law: poisson, requests: 200}]", True),
+        ("[{rate: 5/s, law: ramp, to: 9/s, for: 60s}]", False),
+        ("[{burst: 20}]", False),
+        ("[{users: 1, requests: 5, warm_up: true}, {users: 4, for: 60s}]", True),
+        ("[{users: 4, for: 60s}, {users: 8, for: 60s}]", False),
+    ],
+)
+def test_terms_tell_a_load_that_is_to_stay_the_same(write: Write, good: str, load: str, steady: bool) -> None:
+    assert write(good, f"load={load}").terms(0).steady is steady
+
+
 def test_dangers_name_attacks_and_harmful_payloads(write: Write, good: str) -> None:
     assert write(good).dangers() == []
     assert write(good + "attacks: [{admin: sleep, at: 3s}]\n").dangers() == ["the attack sleep"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean, median
+from typing import NamedTuple
 
 from loadchaos.analysis.figures.throughput import per_s
 from loadchaos.analysis.verdict.model import SteadyFigures
@@ -47,6 +48,27 @@ class _Point:
         self.e2e.merge(later.e2e)
 
 
+class SteadySpan(NamedTuple):
+    """Length of the steady state, and the share of the requests that began in it."""
+
+    seconds: float
+    share: float
+
+
+class _Window(NamedTuple):
+    """Steady points from `first` to `last`; `flying` has the requests in flight at the end of each point of the load."""
+
+    points: list[_Point]
+    flying: list[int]
+    usual: float
+    first: int
+    last: int
+
+    @property
+    def steady(self) -> list[_Point]:
+        return self.points[self.first : self.last + 1]
+
+
 class SteadyState:
     """Finds the time in which about as many requests were in flight as usual.
 
@@ -83,32 +105,28 @@ class SteadyState:
         if sample.e2e_ns is not None:
             point.e2e.add(sample.e2e_ns)
 
+    def span(self) -> SteadySpan | None:
+        """How much of the load was steady; None of a load with several phases."""
+        if (window := self._window()) is None:
+            return None
+        begun = sum(point.begun for point in window.points)
+        return SteadySpan(self._seconds(window), sum(point.begun for point in window.steady) / begun)
+
     def figures(self) -> SteadyFigures | None:
         """Figures of the steady state; None where there is none."""
-        if len(self._phases) != 1:
+        if (window := self._window()) is None:
             return None
-        points = [self._points.get(i) or _Point() for i in range(max(self._points) + 1)]
-        flying = list(accumulate(point.begun - point.ended for point in points))
-        sending = (self._last_begun_ns - self._begin_ns) // self._width_ns + 1
-        usual = median(flying[:sending])
-        full = [i for i, n in enumerate(flying[:sending]) if n >= max(1, _FULL * usual)]
-        if not full:
-            return None
-        last = full[-1]
-        # Users that begin together end together: a window from their begin on would have one round of answers too few.
-        answer_ns = _merged(points[full[0] : last + 1]).e2e.quantile(0.5) or 0
-        first = full[0] + 1 + round(answer_ns / self._width_ns)
-        window, middle = points[first : last + 1], (first + last + 1) // 2
-        if not window or sum(point.begun for point in window) < max(_FEWEST, usual) or middle == first:
+        flying, first, last = window.flying, window.first, window.last
+        middle, whole = (first + last + 1) // 2, _merged(window.steady)
+        if whole.begun < max(_FEWEST, window.usual) or middle == first:
             return None
         early, late = fmean(flying[first:middle]), fmean(flying[middle : last + 1])
         if late > max(_GROWTH * early, early + _GROWTH_BY):
             return None
-        whole = _merged(window)
-        seconds = len(window) * self._width_ns / NS_PER_S
+        seconds = self._seconds(window)
         return SteadyFigures(
             from_s=round(first * self._width_ns / NS_PER_S, 3),
-            seconds=round(seconds, 3),
+            seconds=seconds,
             requests=whole.ok,
             requests_per_s=per_s(whole.ok, seconds),
             output_tokens_per_s=per_s(whole.tokens, seconds) if whole.counted == whole.ok else None,
@@ -116,6 +134,21 @@ class SteadyState:
             ttft_s=statistics_of(whole.ttft),
             e2e_s=statistics_of(whole.e2e),
         )
+
+    def _window(self) -> _Window | None:
+        if len(self._phases) != 1:
+            return None
+        points = [self._points.get(i) or _Point() for i in range(max(self._points) + 1)]
+        flying = [max(0, n) for n in accumulate(point.begun - point.ended for point in points)]
+        sending = (self._last_begun_ns - self._begin_ns) // self._width_ns + 1
+        usual = median(flying[:sending])
+        full = [i for i, n in enumerate(flying[:sending]) if n >= _FULL * usual]
+        # Users that begin together end together: a window from their begin on would have one round of answers too few.
+        answer_ns = _merged(points[full[0] : full[-1] + 1]).e2e.quantile(0.5) or 0
+        return _Window(points, flying, usual, full[0] + 1 + round(answer_ns / self._width_ns), full[-1])
+
+    def _seconds(self, window: _Window) -> float:
+        return round(len(window.steady) * self._width_ns / NS_PER_S, 3)
 
     def _point(self, at_ns: int) -> _Point:
         index = max(0, at_ns - self._begin_ns) // self._width_ns

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+import signal
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,7 +14,7 @@ from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.attack_names import ENGINE_FAULTS, LOST, engine_attack
 from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.ledger.rows import AttackRow
+from loadchaos.core.ledger.rows import AttackRow, LaunchRow, ProcessRow, RunRow
 from loadchaos.core.model import OUTCOMES, Attribution
 from loadchaos.core.units import NS_PER_S
 
@@ -109,6 +110,9 @@ class AttackLog(RowFold):
         self._recent: deque[_Attack] = deque(maxlen=400)
         self._lasting: dict[str, int] = {}  # lasting effects in this life of the server, and since when
         self._acted: set[str] = set()  # engine attacks of which the log shows an act
+        self._told_to_end: defaultdict[str, set[int]] = defaultdict(set)  # pids that got a SIGTERM, by the attack
+        self._ended_pids: set[int] = set()
+        self._load_ended = False
         self.counts: dict[str, dict[str, int]] = {}
 
     def on_attack(self, row: AttackRow) -> None:
@@ -124,6 +128,8 @@ class AttackLog(RowFold):
                 self._lasting.setdefault(effect, row["at_ns"])
             kind, target = str(row.get("kind", "admin")), (row.get("pid"), row.get("signal"))
             self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], None, effects, *target))
+            if row.get("signal") == signal.SIGTERM and (pid := row.get("pid")) is not None:
+                self._told_to_end[name].add(pid)
         elif what == "undo":
             for attack in reversed(self._recent):
                 if (attack.name, attack.n, attack.replica) == (name, n, replica):
@@ -137,6 +143,17 @@ class AttackLog(RowFold):
                     if attack.kind == "process" and row.get("ok") is False:
                         attack.effects = frozenset()  # no signal was sent: any failure is the server's
                     break
+
+    def on_run(self, row: RunRow) -> None:
+        self._load_ended |= row.get("what") == "load_end"
+
+    def on_process(self, row: ProcessRow) -> None:
+        if not self._load_ended and (row["what"] == "gone" or row.get("state") == "Z"):
+            self._ended_pids.add(row["pid"])
+
+    def on_launch(self, row: LaunchRow) -> None:
+        if row["what"] == "exit" and not row.get("asked"):
+            self._ended_pids.add(row.get("pid") or 0)
 
     def feed_log(self, text: str, at_ns: int) -> None:
         """Fold a log line: acts of sabotage inside the engine are an attack. It lasts from the first act to a while
@@ -206,4 +223,8 @@ class AttackLog(RowFold):
                 found.append((name, f"0 of {counts['begun']} succeeded"))
             elif name in _ENGINE_ATTACKS - self._acted:
                 found.append((name, f"armed {counts['ok']} times, and no log of the server shows an act of it"))
+            elif (told := self._told_to_end.get(name)) and not told & self._ended_pids:
+                found.append(
+                    (name, f"SIGTERM was sent {counts['ok']} times, and no process ended of it under the load")
+                )
         return found

@@ -12,6 +12,7 @@ from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.figures.efficiency import UNTOLD
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
+from loadchaos.analysis.figures.steady import SteadySpan
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import latency_percentiles
 from loadchaos.core.expectation_names import Expectation, parse
@@ -49,6 +50,8 @@ class ExpectationInputs:
     """Reasons why loadchaos lacked CPU time: a broken limit of latency may be due to them."""
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
+    steady: SteadySpan | None = None
+    """How much of a load that was to stay the same was steady; None: it was not to stay the same."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
     longest_stall: tuple[float, str] | None = None
@@ -220,12 +223,26 @@ def _latency(traffic: str, name: latency_percentiles.LatencyName, figures: Expec
         return _Figure(None, f"no data: {void}" if void else "no data")
     few = name.too_few(histogram.n, latency.e2e.n)
     bounds = latency.lower_bounds if name.latency != "itl" else 0
-    figure = _of_times(name, histogram, bounds, few, figures)
+    short = _too_short(name, histogram.n, latency.e2e.n, figures.steady)
+    figure = _of_times(name, histogram, bounds, few, figures, short=short)
     if void:
         return _Figure(None, f"{figure.text}, but {void}")
     in_time = latency.without_own_delay(name.latency)
     ns = in_time.statistic(name.statistic) if in_time is not None else None
     return figure if ns is None else figure._replace(in_time=(ns / 1e9, _duration_text(ns)))
+
+
+def _too_short(name: latency_percentiles.LatencyName, n: int, answers: int, steady: SteadySpan | None) -> str:
+    """Say that the steady state is too short for a statistic of `n` samples from `answers` of the load; empty: it is not.
+    The maximum is one of all requests, whenever they were sent.
+    """
+    if steady is None or name.statistic == "max":
+        return ""
+    if few := name.too_few(round(n * steady.share), round(answers * steady.share)):
+        return f"{few} in the steady state, which has {steady.share:.0%} of the requests; run longer"
+    if steady.seconds < (fewest_s := latency_percentiles.FEWEST_STEADY_S):
+        return f"the steady state is {steady.seconds:.1f} s long, {fewest_s:g} s are needed; run longer"
+    return ""
 
 
 def _session_time(traffic: str, name: latency_percentiles.LatencyName, figures: ExpectationInputs) -> _Figure:
@@ -240,7 +257,13 @@ def _session_time(traffic: str, name: latency_percentiles.LatencyName, figures: 
 
 
 def _of_times(
-    name: latency_percentiles.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
+    name: latency_percentiles.LatencyName,
+    histogram: LogHistogram,
+    bounds: int,
+    few: str,
+    figures: ExpectationInputs,
+    *,
+    short: str = "",
 ) -> _Figure:
     ns = histogram.statistic(name.statistic)
     assert ns is not None
@@ -253,10 +276,10 @@ def _of_times(
         text += f" (lower bound: {bounds} timed out)"
     if figures.void:
         return _Figure(None, f"{text}, but {figures.void}")
-    if not few:
+    if not few and not short:
         return _if_cold(_Figure(ns / 1e9, text), figures)
-    low, high = interval or (0.0, math.inf)
-    return _Figure(ns / 1e9, f"{text}: {few}", only_within=(low / 1e9, high / 1e9))
+    low, high = interval or ((0.0, math.inf) if few else (ns, ns))
+    return _Figure(ns / 1e9, f"{text}: {few or short}", only_within=(low / 1e9, high / 1e9))
 
 
 def _interval_text(interval: tuple[float, float]) -> str:

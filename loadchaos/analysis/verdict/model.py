@@ -239,6 +239,7 @@ class Generator:
     retries: int = 0
     backed_off: int = 0
     host: Annotated[tuple[str, ...], "what took CPU time from loadchaos on its own machine"] = ()
+    governor: Annotated[str, "policy for the frequency of its CPUs, where known"] = field(default="", metadata=IF_SET)
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ _FEW_RETRIES = 2
 _MOST_EVENTS = 50
 _STEAL = _THROTTLED = 0.05
 _SWAPPED_BYTES = 64 * 2**20
+_BUSY, _OTHERS = 0.9, 0.1
 _WORKER_EVENTS = {
     "lost": "was lost", "back": "came back", "slow": "was slow", "late": "joined too late", "absent": "never joined",
     "refused": "was refused", "failed": "failed",
@@ -225,7 +226,13 @@ class RunHealth(RowFold):
         periods = sum(row["periods"] for row in self._host)
         throttled = sum(row["throttled"] for row in self._host) / max(periods, 1)
         swapped = sum(row["swapped_bytes"] for row in self._host)
+        busy = sum(row["busy"] * row["seconds"] for row in self._host) / seconds
+        others = sum(row.get("others", 0.0) * row["seconds"] for row in self._host) / seconds
         found = (
+            (
+                others >= _OTHERS and busy >= _BUSY,
+                f"other processes took {others:.0%} of its CPU time, of which {busy:.0%} was in use",
+            ),
             (steal >= _STEAL, f"the hypervisor gave {steal:.0%} of its CPU time to others (steal)"),
             (throttled >= _THROTTLED, f"the CPU limit of the cgroup was reached in {throttled:.0%} of its periods"),
             (swapped >= _SWAPPED_BYTES, f"it swapped {swapped / 2**20:,.0f} MiB of memory"),
@@ -492,6 +499,7 @@ class RunHealth(RowFold):
             retries=stats.resent,
             backed_off=sum(self._backed_off.values()),
             host=self.host(),
+            governor=next((row["governor"] for row in self._host if row.get("governor")), ""),
         )
 
 

@@ -12,6 +12,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.typed_json import from_json
 from loadchaos.profile.profile import Profile
+from loadchaos.report.html.trend import configured_server_of
 from loadchaos.report.phrases import one_line
 from loadchaos.report.repeat_result import FILE, RepeatedRun, RepeatResult, figures_of, name_of, shown
 from loadchaos.run.finalize import Result
@@ -100,7 +101,7 @@ class RepeatSession:
             return self._campaign.interrupts.exit_code
         code = exit_codes.worst([run.exit_code for run in self.result.runs])
         wanted = self._repeats.within is not None and not self._narrow()
-        return exit_codes.UNKNOWN if code == exit_codes.PASS and wanted else code
+        return exit_codes.UNKNOWN if code == exit_codes.PASS and (wanted or self.result.changes()) else code
 
 
 def _finished(found: Result, seed: int) -> RepeatedRun:
@@ -111,6 +112,7 @@ def _finished(found: Result, seed: int) -> RepeatedRun:
         exit_code=found.exit_code,
         why=found.error or ("" if verdict is None or found.exit_code == exit_codes.PASS else one_line(verdict)),
         figures=figures_of(verdict) if verdict is not None else {},
+        server=configured_server_of(found.folder, verdict) if verdict is not None else {},
     )
 
 

@@ -426,6 +426,11 @@ class HostRow(_Row):
     throttled: Annotated[int, "periods in which the limit was reached"]
     swapped_bytes: Annotated[int, BYTES, "memory that was written to swap space or read from it"]
     governor: NotRequired[Annotated[str, "policy for the frequency of the CPUs"]]
+    others: NotRequired[
+        Annotated[
+            float, "share of the CPU time of processes that are neither ours nor the server's; missing: not known"
+        ]
+    ]
 
 
 class DiskRow(_Row):

@@ -37,8 +37,7 @@ from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import NS_PER_S, seconds_of
-from loadchaos.core.whole_file import read_json
-from loadchaos.report.html.trend import marks_of, server_of
+from loadchaos.report.html.trend import OF_PROFILE, configured_server_of, marks_of
 from loadchaos.report.phrases import SECTIONS
 
 _DRAWS = 1000
@@ -109,8 +108,7 @@ class Comparison:
     @property
     def changes(self) -> list[str]:
         """Versions, flags and settings of the server, and parts of the profile, that differ."""
-        unknown = {key for side in (self.a, self.b) for key, value in side.server.items() if not value}
-        return marks_of(*({k: v for k, v in s.server.items() if k not in unknown} for s in (self.a, self.b)))
+        return marks_of(self.a.server, self.b.server)
 
     @property
     def tables(self) -> Sequence[tuple[str, tuple[Difference, ...]]]:
@@ -145,11 +143,9 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
     folder = RunFolder(path)
     if (verdict := Verdict.read(folder)) is None:
         raise OptionError(f"{path} has no verdict to compare: loadchaos judge {path}")
-    run, configured = RunFigures(), dict[str, str]()
+    run = RunFigures()
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
-        if row["row"] == "configuration":
-            configured = {"flags": row.get("flags") or ""} | {k: str(v) for k, v in (row.get("settings") or {}).items()}
     failed = {
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
         for name, traffic in run.requests.traffic.items()
@@ -173,7 +169,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         figures=_figures(verdict),
         sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
-        server={**configured, **server_of(folder, verdict, read_json(folder.plan).get("profile") or {})},
+        server=configured_server_of(folder, verdict),
     )
 
 
@@ -233,7 +229,9 @@ def overall_latency(a: Side, b: Side, name: LatencyName, confidence: float = CON
 
 def incomparable(a: Side, b: Side) -> list[str]:
     """Reasons for which a difference of two runs says nothing about their servers."""
-    found = [f"the profile differs: {a.profile} and {b.profile}"] if a.profile != b.profile else []
+    found = []
+    if a.profile != b.profile and not _same_load(a, b):
+        found.append(f"the profile differs: {a.profile} and {b.profile}")
     if only := set(a.run.answers.lengths) ^ set(b.run.answers.lengths):
         found.append(f"traffic in one run only: {', '.join(sorted(only))}")
     return found + [
@@ -241,6 +239,12 @@ def incomparable(a: Side, b: Side) -> list[str]:
         for s in (a, b)
         if s.limited
     ]
+
+
+def _same_load(a: Side, b: Side) -> bool:
+    """True if profiles of two names send the same: a run without a profile is named by its server, too."""
+    keys = [f"{OF_PROFILE} {part}" for part in ("load", "traffic")]
+    return all(key in a.server and a.server[key] == b.server.get(key) for key in keys)
 
 
 def _latencies(

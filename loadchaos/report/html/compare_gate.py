@@ -22,7 +22,7 @@ from loadchaos.report.html.compare import (
 )
 from loadchaos.report.html.trend import OF_PROFILE
 from loadchaos.report.performance import per_second
-from loadchaos.report.repeat_compare import differences, is_worse
+from loadchaos.report.repeat_compare import differences, doubts, is_worse
 from loadchaos.report.repeat_result import FAILED, FIGURES, RATES, RepeatResult
 
 WORSE = "worse"
@@ -83,29 +83,32 @@ def parse(text: str) -> DifferenceLimit | None:
 
 def judge(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
     """Judge each limit. A difference beyond it fails where the two runs can be told apart, and is unknown elsewhere."""
-    return _unless_other_loads(limits, found) or tuple(
+    return _unless_other_loads(limits, found, incomparable(found.a, found.b)) or tuple(
         _worse(found) if limit is None else _judge(limit, found) for limit in limits
     )
+
+
+def refuse_for_repeats(limits: Sequence[DifferenceLimit | None]) -> None:
+    """Raise OptionError for a limit on a figure that repeated loads do not keep."""
+    if other := next((limit.figure for limit in limits if limit is not None and limit.figure not in FIGURES), None):
+        raise OptionError(f"--fail-if: repeated loads have no {other}; they have {', '.join(FIGURES)}")
 
 
 def judge_repeats(
     limits: Sequence[DifferenceLimit | None], a: RepeatResult, b: RepeatResult, first: Comparison
 ) -> tuple[GateResult, ...]:
-    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each.
-
-    Raises OptionError for a limit on a figure that repeated loads do not keep.
-    """
-    if other := next((limit.figure for limit in limits if limit is not None and limit.figure not in FIGURES), None):
-        raise OptionError(f"--fail-if: repeated loads have no {other}; they have {', '.join(FIGURES)}")
+    """Judge each limit on two repeated loads, by the differences between runs. `first` compares the first run of each."""
     found = differences(a, b, CONFIDENCE)
-    return _unless_other_loads(limits, first) or tuple(
+    return _unless_other_loads(limits, first, doubts(a, b, first)) or tuple(
         _worse_repeats(a, b) if limit is None else _judge_difference(limit, found.get(limit.figure)) for limit in limits
     )
 
 
-def _unless_other_loads(limits: Sequence[DifferenceLimit | None], found: Comparison) -> tuple[GateResult, ...]:
+def _unless_other_loads(
+    limits: Sequence[DifferenceLimit | None], found: Comparison, reasons: Sequence[str]
+) -> tuple[GateResult, ...]:
     loads = [change for change in found.changes if change.startswith(OF_PROFILE)]
-    if why := "; ".join([*incomparable(found.a, found.b), *loads]):
+    if why := "; ".join([*reasons, *loads]):
         return tuple(GateResult(limit.text if limit else WORSE, "unknown", why) for limit in limits)
     return ()
 

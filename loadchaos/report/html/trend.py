@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import latency_percentiles
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
 from loadchaos.core.typed_json import from_json
@@ -216,7 +218,7 @@ def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
         requests=sent,
         failures=[clean(f.id, 80) for f in failures],
         good=verdict.verdict == "pass" and not (verdict.generator.limited or verdict.generator.slots),
-        server=server_of(folder, verdict, plan),
+        server=server_of(folder, verdict),
         rates=rates,
         figures={n: Figure(v, None, None, None, 0, "no baseline") for n, v in _latencies(verdict).items()},
     )
@@ -236,8 +238,9 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def server_of(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
+def server_of(folder: RunFolder, verdict: Verdict) -> dict[str, str]:
     """Facts that must be equal for two runs to be comparable: version and flags of the server, and the load."""
+    plan = read_json(folder.plan).get("profile") or {}
     kind, target, facts = verdict.target.kind, vars(verdict.target), read_json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
     asked = plan.get("target") or {}
@@ -249,6 +252,17 @@ def server_of(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> d
         shown |= {"command": " ".join(map(str, launch.get("command") or ())) or None}
     shown |= {f"{OF_PROFILE} load": plan.get("load"), f"{OF_PROFILE} traffic": plan.get("traffic")}
     return {k: clean(v, 2000) for k, v in shown.items() if v not in (None, "")}
+
+
+def configured_server_of(folder: RunFolder, verdict: Verdict) -> dict[str, str]:
+    """The same with the settings that its pages and its log show, and the attacks. Flags that are not known are empty."""
+    attacks = (read_json(folder.plan).get("profile") or {}).get("attacks") or None
+    known = server_of(folder, verdict) | ({f"{OF_PROFILE} attacks": clean(attacks, 2000)} if attacks else {})
+    rows = Tail(folder.events, fits_its_kind).rows()
+    if (row := next((row for row in rows if row["row"] == "configuration"), None)) is None:
+        return known
+    settings = {k: clean(v, 2000) for k, v in (row.get("settings") or {}).items()}
+    return {"flags": clean(row.get("flags") or "", 2000), **settings, **known}
 
 
 # --- comparing each run with those before it -----------------------------------------------------------------------------
@@ -313,11 +327,11 @@ def _pool(rates: Sequence[Rate]) -> Rate:
 
 
 def marks_of(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Changes of the server and of the load between two runs."""
+    """Changes of the server and of the load between two runs, as far as both are known."""
     found = []
     for key in dict.fromkeys([*before, *after]):
         a, b = before.get(key), after.get(key)
-        if a != b:
+        if a != b and "" not in (a, b):
             long = key.startswith(OF_PROFILE)
             found.append(f"{key} changed" if long else f"{key}: {clean(a or 'none', 120)} → {clean(b or 'none', 120)}")
     return found

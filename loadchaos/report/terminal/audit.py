@@ -35,7 +35,8 @@ def render(distinct: Audited, equal: Audited, exit_code: int, folder: Path) -> s
 
 
 def _why(says: str) -> str:
-    return "too few runs to be sure" if says == "too few" else "not told apart from the noise"
+    known = {"too few": "too few runs to be sure", "void": "the server changed between the runs"}
+    return known.get(says, "not told apart from the noise")
 
 
 def _hits(audited: Audited) -> str:

@@ -19,6 +19,7 @@ def render(result: RepeatResult, folder: Path) -> str:
     lines = [f"{verdict.upper()}  {plural(len(result.runs), 'run')} of {clean(result.profile, 60)}: {ends}"]
     if counted < len(result.runs):
         lines.append(f"      figures: {plural(counted, 'run')} whose load was sent as planned")
+    lines += [f"      not one server: {change}" for change in result.changes()]
     if (widest := result.widest()) is not None and widest.relative is not None:
         lines.append(f"      widest interval: {name_of(widest.name)}, ±{percent(widest.relative, 1)} of its mean")
     if figures:

@@ -1,4 +1,6 @@
-"""Record what takes CPU time from loadchaos on its own machine: the hypervisor, the limit of its cgroup, and swapping."""
+"""Record what takes CPU time from loadchaos on its own machine: the hypervisor, the limit of its cgroup, other processes,
+and swapping.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,14 +34,37 @@ class HostCounters(NamedTuple):
     swapped_bytes: int
 
 
-async def watch_host(emit: Emit) -> None:
-    """Write a row of the last seconds, every five seconds until cancelled."""
-    before = counters()
+async def watch_host(emit: Emit, servers: Callable[[], Sequence[int | None]] = tuple) -> None:
+    """Write a row of the last seconds, every five seconds until cancelled. `servers`: roots of the processes of each."""
+    before, known = counters(), known_cpu_s(servers())
     while True:
         await asyncio.sleep(EVERY_S)
-        now = counters()
-        emit(row_between(before, now))
-        before = now
+        now, known_now = counters(), known_cpu_s(servers())
+        emit(row_between(before, now, used_s(known, known_now)))
+        before, known = now, known_now
+
+
+def known_cpu_s(servers: Sequence[int | None]) -> dict[int, float] | None:
+    """CPU time so far of our processes and those of the servers, by pid. None where the processes of a server are not seen,
+    say those of a container: on this machine they would be others.
+    """
+    found = _tree_cpu_s(os.getpid())
+    for root in servers:
+        if root is None or not psutil.pid_exists(root):
+            return None
+        found |= _tree_cpu_s(root)
+    return found if servers else None
+
+
+def _tree_cpu_s(root: int) -> dict[int, float]:
+    found: dict[int, float] = {}
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(root)
+        for process in [top, *top.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
+    return found
 
 
 def counters() -> HostCounters:
@@ -57,7 +82,15 @@ def counters() -> HostCounters:
     )  # fmt: skip
 
 
-def row_between(before: HostCounters, now: HostCounters) -> HostRow:
+def used_s(before: Mapping[int, float] | None, now: Mapping[int, float] | None) -> float | None:
+    """CPU time between two readings of `known_cpu_s`, without that of processes that have ended since."""
+    if before is None or now is None:
+        return None
+    return sum(max(0.0, cpu_s - before.get(pid, 0.0)) for pid, cpu_s in now.items())
+
+
+def row_between(before: HostCounters, now: HostCounters, known_s: float | None = None) -> HostRow:
+    """Make the row; `known_s` is the CPU time of loadchaos and the server, where it is known."""
     all_s = max(now.all_s - before.all_s, 1e-9)
     row: HostRow = {
         "row": "host",
@@ -70,6 +103,8 @@ def row_between(before: HostCounters, now: HostCounters) -> HostRow:
         "throttled": now.throttled - before.throttled,
         "swapped_bytes": now.swapped_bytes - before.swapped_bytes,
     }
+    if known_s is not None:
+        row["others"] = round(max(0.0, row["busy"] - known_s / all_s), 4)
     with contextlib.suppress(OSError):
         row["governor"] = _GOVERNOR.read_text().strip()
     return row

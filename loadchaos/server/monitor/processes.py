@@ -59,6 +59,11 @@ class ProcessMonitor:
         self._set_at = 0.0
         self._others: set[int] = set()
 
+    @property
+    def pid(self) -> int | None:
+        """The root of the processes."""
+        return self._root
+
     def set_pid(self, pid: int | None) -> None:
         """Monitor this process and its children. The ones known before stay until they are gone."""
         self._root, self._others = pid, set()

@@ -1,25 +1,35 @@
 """Figures of the steady state of a load."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadchaos.analysis.figures.steady import SteadyState
 from loadchaos.analysis.verdict.model import SteadyFigures
-from tests.rows import MS, Row, S, answered
+from loadchaos.core.model import Terms
+from tests.rows import MS, Row, S, answered, decisions, judged
 
 
-def figures_of(requests: Iterable[tuple[float, float, int]]) -> SteadyFigures | None:
-    """Requests as (second, length in seconds, phase), with 10 tokens each."""
+def rows_of(requests: Iterable[tuple[float, float, int]]) -> list[Row]:
     rows: list[Row] = []
     for n, (at_s, took_s, phase) in enumerate(requests):
         at_ns = 1000 * S + round(at_s * S)
         rows += answered(at_ns, n, took_ns=round(took_s * S), phase=phase, completion_tokens=10)
+    return sorted(rows, key=lambda row: row["at_ns"])
+
+
+def steady_of(requests: Iterable[tuple[float, float, int]]) -> SteadyState:
+    """Requests as (second, length in seconds, phase), with 10 tokens each."""
     steady = SteadyState()
-    for row in sorted(rows, key=lambda row: row["at_ns"]):
+    for row in rows_of(requests):
         getattr(steady, f"on_{row['row']}")(row)
-    return steady.figures()
+    return steady
+
+
+def figures_of(requests: Iterable[tuple[float, float, int]]) -> SteadyFigures | None:
+    return steady_of(requests).figures()
 
 
 def closed_loop(users: int, rounds: int, took_s: float, *, ramp_s: float = 0.0) -> list[tuple[float, float, int]]:
@@ -82,6 +92,35 @@ def test_long_load_keeps_its_throughput_in_wider_points() -> None:
 )
 def test_load_without_a_steady_state_has_no_figures_of_it(requests: list[tuple[float, float, int]]) -> None:
     assert figures_of(requests) is None
+
+
+def test_span_leaves_out_ramp_up_and_end() -> None:
+    """Eight users whose answers take 1 s, after a ramp of 8 s: 22 s of 38 s."""
+    span = steady_of(closed_loop(8, 30, 1.0, ramp_s=8.0)).span()
+    assert span is not None
+    assert span.seconds == pytest.approx(22.0, abs=1.0)
+    assert span.share == pytest.approx(8 * 22 / 240, abs=0.05)
+
+
+def test_span_of_all_requests_at_once_is_nothing() -> None:
+    assert steady_of([(0.0, 5.0, 0)] * 40).span() == (0.0, 0.0)
+    assert steady_of([(n / 10, 1.0, n // 100) for n in range(200)]).span() is None
+
+
+def test_load_with_less_than_one_request_in_flight_is_steady_from_its_begin() -> None:
+    """Answers of 3 ms are in flight at no end of a time span."""
+    span = steady_of([(n / 5 + 0.01, 0.003, 0) for n in range(100)]).span()
+    assert span is not None
+    assert span.seconds == pytest.approx(20.0, abs=0.5)
+    assert span.share > 0.98
+
+
+@pytest.mark.parametrize(("seconds", "decision"), [(40, "pass"), (10, "unknown")])
+def test_limit_of_a_load_that_was_to_stay_the_same_needs_a_steady_state(seconds: int, decision: str) -> None:
+    rows = rows_of(closed_loop(8, seconds, 1.0))
+    terms = Terms("p", expect=["ttft_p50 <= 2s"], steady=True)
+    assert decisions(judged(terms, rows)) == [decision]
+    assert decisions(judged(replace(terms, steady=False), rows)) == ["pass"]
 
 
 def test_requests_that_were_not_sent_are_not_in_flight() -> None:

@@ -50,7 +50,9 @@ def test_goodput_by_itl_is_unknown_where_itl_means_nothing(
         ({"steal": 0.21}, "the hypervisor gave 21% of its CPU time to others (steal)"),
         ({"periods": 50, "throttled": 10}, "the CPU limit of the cgroup was reached in 20% of its periods"),
         ({"swapped_bytes": 2**30}, "it swapped 1,024 MiB of memory"),
-        ({"steal": 0.01, "periods": 50, "throttled": 1, "swapped_bytes": 2**20}, ""),
+        ({"others": 0.31}, "other processes took 31% of its CPU time, of which 90% was in use"),
+        ({"others": 0.31, "busy": 0.8}, ""),  # there was time for all
+        ({"others": 0.09, "steal": 0.01, "periods": 50, "throttled": 1, "swapped_bytes": 2**20}, ""),
     ],
 )
 def test_broken_limit_proves_nothing_where_others_took_our_cpu_time(history: History, more: Row, why: str) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.figures.requests import Part
+from loadchaos.analysis.figures.steady import SteadySpan
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult
@@ -122,6 +123,41 @@ def test_expectation_of_a_percentile_shows_its_interval() -> None:
     assert judged.actual == "300 ms (90 % interval 283 ms to 317 ms, n = 400)"
     few = judge("ttft_p99 < 2s", figures(latency={"": latency(*[0.1] * 100)}))
     assert few.actual == "100 ms (at least 100 ms with 95 % confidence, n = 100): p99 needs 300 samples"
+
+
+@pytest.mark.parametrize(
+    ("rule", "span", "decision", "said"),
+    [
+        ("ttft_p99 < 2s", SteadySpan(60.0, 0.8), "pass", ""),
+        ("ttft_p99 < 2s", SteadySpan(60.0, 0.7), "unknown",
+         "p99 needs 300 samples in the steady state, which has 70% of the requests; run longer"),
+        ("ttft_p50 < 2s", SteadySpan(3.2, 0.7), "unknown",
+         "the steady state is 3.2 s long, 10 s are needed; run longer"),
+        ("ttft_p50 < 2s", SteadySpan(0.0, 0.0), "unknown",
+         "p50 needs 20 samples in the steady state, which has 0% of the requests; run longer"),
+        ("itl_p50 < 2s", SteadySpan(60.0, 0.03), "unknown", "from 12 answers, 20 are needed in the steady state"),
+        ("ttft_mean < 2s", SteadySpan(3.2, 0.7), "unknown", "3.2 s long"),
+        # A limit that is broken by far stays broken, and the maximum is one of all requests.
+        ("ttft_p50 < 50ms", SteadySpan(3.2, 0.7), "fail", ""),
+        ("ttft_mean < 50ms", SteadySpan(3.2, 0.7), "fail", ""),
+        ("ttft_max < 2s", SteadySpan(3.2, 0.7), "pass", ""),
+        ("ttft_p50 < 2s", None, "pass", ""),  # bursts, several phases: no load that is to stay the same
+    ],
+)  # fmt: skip
+def test_met_limit_of_latency_needs_a_long_steady_state(
+    rule: str, span: SteadySpan | None, decision: str, said: str
+) -> None:
+    measured = latency(*[0.1] * 400)
+    measured.itl.add(10_000_000, 4000)
+    judged = judge(rule, figures(latency={"": measured}, steady=span))
+    assert (judged.verdict, said in judged.actual) == (decision, True), judged.actual
+
+
+def test_limit_that_only_the_ramp_up_may_break_is_unknown() -> None:
+    """The median of 400 requests of which 205 are slow: its interval holds the limit."""
+    slow = figures(latency={"": latency(*[0.1] * 195, *[3.0] * 205)})
+    assert judge("ttft_p50 < 2s", slow).verdict == "fail"
+    assert judge("ttft_p50 < 2s", replace(slow, steady=SteadySpan(3.2, 0.5))).verdict == "unknown"
 
 
 def test_expectation_of_gaps_needs_answers_too() -> None:

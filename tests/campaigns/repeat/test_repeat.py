@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.repeat.session import parse, read
+from loadchaos.campaigns.campaign import Campaign
+from loadchaos.campaigns.repeat.session import RepeatSession, parse, read
+from loadchaos.core import resources
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import bucket, bucket_middle
 from loadchaos.core.typed_json import to_json
+from loadchaos.load import registry
+from loadchaos.profile.profile import load
 from loadchaos.report.html import compare, compare_gate
 from loadchaos.report.repeat_compare import differences, is_worse, text
 from loadchaos.report.repeat_result import LATENCIES, RepeatedRun, RepeatResult, figures_of
 from loadchaos.report.terminal.repeat import render
+from loadchaos.run.options import Options
 from tests.invoking import output_of
 from tests.report.html.test_compare import a_side
 from tests.report.made_up_run import make_verdict
@@ -44,6 +49,11 @@ def repeated(seed: int, *, ttft_s: float = 0.1, failed: float = 0.0, runs: int =
     )  # fmt: skip
     known: dict[str, Any] = {"profile": "p", "asked": "5", "exit_code": 0, **more}
     return RepeatResult(schema=1, runs=made, **known)
+
+
+def restarted(made: RepeatResult, *servers: dict[str, str]) -> RepeatResult:
+    """The same runs, each of the server that has these facts."""
+    return replace(made, runs=tuple(replace(r, server=s) for r, s in zip(made.runs, servers, strict=True)))
 
 
 def told_apart(a: RepeatResult, b: RepeatResult) -> set[str]:
@@ -86,9 +96,59 @@ def test_limit_fails_only_a_difference_that_noise_between_runs_does_not_explain(
     assert gate(limit, repeated(1), repeated(2, **b)) == verdict
 
 
-def test_limit_on_a_figure_that_repeats_do_not_keep_is_a_mistake() -> None:
-    with pytest.raises(OptionError, match="repeated loads have no tpot_p50; they have requests_per_s,"):
-        gate("tpot_p50 > +10%", repeated(1), repeated(2))
+FACTS = {"version": "0.32.0", "model": "m", "max_num_seqs": "256", "kind": "external"}
+
+
+@pytest.mark.parametrize(
+    ("later", "change"),
+    [
+        ({"max_num_seqs": "4"}, "max_num_seqs: 256 → 4 (run-2)"),
+        ({"version": "0.33.0"}, "version: 0.32.0 → 0.33.0 (run-2)"),
+        ({"model": "n"}, "model: m → n (run-2)"),
+        ({}, ""),
+        ({"max_num_seqs": ""}, ""),  # not known is no change
+        ({"kind": "launched", "capacity_tokens": "9"}, ""),
+    ],
+)
+def test_load_whose_server_changed_between_its_runs_is_not_compared(later: dict[str, str], change: str) -> None:
+    before = {**FACTS, "capacity_tokens": "8"} | ({"kind": "launched"} if later.get("kind") else {})
+    b = restarted(repeated(2, ttft_s=0.14), before, before, *[before | later] * 3)
+    a = restarted(repeated(1), *[FACTS] * 5)
+    assert b.changes() == ([change] if change else [])
+    first = compare.compare(a_side("a", 100, 1000), a_side("b", 100, 1000))
+    for ab, letter in (((a, b), "B"), ((b, a), "A")):
+        lines = text(*ab, first).splitlines()
+        assert ("better" in "".join(lines) or "worse" in "".join(lines)) is not bool(change)
+        if change:
+            assert lines[3:5] == [
+                "not compared: a load whose server changed has no figures of one server",
+                f"  ! the server changed between the runs of {letter}: {change}",
+            ]
+        verdicts = [
+            r.verdict for r in compare_gate.judge_repeats([compare_gate.parse("ttft_p50 > +10%"), None], *ab, first)
+        ]
+        assert verdicts == (["unknown"] * 2 if change else ["fail" if letter == "B" else "pass"] * 2)
+
+
+def test_repeated_load_whose_server_changed_says_so() -> None:
+    page = render(restarted(repeated(1, runs=2), FACTS, FACTS | {"max_num_seqs": "4"}), Path("runs/x"))
+    assert "not one server: max_num_seqs: 256 → 4 (run-1)" in page
+
+
+@pytest.mark.parametrize(("seqs", "code"), [("256", 0), ("4", 3)])
+def test_repeated_load_whose_server_changed_is_no_pass(seqs: str, code: int, tmp_path: Path) -> None:
+    profile = load(resources.profiles()["smoke"], registry.full_registry())
+    session = RepeatSession(Campaign(tmp_path, print), profile, Options(), parse("2"))
+    session.result = restarted(repeated(1, runs=2), FACTS, FACTS | {"max_num_seqs": seqs})
+    assert session.end().exit_code == code
+    assert read(tmp_path).changes() == ([f"max_num_seqs: 256 → {seqs} (run-1)"] if code else [])
+
+
+def test_limit_on_a_figure_that_repeats_do_not_keep_is_a_mistake_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "repeat.json").write_text("{")
+    words = ("compare", tmp_path, tmp_path, "--fail-if")
+    assert "repeated loads have no tpot_p50; they have requests_per_s," in output_of(*words, "tpot_p50 > +10%", code=2)
+    assert "repeated loads have no" not in output_of(*words, "ttft_p50 > +10%", code=2)
 
 
 def test_lower_rate_is_worse_and_lower_latency_better() -> None:
@@ -206,6 +266,8 @@ def test_two_real_runs_have_intervals_and_are_compared(tmp_path: Path) -> None:
     assert [run.exit_code for run in found.runs] == [0, 0]
     assert [run.seed for run in found.runs] == [0, 1]
     assert "PASS  2 runs of" in page
+    assert found.runs[0].server["max_num_seqs"] == found.runs[1].server["max_num_seqs"]
+    assert found.changes() == []
     assert re.search(r"requests/s +\d", page)
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)

@@ -152,6 +152,18 @@ def test_compare_lists_every_caveat() -> None:
         assert doubt in caveats
 
 
+def test_equal_loads_of_two_names_are_compared() -> None:
+    """A run without a profile has the port of its server in its name."""
+    load = {"the profile's load": "[{users: 4}]", "the profile's traffic": "[{name: text}]"}
+    a, b = a_side("a", profile="users-4-port-1", server=load), a_side("b", profile="users-4-port-2", server=load)
+    assert compare.incomparable(a, b) == []
+    other = load | {"the profile's load": "[{users: 8}]"}
+    assert compare.incomparable(a, replace(b, server=other)) == [
+        "the profile differs: users-4-port-1 and users-4-port-2"
+    ]
+    assert compare.incomparable(a, replace(b, server={})) != []
+
+
 def test_compare_begins_with_changed_versions_and_flags() -> None:
     server = {"version": "0.18.0", "--max_num_seqs": "8", "flags": "--tp 1", "model": "m"}
     changed = {**server, "version": "0.27.1", "flags": "--tp 2"}

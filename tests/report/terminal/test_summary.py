@@ -1,6 +1,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,26 @@ def test_full_summary_counts_finish_reasons() -> None:
         ["finish", "reason", "stop", "5"],
     ]
     assert ["finish", "reason", "length", "4"] in rows
+
+
+@pytest.mark.parametrize(
+    ("steady", "told"),
+    [
+        ({}, ""),
+        ({"requests_per_s": 5.0}, "5 requests/s, TTFT p50 100 ms p99 200 ms from 2.0 s to 12.0 s, without"),
+        ({"ttft_s": {"p50": 0.1, "p99": 0.15, "n": 300}}, "4 requests/s, TTFT p50 100 ms p99 150 ms from 2.0 s"),
+        ({"ttft_s": {"p50": 0.08, "p99": 0.15, "n": 40}}, "4 requests/s, TTFT p50 80.0 ms from 2.0 s"),
+        ({"ttft_s": {"p50": None, "p99": None, "n": 0}, "requests_per_s": 5.0}, "5 requests/s, E2E p50 1.0 s p99 2.0"),
+    ],
+)
+def test_summary_tells_a_steady_state_whose_throughput_or_latency_differs(steady: dict[str, Any], told: str) -> None:
+    latency = BY_ENDPOINT["chat"]["latency"]
+    found: Any = {
+        "from_s": 2.0, "seconds": 10.0, "requests": 40, "requests_per_s": 4.0, "in_flight": 4.0,
+        "ttft_s": latency["ttft_s"], "e2e_s": latency["e2e_s"], **steady,
+    }  # fmt: skip
+    throughput = {"seconds": 15.0, "requests": 60, "requests_per_s": 4.0}
+    verdict = make_verdict(steady=found, throughput=throughput, latency_all=latency)
+    text = headline.steady_text(verdict)
+    assert (text[: len(told)], bool(text)) == (told, bool(told))
+    assert headline.steady_text(verdict, full=True)

@@ -2,14 +2,20 @@
 
 import asyncio
 import contextlib
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadchaos.server.monitor import host
 from loadchaos.server.monitor.host import HostCounters, row_between
+from tests.waiting import until
 
 
 def test_shares_are_of_all_cpus_and_of_the_time_between() -> None:
@@ -39,6 +45,29 @@ def test_throttling_is_read_from_our_own_cgroup(
     found = host.counters()
     assert (found.periods, found.throttled) == (12, 5)
     assert found.all_s > found.idle_s >= 0.0
+
+
+def test_cpu_time_of_others_is_what_neither_we_nor_the_server_used() -> None:
+    before = HostCounters(100.0, 800.0, 600.0, 10.0, 40, 4, 2**20)
+    now = HostCounters(105.0, 820.0, 605.0, 14.0, 90, 29, 3 * 2**20)
+    assert row_between(before, now, host.used_s({7: 1.0, 8: 5.0}, {7: 3.0, 9: 8.0})).get("others") == 0.25
+    assert "others" not in row_between(before, now, host.used_s(None, {7: 3.0}))
+
+
+def test_cpu_time_of_a_server_is_known_where_its_processes_are_seen() -> None:
+    spin = f"{shlex.quote(sys.executable)} -c 'while True: pass' >&2 & echo $!"
+    done = subprocess.run(["sh", "-c", spin], stdout=subprocess.PIPE, text=True, check=True)
+    orphan = psutil.Process(int(done.stdout))
+    try:
+        before = host.known_cpu_s([orphan.pid])
+        assert before is not None
+        assert {os.getpid(), orphan.pid} <= set(before)
+        until(lambda: (host.used_s(before, host.known_cpu_s([orphan.pid])) or 0.0) > 0.3, "its CPU time")
+        assert orphan.pid not in (host.known_cpu_s([os.getpid()]) or {})
+    finally:
+        orphan.kill()
+    assert host.known_cpu_s([None]) is None
+    assert host.known_cpu_s([]) is None
 
 
 async def test_rows_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
