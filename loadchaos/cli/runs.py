@@ -79,11 +79,11 @@ def report(run_folder: Path) -> None:
     from loadchaos.run.finalize import conclude
 
     create_privately()
-    folder = _run_folder(run_folder)
-    verdict = conclude(folder, on_terminal())
-    if unwritten := [note for note in verdict.notes if "could not be" in note]:
+    folder, unmade = _run_folder(run_folder), list[str]()
+    conclude(folder, on_terminal(), unmade=unmade)
+    if unmade:
         raise LedgerError(
-            f"{folder.path}: {'; '.join(unwritten)}; make room, make the folder writable, or move the run to one that is"
+            f"{folder.path}: {'; '.join(unmade)}; make room, make the folder writable, or move the run to one that is"
         )
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))

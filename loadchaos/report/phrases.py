@@ -12,6 +12,7 @@ from loadchaos.analysis.figures.refusals import QUOTA_SPENT
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.verdict.cause import Who, cause_of
 from loadchaos.analysis.verdict.model import (
+    NOT_ASKED,
     NOT_JUDGED,
     CandidateLine,
     CheckResult,
@@ -154,7 +155,7 @@ class CheckText:
 
 
 _LOGPROBS = "use a server that gives logprobs"
-_RANDOM_WEIGHTS = f"for a model with random weights, accept {NOT_JUDGED} in the profile"
+_RANDOM_WEIGHTS = f"for a model with random weights: --set 'accept=[{{id: {NOT_JUDGED}, because: random weights, until: 2099-01-01}}]'"
 _LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
     "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
@@ -224,7 +225,7 @@ CHECKS = {
     "canary": CheckText("canary answers", "run longer: too few answers to learn from"),
     "questions": CheckText(
         "questions with one right answer",
-        f"run longer, or use a server that gives logprobs; {_RANDOM_WEIGHTS}",
+        f"use a model that answers simple questions, or a server that gives logprobs; {_RANDOM_WEIGHTS}",
         "as right as when idle",
     ),
     "schemas": CheckText(
@@ -379,6 +380,8 @@ def rule_text(rule: CheckResult) -> RuleText:
     if passed and (shorter := _SHORTER.fullmatch(found)):
         found = f"{shorter['n']} of {shorter['whole']} answers are shorter than asked: {shorter['why']}"
         text = replace(text, label="output lengths")
+    if rule.accepted:  # it proved nothing
+        return RuleText(text.label, found, "", f"{text.label}: {found}")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
     if name == "load_delivered" and (share := _SHARE_OF.fullmatch(rule.actual)):
@@ -424,6 +427,8 @@ def advice_text(check: CheckResult) -> str:
         return "; ".join(known) or CHECKS[name].advice
     if name == "shed" and QUOTA_SPENT in check.actual:
         return "raise the quota or the budget of the API key; a lower rate does not help"
+    if NOT_ASKED in check.actual:
+        return "run without --no-questions, or longer"
     text = check_text(name) or CHECKS.get(name.partition(" ")[0])
     return text.advice if text else ""
 
@@ -476,9 +481,19 @@ def worst_cause(verdict: Verdict) -> str:
 
 
 def passed_text(verdict: Verdict) -> str:
-    """Count the expectations that were met and the checks that passed; empty without any, and without a load."""
-    met, passed = (sum(r.verdict == "pass" for r in rules) for rules in (verdict.expectations, verdict.checks))
-    texts = ((met, f"{plural(met, 'expectation')} met"), (passed, f"{plural(passed, 'check')} passed"))
+    """Count the expectations that were met, the checks that passed, and those that proved nothing, which is accepted;
+    empty without any, and without a load.
+    """
+    met = sum(r.verdict == "pass" for r in verdict.expectations)
+    passed = sum(r.verdict == "pass" and not r.accepted for r in verdict.checks)
+    accepted = [r.accepted for r in verdict.checks if r.accepted]
+    proved = "proves" if len(accepted) == 1 else "prove"
+    why = clean("; ".join(dict.fromkeys(accepted)), 200)
+    texts = (
+        (met, f"{plural(met, 'expectation')} met"),
+        (passed, f"{plural(passed, 'check')} passed"),
+        (len(accepted), f"{plural(len(accepted), 'check')} {proved} nothing, which is accepted: {why}"),
+    )
     return ", ".join(text for n, text in texts if n and verdict.sent)
 
 

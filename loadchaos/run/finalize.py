@@ -79,10 +79,17 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
     os._exit(code)
 
 
-def conclude(folder: RunFolder, say: progress.Say | None = None, *, bodies_s: float | None = None) -> Verdict:
+def conclude(
+    folder: RunFolder,
+    say: progress.Say | None = None,
+    *,
+    bodies_s: float | None = None,
+    unmade: list[str] | None = None,
+) -> Verdict:
     """Judge the whole ledger and write verdict.json, incidents/, report.html and junit.xml. The verdict's `notes` list
-    the files that could not be made. A pass that cannot be written is unknown, as nothing would prove it. `bodies_s`:
-    longest time to rebuild the bodies of the incidents' requests. Raises LedgerError for a folder without a ledger.
+    the files that could not be made, and so does `unmade`, which is added to. A pass that cannot be written is unknown, as
+    nothing would prove it. `bodies_s`: longest time to rebuild the bodies of the incidents' requests. Raises LedgerError
+    for a folder without a ledger.
     """
     if not folder.events.exists():
         raise LedgerError(
@@ -90,6 +97,7 @@ def conclude(folder: RunFolder, say: progress.Say | None = None, *, bodies_s: fl
         )
     judge, series, verdict = _stricter_on_error(functools.partial(_charted, folder, say))
     notes: list[str] = []
+    judged = len(verdict.notes)
     _try("the incidents", lambda: _incidents(folder, judge), notes)
     _try("report.html", lambda: page.write(folder, verdict, series), notes)
     _try("junit.xml", lambda: junit.write(folder, verdict), notes)
@@ -99,6 +107,8 @@ def conclude(folder: RunFolder, say: progress.Say | None = None, *, bodies_s: fl
         _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies_s), later)
         if later:
             verdict = _written(folder, _noted(verdict, later))
+    if unmade is not None:
+        unmade += verdict.notes[judged:]
     return verdict
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.invoking import output_of
 from tests.run.conftest import Start
 from tests.run.odd_server import Prompt, Write, cut, odd_server
 
@@ -14,9 +15,9 @@ LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
 OPENAI = {"dialect": "openai"}
 
 
-def own_words(prompt: Prompt) -> Any:
+def own_words(prompt: Prompt, first: str = "so") -> Any:
     rng = random.Random(prompt.text)
-    return cut(" ".join(rng.choice(WORDS) for _ in range(200)), prompt.most)
+    return cut(" ".join([first, *(rng.choice(WORDS) for _ in range(200))]), prompt.most)
 
 
 def ended(start: Start, write: Write, **parts: Any) -> Any:
@@ -57,7 +58,22 @@ def test_questions_that_nothing_answers_right_are_unknown_unless_accepted(start:
     top = " ".join(run.output.partition("UNKNOWN")[2].split())
     assert "nothing was judged: the idle server answered no kind right every time (copy)" in top[:300]
     accepted = {"id": "answers_not_judged", "because": "random weights", "until": "2099-01-01"}
-    assert ended(start, own_words, correctness=asked, accept=[accepted]).verdict()["exit_code"] == 0
+    run = ended(start, own_words, correctness=asked, accept=[accepted])
+    assert run.verdict()["exit_code"] == 0
+    assert "1 check proves nothing, which is accepted: random weights" in " ".join(run.output.split())
+    questions = next(check for check in run.verdict()["checks"] if check.get("accepted"))
+    assert questions["accepted"] == "random weights"
+    said = output_of("judge", "-v", run.folder)
+    assert "as right as when idle" not in said
+    assert "is right; accepted: random weights" in " ".join(said.split())
+
+
+def test_report_is_written_again_whatever_the_notes_of_the_run_say(start: Start) -> None:
+    run = ended(start, lambda prompt: own_words(prompt, "\ufffd"))
+    assert any("could not be decoded" in note for note in run.verdict()["notes"])
+    assert output_of("report", run.folder).split() == [
+        str(run.folder / name) for name in ("report.html", "junit.xml", "verdict.json")
+    ]
 
 
 @pytest.mark.parametrize(

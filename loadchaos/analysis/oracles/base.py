@@ -8,7 +8,7 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.oracles.counters import CounterMoves
 from loadchaos.analysis.oracles.margin import AnswerDifference, Margin, answered
-from loadchaos.analysis.verdict.model import CheckResult, NotJudged
+from loadchaos.analysis.verdict.model import NOT_ASKED, CheckResult, NotJudged
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import LearnedRow, MetricsRow, QuestionRow
 from loadchaos.core.probe_names import EQUAL_ANSWERS
@@ -81,7 +81,7 @@ class Oracle(Detector):
 
     def unjudged(self) -> NotJudged:
         """The check of an oracle that the profile asks for and that had nothing to judge."""
-        why = self._not_compared or self._off_why or "no question was asked under load"
+        why = self._not_compared or self._off_why or NOT_ASKED
         if self._unanswered and not self._off_why:
             why = f"none of {self._unanswered} questions under load was answered"
             why += f"; the last error is: {self._error[:_FACT_CHARS]}" if self._error else ""

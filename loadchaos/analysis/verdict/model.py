@@ -28,6 +28,7 @@ _EXIT_CODES = (*range(5), exit_codes.INTERNAL_ERROR, *exit_codes.BY_SIGNAL)
 
 NOT_JUDGED = "answers_not_judged"
 """Id in `accept` that excuses every `NotJudged`."""
+NOT_ASKED = "no question was asked under load"
 SAME_SERVER = "same_server"
 """Name of the check, and id in `accept`, of a server that another one replaced during the run."""
 
@@ -179,6 +180,9 @@ class CheckResult:
     expected: str
     actual: str
     verdict: Decision
+    accepted: Annotated[str, "why an entry of `accept` lets it pass, though it proved nothing"] = field(
+        default="", metadata=IF_SET
+    )
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,12 @@ def accepted_checks(checks: Sequence[CheckResult], terms: Terms, today: date | N
             for entry in [e for e in terms.accept if e.id in names]:
                 why_not = _refusal(entry, 1, today)
                 actual = f"{check.actual}; {why_not or f'accepted: {entry.because}'}"
-                check = replace(check, actual=actual, verdict="unknown" if why_not else "pass")
+                check = replace(
+                    check,
+                    actual=actual,
+                    verdict="unknown" if why_not else "pass",
+                    accepted="" if why_not else entry.because,
+                )
                 if why_not is None:
                     break
         found.append(check)

@@ -179,7 +179,7 @@ def _rules(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
             continue
         page.section(phrases.SECTIONS[key])
         for rule in shown:
-            mark, color = _MARK.get(rule.verdict, ("?   ", "yellow"))
+            mark, color = ("-   ", "yellow") if rule.accepted else _MARK.get(rule.verdict, ("?   ", "yellow"))
             page.wrap(phrases.rule_text(rule).sentence, 8, f"  {page.paint(mark, color)}  ")
             if key == "checks" and (advice := phrases.advice_text(rule)):
                 page.wrap(f"-> {advice}", 11, "        ")

@@ -21,7 +21,7 @@ from loadchaos.server.probes.question import Question
 
 IDLE_TIMES = 6
 _MOST_CHECKED = 20
-_SHOWN = 60
+_SHOWN = 24
 
 
 class KeyedPart(ProbePart):
