@@ -82,7 +82,7 @@ class RepeatResult:
         return tuple(run.figures[name] for run in self.runs if run.counts and name in run.figures)
 
     def changes(self) -> list[str]:
-        """What of the server changed between one run that counts and the next, of what both know."""
+        """Changes of the server from one run that counts to the next, as far as both know it."""
         return [
             f"{mark} ({now.run})"
             for before, now in pairwise(run for run in self.runs if run.counts)

@@ -106,7 +106,7 @@ class SteadyState:
             point.e2e.add(sample.e2e_ns)
 
     def span(self) -> SteadySpan | None:
-        """How much of the load was steady; None of a load with several phases."""
+        """Length and share of the steady state; None of a load with several phases."""
         if (window := self._window()) is None:
             return None
         begun = sum(point.begun for point in window.points)

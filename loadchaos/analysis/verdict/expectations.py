@@ -51,7 +51,7 @@ class ExpectationInputs:
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     steady: SteadySpan | None = None
-    """How much of a load that was to stay the same was steady; None: it was not to stay the same."""
+    """Steady state of a load that was to stay the same; None: it was not to."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
     longest_stall: tuple[float, str] | None = None
