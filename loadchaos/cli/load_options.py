@@ -154,8 +154,21 @@ goodput_option = in_group(
 )
 
 
+_OTHER_NAMES = {
+    "--rps": "--rate",
+    "--qps": "--rate",
+    "--requests": "--num-prompts",
+    "--num-requests": "--num-prompts",
+    "--users": "--concurrency",
+    "--time": "--run-time",
+    "--port": "--target",
+    "--ready-check-timeout-sec": "--wait-ready",
+}
+"""Options of other load tools, and ours for the same."""
+
+
 class ManyGoodputWords(HelpInGroups):
-    """Command whose --goodput takes several words, as in vllm bench."""
+    """Command whose --goodput takes several words, as in vllm bench. It names our option for one of another tool."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat --goodput before each further `name:number`."""
@@ -169,7 +182,12 @@ class ManyGoodputWords(HelpInGroups):
             in_limits = in_limits or word == "--goodput"
             found.append(word)
         _refuse_two_names(self, found)
-        return super().parse_args(ctx, found)
+        try:
+            return super().parse_args(ctx, found)
+        except click.NoSuchOption as e:
+            if ours := _OTHER_NAMES.get(e.option_name):
+                e.possibilities = [ours]
+            raise
 
 
 def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:

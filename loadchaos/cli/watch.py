@@ -82,7 +82,7 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     """
     create_privately()
     if not targets:
-        raise OptionError("no server: give --target URL")
+        raise OptionError(f"no server: give --target {command[0] if command and '://' in command[0] else 'URL'}")
     if options["service"]:  # its parts import what a run needs
         sys.exit(_serve(command, options))
     sys.exit(_watch(command, tuple(dict.fromkeys(base_url(url) for url in targets)), options))

@@ -319,7 +319,7 @@ def _from_file(options: LoadOptions) -> Iterator[MadeTraffic]:
         )
     length = options.values.output_len
     lengths = None if length is None else "traffic"
-    requests = _known(file=_file(options), order="sampled", turns="first", lengths=lengths)
+    requests = _known(file=_file(options), order="shuffled", turns="first", lengths=lengths)
     yield MadeTraffic(options.dataset, {"requests": requests}, _known(max=length))
 
 

@@ -155,7 +155,8 @@ class CheckText:
 
 
 _LOGPROBS = "use a server that gives logprobs"
-_RANDOM_WEIGHTS = f"for a model with random weights: --set 'accept=[{{id: {NOT_JUDGED}, because: random weights, until: 2099-01-01}}]'"
+_ACCEPTED = f"{{id: {NOT_JUDGED}, because: random weights, until: 2099-01-01}}"
+_RANDOM_WEIGHTS = f"for a model with random weights: --set 'accept=[{_ACCEPTED}]'"
 _LOGPROBS_DECIDE = f"{_LOGPROBS}: without them near ties count"
 CHECKS = {
     "run": CheckText("run", "run it again, or continue it: loadchaos run --resume RUN", "completed"),
@@ -455,7 +456,9 @@ def one_line(verdict: Verdict) -> str:
         others = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
         return f"{severity_text(worst[0])}: {clean(worst[0].id, 80)}{others}"
     rules = [*verdict.expectations, *verdict.checks]
-    rules.sort(key=lambda rule: rule.name != "requests_seen")  # nothing else was judged then
+    stopped = verdict.exit_code in exit_codes.BY_SIGNAL
+    decisive = "run" if stopped else "requests_seen"  # nothing else was judged then
+    rules.sort(key=lambda rule: rule.name != decisive)
     missed = [r for r in rules if r.verdict == verdict.verdict != "pass"]
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""

@@ -159,15 +159,19 @@ class Proxied:
         return process.returncode if process.returncode is not None else -signal.SIGKILL
 
     async def _copy(self, output: asyncio.StreamReader) -> None:
-        written = 0
+        written, last = 0, b"\n"
         with (self._folder.path / COMMAND_LOG).open("wb") as log:
             while data := await output.read(1 << 16):
+                last = data[-1:]
                 with contextlib.suppress(OSError):
                     os.write(1, data)
                 if written < _MOST_LOG_BYTES:
                     written += log.write(self._redactor.feed(data))
                     log.flush()
             log.write(self._redactor.flush())
+        if last != b"\n":  # our own lines come next
+            with contextlib.suppress(OSError):
+                os.write(1, b"\n")
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

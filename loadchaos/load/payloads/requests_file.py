@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import mimetypes
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,17 +65,19 @@ _TOKEN_CHARACTERS = 6
 class Options(Payload):
     """Requests of `file`: one per line (.jsonl) or all in one value (.json), also packed with gzip (.jsonl.gz).
 
-    `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
-    question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
-    sends the file's model. `lengths: file` limits answers as the file does: by a body's own limit, else by the row's
-    `output_tokens`, else by the length of the recorded answer; `lengths: traffic` by `output` of the traffic.
+    `in_order` starts again after the last one, and so does `shuffled`, whose order depends only on the number of requests.
+    `sampled` draws each request anew, so that some come again before others come once. A conversation (ShareGPT, AIPerf's
+    multi_turn) is one request for each question, with all earlier messages; `turns: first` takes only the first question,
+    as most benchmarks do. `keep_model` sends the file's model. `lengths: file` limits answers as the file does: by a body's
+    own limit, else by the row's `output_tokens`, else by the length of the recorded answer; `lengths: traffic` by `output`
+    of the traffic.
     """
 
     ORDER: ClassVar[int] = 0
     file_option: ClassVar[str] = "file"
     ignores: ClassVar[frozenset[str] | None] = None
     file: str
-    order: Literal["in_order", "sampled"] = "in_order"
+    order: Literal["in_order", "shuffled", "sampled"] = "in_order"
     turns: Literal["all", "first"] = "all"
     keep_model: bool = False
     lengths: Literal["file", "traffic"] = "file"
@@ -130,7 +133,8 @@ class Options(Payload):
     def add(self, request: Request, facts: Facts, rng: Rng) -> None:
         """Set the whole request; nothing of it is fitted to the server."""
         found = read(self.file, self.turns)
-        given = found[rng.bits() % len(found) if self.order == "sampled" else request.step.ordinal % len(found)]
+        place = rng.bits() % len(found) if self.order == "sampled" else request.step.ordinal % len(found)
+        given = found[_shuffled(len(found))[place] if self.order == "shuffled" else place]
         request.stream = request.stream if given.stream is None else given.stream
         model = given.model if self.keep_model and given.model is not None else facts.model
         parts = [b'{"model":', orjson.dumps(model)]
@@ -149,6 +153,11 @@ class Options(Payload):
         request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
         request.images, request.image_names = given.images, None if given.images else []
         request.contract, request.answers = given.contract, given.answers
+
+
+@cache
+def _shuffled(n: int) -> list[int]:
+    return random.Random(n).sample(range(n), n)
 
 
 @dataclass(frozen=True)

@@ -80,21 +80,33 @@ class DiscoveryResponse(HttpAnswer):
         return self.status in (404, 405, 501) and "does not exist" not in self.text
 
 
+_NO_NAME = ("Name or service not known", "Temporary failure in name resolution", "nodename nor servname")
+_NO_ANSWER = "Server disconnected without sending a response"
+
+
 def how_to_reach(error: str) -> str:
     """Next step for a server that gave no usable answer, by the error; "" where it says nothing of the reason."""
     if "CERTIFICATE_VERIFY_FAILED" in error:
         return "its certificate is not trusted; give its CA with --ca FILE, or skip the check with --insecure"
+    if any(sign in error for sign in _NO_NAME):
+        return "check the host name in --target"
     if "ConnectError" in error:
         return "check that it runs and that this is its port"
     if "Not Found" in error:
         return "it has neither /health nor /v1/models: name its model with --model, or add its path prefix to --target"
+    if _NO_ANSWER in error:
+        return "see the log of the program that listens there: it ended, or does not use HTTP"
     if "RemoteProtocolError" in error or "InvalidHTTP" in error or "illegal" in error.lower():
         return "the program that listens there does not use HTTP; check the port"
     return ""
 
 
 def connection_error(error: str) -> str:
-    """Shorten the error of a connection that was refused."""
+    """Say in words what a usual error of a connection is."""
+    if any(sign in error for sign in _NO_NAME):
+        return "its host name is not known"
+    if _NO_ANSWER in error:
+        return "it closed the connection without an answer"
     refused = "ConnectError" in error and ("refused" in error.lower() or "All connection attempts failed" in error)
     return "connection refused" if refused else error
 

@@ -172,13 +172,13 @@ async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared
             until = max(until, begin + dialect.metrics_refresh_s + 1.0)  # the gauge may count requests that have ended
         else:
             busiest = max(busiest, now)
+        others = f"{busiest:g} request{'s' * (busiest != 1)} of others running"
         if busiest and not shared:
             raise AuthorizationError(
-                f"others use {client.base_url} ({busiest:g} request{'s' * (busiest != 1)} running that are not ours), and "
-                "this run would disturb them; give --shared to run anyway"
+                f"others use {client.base_url} ({others}), and this run would disturb them; give --shared to run anyway"
             )
         await asyncio.sleep(_OTHERS_POLL_S)
-    text = f"{busiest:g} requests of others running" if busiest else "no other client used the server for 5 s"
+    text = others if busiest else "no other client used the server for 5 s"
     emit(row("others", ok=not busiest, text=text))
 
 

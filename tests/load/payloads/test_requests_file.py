@@ -59,12 +59,14 @@ def test_requests_file_prompt_is_a_completion_and_batch_lines_have_a_path(
     assert sent(file, step, facts, 1)[0] == "/v1/embeddings/x"
 
 
-def test_requests_file_order_is_in_order_or_sampled(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_order_is_in_order_shuffled_or_sampled(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", *({"prompt": str(n)} for n in range(5)))
     assert [sent(file, step, facts, n)[1]["prompt"] for n in range(7)] == ["0", "1", "2", "3", "4", "0", "1"]
     drawn = [sent(file, step, facts, n, order="sampled")[1]["prompt"] for n in range(60)]
     assert set(drawn) == {"0", "1", "2", "3", "4"}
     assert drawn[:5] != ["0", "1", "2", "3", "4"]
+    shuffled = [sent(file, step, facts, n, order="shuffled")[1]["prompt"] for n in range(10)]
+    assert sorted(shuffled[:5]) == ["0", "1", "2", "3", "4"] != shuffled[:5] == shuffled[5:]
 
 
 def test_requests_file_images_by_path_become_data_urls(tmp_path: Path, facts: Facts, step: Steps) -> None:
