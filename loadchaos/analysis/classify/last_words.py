@@ -31,9 +31,10 @@ _END = 8  # lines at the end of a log that may be its last words
 _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 
 _SIGNS = (
-    "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "failed", "Failed", "FAILED", "bort", "illed", "anic",
-    "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
-    "died", "rashed", "nexpectedly", " E ", "[emerg", "[alert", "[crit", "[ALERT",
+    "rror", "ERR", "FATAL", "FTL", "atal", "CRITICAL", "xception", "ssert", "ailed", "fail: ", "FAILED",
+    "bort", "illed", "anic", "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid",
+    "imed out", "[E]", "[F]",
+    "died", "rashed", "nexpectedly", " E ", "critical\t", "[emerg", "[alert", "[crit", "[ALERT",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
 
@@ -48,11 +49,18 @@ _NATIVE = re.compile(
 _EXCEPTION = re.compile(rf"{EXCEPTION_NAME}(?::\s|$)")
 _MARKED = re.compile(
     r"\[E\]|\[CRITICAL\]|^CRITICAL\b|\bE\d{3,4} \d\d:|\b(?:ERROR|ERR|FTL|PNC)\b|\|CCL_ERROR\|"
-    r"|\blevel=(?:error|fatal|panic)\b"
+    r"|\blevel=(?:error|fatal|panic)\b|\[(?:\w+:)?(?:error|critical|crit|alert|emerg)\s*\]|^error: |^fail: [\w.]+\[\d+\]"
+    r"|,\d{3} E \d+ \d+\] "  # structlog, Apache, winston, .NET, Ray
 )
 _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
+)
+_NOT_STARTED = re.compile(
+    r"\b(?:[Ff]ail(?:ed|ure|s)?|[Uu]nable|[Cc]an(?:not|\x27t)|[Cc]ould (?:not|n\x27t)|[Ee]rror|[Ii]nvalid|[Mm]issing)\b"
+    r".{0,80}?\b(?:start(?:ing|ed|s|up)?(?!/)|boot(?:strap)?|initiali[sz]\w*|init|load(?:ing)?|bind|listen|set ?up"
+    r"|config(?:uration|s)?|register(?:ing)?|pars(?:e|ing)"
+    r"|creat(?:e|ing) (?:\w+ ){0,2}(?:server|manager|client|router|controller|runner|engine|app))\b"
 )
 _ERROR_FIRST = re.compile(r"[Ee]rror: \S")  # the last word of a command
 _HARMLESS = re.compile(
@@ -89,6 +97,8 @@ class Candidate:
     traced: bool = False  # the exception of a traceback
     place: Signature | None = None  # the part of the server it is from, where it is loud
     answer: str = ""  # a request that was answered with 5xx, as the access log has it
+    clock_s: float | None = None  # time of an answer, as `LogLine.clock_s`
+    starting: bool = False  # it says that a program that has not served does not start
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -102,13 +112,11 @@ class LastWords:
 
     def feed(self, line: LogLine, source: str, line_no: int, at_ns: int | None) -> Candidate | None:
         rank, loud = rank_of(line)
-        if not rank:
-            return None
-        return self.add(
-            Candidate(
-                source, line_no, line.text.strip()[:_LONGEST], line.writer, rank, at_ns, loud, line.level == "ERROR"
-            )
-        )
+        return self.keep(line, source, line_no, at_ns, (rank, loud)) if rank else None
+
+    def keep(self, line: LogLine, source: str, line_no: int, at_ns: int | None, ranked: tuple[int, bool]) -> Candidate:
+        text, (rank, loud) = line.text.strip()[:_LONGEST], ranked
+        return self.add(Candidate(source, line_no, text, line.writer, rank, at_ns, loud, line.level == "ERROR"))
 
     def add(self, candidate: Candidate) -> Candidate:
         kept = self.kept.get(candidate.source)
@@ -176,6 +184,11 @@ def is_quiet(line: LogLine) -> bool:
 def may_say_error(line: LogLine) -> bool:
     """True for a line with a word of an error; for an excerpt in which no rule found anything."""
     return _WIDE.search(line.text[:400]) is not None and not is_quiet(line)
+
+
+def says_not_started(text: str) -> bool:
+    """True for an error that keeps a program from its start, if it is in its first lines."""
+    return _NOT_STARTED.search(text[:300]) is not None
 
 
 def says_error(raw: str) -> bool:
