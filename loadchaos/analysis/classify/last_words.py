@@ -62,7 +62,9 @@ _NOT_STARTED = re.compile(
     r"|config(?:uration|s)?|register(?:ing)?|pars(?:e|ing)"
     r"|creat(?:e|ing) (?:\w+ ){0,2}(?:server|manager|client|router|controller|runner|engine|app))\b"
 )
-_ERROR_FIRST = re.compile(r"[Ee]rror: \S")  # the last word of a command
+_ERROR_FIRST = re.compile(
+    r"[Ee]rror: \S|Error (?:\w+ing|while|when|in|during|from|\w+ (?:is|was)) \w"
+)  # of a command, or of a program without levels
 _HARMLESS = re.compile(
     r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|^[IW]\d{4} \d\d:"
     r"|\bINFO\b"
@@ -220,7 +222,7 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
     if loud:
         return _CRITICAL if line.level == "CRITICAL" else _LOGGED, True
     if _ERROR_FIRST.match(text):
-        return _LOGGED, False
+        return _LOGGED, not line.level and text[0] == "E"
     return (_SAID, False) if _WORDED.search(text[:300]) else (0, False)
 
 

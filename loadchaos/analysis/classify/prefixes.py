@@ -63,6 +63,8 @@ _STAMP = re.compile(
     r"(?:[\w.:-]++ ){1,3}+(?:/ |-- )?(?:(?P<yfile>[\w.]++\.py):\d+ - )?"  # Ray Serve
     r"|(?P<zlevel>DEBUG|INFO|WARN|ERROR|FATAL|PANIC|debug|info|warn(?:ing)?|error|critical|fatal|panic)\t"  # zap
     r"|(?P<xlevel>TRACE|DEBUG|INFO|WARN|ERROR) (?=\w+(?:::|\{|: \w+::))"  # Rust's tracing, behind an ISO time
+    r"|(?:\d{4}-(?P<kdate>\d\d-\d\d) (?P<ktime>\d\d:\d\d:\d\d)\.\d+ \| )?(?P<klevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) +"
+    r"(?:\| [\w.]++:\w+:\d+ - |\[[\w.]++\] )"  # loguru; Open WebUI
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
 _LEVELS = {word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
