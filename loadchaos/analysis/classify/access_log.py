@@ -26,6 +26,10 @@ _POSTED = re.compile(
     r'|/\d+ (?P<haproxy_status>50[0245]) \d+ - - ---- .*"POST (?P<haproxy>/[^ ?"]+)'
 )
 """The same in the words of Ray Serve, llama.cpp and HAProxy, where the server itself answered so."""
+_PAIRS = re.compile(
+    r"\b(?:uri|path|url)=\"?(?!/\S*(?:health|ready|live|ping|metrics))(?P<path>/[^\s\"?,}]*).*\bstatus=(?P<status>50[0245])\b"
+)
+"""The same in pairs, as programs in Go and Rust write them."""
 _STATUS = re.compile(r'"(?:DownstreamStatus|(?:response_?)?(?:[sS]tatus|[cC]ode)(?:_code)?)": ?"?(?P<status>50[0-5])\b')
 _PATH = re.compile(
     r'"(?:RequestPath|(?:request_)?(?:uri|path|url)|x-envoy-origin-path)": ?"'
@@ -46,6 +50,8 @@ def refusal(line: str) -> str:
     if "POST /" in line and '" 2' not in line and (found := _POSTED.search(line)) is not None:
         name = next(n for n in ("ray", "cpp", "haproxy") if found[n])
         return f"{found[name + '_status']} for {found[name]}"
+    if "status=50" in line and (found := _PAIRS.search(line)) is not None:
+        return f"{found['status']} for {found['path']}"
     # A record of a gateway: Traefik, Caddy, Envoy, nginx.
     if not line.endswith("}") or not ('":50' in line or '": 50' in line or '":"50' in line or '": "50' in line):
         return ""

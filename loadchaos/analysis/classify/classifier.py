@@ -19,7 +19,7 @@ from loadchaos.analysis.classify.last_words import (
     may_say_error,
     rank_of,
     says_error,
-    says_not_started,
+    severity_in_words,
 )
 from loadchaos.analysis.classify.match import TITLE_CHARS, Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
@@ -48,6 +48,7 @@ from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, StandstillW
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
 from loadchaos.core.foreign_json import json_value
+from loadchaos.core.model import Severity
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -89,7 +90,7 @@ class _Heard(NamedTuple):
     rank: int
     loud: bool
     place: Signature | None
-    starting: bool
+    severity: Severity
 
 
 @dataclass(slots=True)
@@ -136,6 +137,7 @@ class _Source:
     stills: StandstillWatch = field(default_factory=StandstillWatch)
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
     doubted: list[Match] = field(default_factory=list)  # deadly causes that a logger reported
+    ends: list[Candidate] = field(default_factory=list)  # errors that say that the program ended
     answers: bool = False  # the line before is of an answered request
     record_line: int = 0  # the newest line with a level of its own
     headed: bool = False  # a traceback began in this log: before it, the first one may be cut off
@@ -214,7 +216,7 @@ class Classifier:
                 state.settle_doubts()
         if state.doubted and _FINISHED.search(line):
             state.settle_doubts()
-        if not state.served or state.ending is not None or state.doubted:
+        if not state.served or state.ending is not None or state.doubted or state.ends:
             self._follow_service(line, state)
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
@@ -254,6 +256,9 @@ class Classifier:
             if state.printed is not None:
                 state.printed.loud = not state.printed.harmless
             state.ending = state.printed = None  # who answers has not ended
+            for word in state.ends:
+                word.severity = "request"
+            state.ends.clear()
             state.answers = GENERATED.search(line) is not None
         elif any(words in line for words in _STATISTICS):
             state.starting, state.served = False, True
@@ -561,10 +566,19 @@ class Classifier:
         word = self.last_words.keep(line, position.source, position.line_no, position.at_ns, ranked)
         if word.loud:
             word.loud = writer.last is None  # else it continues the message of an exception
-            head = not self._live and not position.state.served and position.line_no <= _HEAD_LINES
-            word.starting, word.place = head and heard.starting, heard.place
+            word.place = heard.place
+            self._weigh(word, heard.severity, position)
             writer.word = word
             self.loud.append(word)
+
+    def _weigh(self, word: Candidate, severity: Severity, position: _Position) -> None:
+        """Give an error the severity that its words have, unless the program is known to go on."""
+        state = position.state
+        if self._live or (severity == "startup" and (state.served or position.line_no > _HEAD_LINES)):
+            return
+        word.severity = severity
+        if severity in ("engine_death", "hang") and len(state.ends) < _REPEATS:
+            state.ends.append(word)
 
     def _hear(self, line: LogLine) -> _Heard | None:
         """What a line that no signature knows says; None if it says no error. Lines of one kind are judged once."""
@@ -575,7 +589,7 @@ class Classifier:
         if rank and not (self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text)):
             frame = f'File "{line.file}", line 0, in {line.file}'
             place = self._signatures.place(line.text, [frame]) if loud else None
-            heard = _Heard(rank, loud, place, loud and says_not_started(line.text))
+            heard = _Heard(rank, loud, place, severity_in_words(line.text) if loud else "request")
         if len(self._heard) >= _MOST_HEARD:
             self._heard.clear()
         self._heard[key] = heard

@@ -17,6 +17,7 @@ from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, LogLine
 from loadchaos.analysis.classify.python_stack import EXCEPTION_NAME
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
+from loadchaos.core.model import Severity
 from loadchaos.core.units import NS_PER_S
 
 _MOST_KEPT = 200  # of one log
@@ -62,6 +63,14 @@ _NOT_STARTED = re.compile(
     r"|config(?:uration|s)?|register(?:ing)?|pars(?:e|ing)"
     r"|creat(?:e|ing) (?:\w+ ){0,2}(?:server|manager|client|router|controller|runner|engine|app))\b"
 )
+_ENDED = re.compile(
+    r"\b(?:[Ee]ngine|[Pp]rocess|[Ww]orker|[Ee]xecutor|[Ss]cheduler|[Ss]erver|[Rr]unner|[Ll]oop|[Tt]hread|[Rr]ank|[Pp]rogram|[Ss]ervice)\b"
+    r"(?!.*\b(?:connection|stream|request|session|client|upstream)s?\b).{0,40}?"
+    r"\b(?:died|crashed|is dead|exit(?:ed|ing)|terminat(?:ed|ing)|stopped|ended|killed|aborting|shutting down)\b"
+)
+_HANGS = re.compile(
+    r"\b(?:[Hh]ang detected|(?:is|are) (?:hung|hanging|stuck)|[Dd]eadlock|(?:made |makes )?no progress)\b"
+)
 _ERROR_FIRST = re.compile(
     r"[Ee]rror: \S|Error (?:\w+ing|while|when|in|during|from|\w+ (?:is|was)) \w"
 )  # of a command, or of a program without levels
@@ -100,7 +109,7 @@ class Candidate:
     place: Signature | None = None  # the part of the server it is from, where it is loud
     answer: str = ""  # a request that was answered with 5xx, as the access log has it
     clock_s: float | None = None  # time of an answer, as `LogLine.clock_s`
-    starting: bool = False  # it says that a program that has not served does not start
+    severity: Severity = "request"  # what its words say of the program
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -188,9 +197,14 @@ def may_say_error(line: LogLine) -> bool:
     return _WIDE.search(line.text[:400]) is not None and not is_quiet(line)
 
 
-def says_not_started(text: str) -> bool:
-    """True for an error that keeps a program from its start, if it is in its first lines."""
-    return _NOT_STARTED.search(text[:300]) is not None
+def severity_in_words(text: str) -> Severity:
+    """What an error says of its program; `startup` holds in its first lines, `engine_death` where it answers no more."""
+    text = text[:300]
+    if _HANGS.search(text):
+        return "hang"
+    if _ENDED.search(text):
+        return "engine_death"
+    return "startup" if _NOT_STARTED.search(text) else "request"
 
 
 def says_error(raw: str) -> bool:

@@ -14,7 +14,6 @@ from loadchaos.analysis.classify.normalise import normalise, without_numbers
 from loadchaos.analysis.classify.prefixes import format_clock
 from loadchaos.analysis.classify.signature_file import UNKNOWN
 from loadchaos.analysis.failure import SERVER_LOST, Failure, evidence
-from loadchaos.core.model import Severity
 
 _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
@@ -67,8 +66,7 @@ class UnexplainedErrors:
                 of_gateway = line.answer and not line.answer.startswith("500")
                 remedy = _OF_GATEWAY if of_gateway else (place.remedy if place is not None else "") or _REMEDY
                 shown, process = evidence(line.source, line.text, line.line), line.process or None
-                severity: Severity = "startup" if line.starting else "request"
-                failure = Failure(name, severity, title, shown, line.at_ns or 0, process=process, remedy=remedy)
+                failure = Failure(name, line.severity, title, shown, line.at_ns or 0, process=process, remedy=remedy)
                 failure.clock_s = line.clock_s
                 self._count(failure)
 

@@ -229,6 +229,8 @@ def test_requests_that_a_gateway_answers_with_5xx_have_counts_and_times() -> Non
         ('{"status":503,"uri":"/api/healthz"}', ""),
         ('{"status":200,"uri":"/v1/models","size":500}', ""),
         ('{"status":502}', ""),
+        ("http_request{method=POST uri=/v1/completions?x=1}: finished status=504", "504 for /v1/completions"),
+        ("level=info msg=answered path=/healthz status=502", ""),
         ("request: POST /v1/completions 127.0.0.1 500", "500 for /v1/completions"),
         ('INFO: 10.0.0.9 - "POST /v1/completions HTTP/1.1" 503 Service Unavailable', ""),
     ],
@@ -248,3 +250,20 @@ def test_lines_that_differ_in_numbers_alone_are_of_one_kind() -> None:
 def test_error_that_keeps_a_program_from_its_start_is_one_in_the_first_lines(lines_before: int, severity: str) -> None:
     log = ["10:11AM INF works"] * lines_before + ["10:11AM ERR failed to load the plugins", "10:11AM INF works"]
     assert [f.severity for f in classify_text("\n".join(log))] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("error", "severity"),
+    [
+        ("the event loop stopped", "engine_death"),
+        ("worker 3 died", "engine_death"),
+        ("the server terminated the connection", "request"),
+        ("hang detected on rank 0", "hang"),
+        ("something odd", "request"),
+    ],
+)
+def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(error: str, severity: str) -> None:
+    answer = '10.0.0.9 - - [14/Jun/2026:11:19:01 +0000] "POST /v1/completions HTTP/1.1" 200 12'
+    log = [answer, f"10:11AM ERR {error}", "10:11AM INF still here"]
+    assert [f.severity for f in classify_text("\n".join(log))] == [severity]
+    assert [f.severity for f in classify_text("\n".join([*log, answer]))] == ["request"]
