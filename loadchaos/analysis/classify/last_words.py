@@ -80,7 +80,8 @@ _HARMLESS = re.compile(
     r"|\b(?:INF|DBG|TRC|WRN)\b|\blevel=(?:info|debug|warn)"
     r"|UserWarning|Deprecat"
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
-    r"|\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b|thrown while requesting"
+    r"|(?<!won't )(?<!not )(?<!no )\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b(?! (?:handler |attempts? )?(?:failed|exhausted))"
+    r"|thrown while requesting"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
 )
 _WIDE = re.compile(
@@ -168,7 +169,7 @@ class LastWords:
         near = [
             c for c in self.kept.get(source, ())
             if last_line - c.line <= _END
-            and (c.rank >= least or (not served and c.line == last_line and _ERROR_FIRST.match(c.text)))
+            and (c.rank >= least or (not served and c.line == last_line and _ends_a_start(c.text)))
         ]  # fmt: skip
         # A traceback says by itself whether it ended its process, and who logs an error goes on.
         ended = [c for c in near if starting or not (c.traced or c.reported)]
@@ -185,6 +186,10 @@ class LastWords:
 
     def forget(self, source: str) -> None:
         self.kept.pop(source, None)
+
+
+def _ends_a_start(text: str) -> bool:
+    return _ERROR_FIRST.match(text) is not None or severity_in_words(text) == "startup"
 
 
 def is_quiet(line: LogLine) -> bool:
