@@ -62,7 +62,7 @@ _REPEATS = 8  # equal matches reported one by one within _REPEAT_S (or _REPEAT_L
 _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
-_MOST_HEARD = 1_000  # kinds of lines
+_MOST_JUDGED = 1_000  # kinds of lines
 _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
@@ -84,8 +84,8 @@ _NAMELESS = re.compile(
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # ended on purpose
 
 
-class _Heard(NamedTuple):
-    """What a line that no signature knows says: as in `Candidate`."""
+class _ErrorLine(NamedTuple):
+    """Judgement of a line that no signature knows; its fields are as in `Candidate`."""
 
     rank: int
     loud: bool
@@ -193,7 +193,7 @@ class Classifier:
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
         self._sources: dict[str, _Source] = {}
         self._chain = 0
-        self._heard: dict[tuple[str, str, str], _Heard | None] = {}
+        self._judged: dict[tuple[str, str, str], _ErrorLine | None] = {}
 
     def feed(self, line: str, *, line_no: int, at_ns: int | None = None, source: str = "") -> list[Match]:
         """Fold the next line of `source` and give its matches.
@@ -559,15 +559,15 @@ class Classifier:
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
         if line.level in QUIET_LEVELS or (line.level not in ERROR_LEVELS and not is_suspicious(line.text)):
             return
-        heard = self._hear(line)
-        if heard is None:
+        judged = self._judge_line(line)
+        if judged is None:
             return
-        ranked = heard.rank, heard.loud
+        ranked = judged.rank, judged.loud
         word = self.last_words.keep(line, position.source, position.line_no, position.at_ns, ranked)
         if word.loud:
             word.loud = writer.last is None  # else it continues the message of an exception
-            word.place = heard.place
-            self._weigh(word, heard.severity, position)
+            word.place = judged.place
+            self._weigh(word, judged.severity, position)
             writer.word = word
             self.loud.append(word)
 
@@ -580,20 +580,20 @@ class Classifier:
         if severity in ("engine_death", "hang") and len(state.ends) < _REPEATS:
             state.ends.append(word)
 
-    def _hear(self, line: LogLine) -> _Heard | None:
-        """What a line that no signature knows says; None if it says no error. Lines of one kind are judged once."""
+    def _judge_line(self, line: LogLine) -> _ErrorLine | None:
+        """Judge a line that no signature knows; None if it says no error. Lines of one kind are judged once."""
         key = (without_numbers(line.text), line.level, line.file)
-        if key in self._heard:
-            return self._heard[key]
-        heard, (rank, loud) = None, rank_of(line)
+        if key in self._judged:
+            return self._judged[key]
+        judged, (rank, loud) = None, rank_of(line)
         if rank and not (self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text)):
             frame = f'File "{line.file}", line 0, in {line.file}'
             place = self._signatures.place(line.text, [frame]) if loud else None
-            heard = _Heard(rank, loud, place, severity_in_words(line.text) if loud else "request")
-        if len(self._heard) >= _MOST_HEARD:
-            self._heard.clear()
-        self._heard[key] = heard
-        return heard
+            judged = _ErrorLine(rank, loud, place, severity_in_words(line.text) if loud else "request")
+        if len(self._judged) >= _MOST_JUDGED:
+            self._judged.clear()
+        self._judged[key] = judged
+        return judged
 
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
         state = position.state

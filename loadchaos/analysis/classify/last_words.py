@@ -203,7 +203,7 @@ def may_say_error(line: LogLine) -> bool:
 
 
 def severity_in_words(text: str) -> Severity:
-    """What an error says of its program; `startup` holds in its first lines, `engine_death` where it answers no more."""
+    """Severity in the words of an error; `startup` holds in its first lines, `engine_death` where it answers no more."""
     text = text[:300]
     if _HANGS.search(text):
         return "hang"
