@@ -515,6 +515,26 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ["[SYS] 2026/06/14 - 11:18:01 | New API v0.10.8 started"],
         ["[GIN] 2026/06/14 - 11:19:01 | 2026061411 | 200 |  741.2ms |       10.0.0.9 |    POST /v1/chat/completions"],
     ),
+    "llama_swap": (
+        ["[INFO] llama-swap listening on http://0.0.0.0:8080"],
+        [f'[INFO] Request 10.0.0.9 "POST /v1/chat/completions HTTP/1.1" 200 1184 "python-httpx/0.28" 74{n}.2ms' for n in range(3)],
+    ),
+    "cloudflared": (
+        ["2026-06-14T11:18:01Z INF Starting metrics server on 127.0.0.1:20241/metrics"],
+        ["2026-06-14T11:18:03Z INF Registered tunnel connection connIndex=0 connection=6b41f4fa location=sea01 protocol=quic"],
+    ),
+    "istio_proxy": (
+        ["2026-06-14T11:18:01.100000Z\tinfo\tEpoch 0 starting"],
+        ["2026-06-14T11:18:03.100000Z\tinfo\tReadiness succeeded in 2.01s"],
+    ),
+    "bifrost": (
+        ['{"level":"info","time":"2026-06-14T11:18:01Z","message":"successfully started bifrost, serving UI on http://localhost:8080"}'],
+        ['{"level":"debug","time":"2026-06-14T11:19:01Z","message":"request for provider vllm completed"}'],
+    ),
+    "python_proxy": (
+        ["2026-06-14 11:18:01,100 [INFO] app.main – Starting up Ollama Proxy Server"],
+        [f'2026-06-14 11:19:0{n},239 [INFO] uvicorn.access – 10.0.0.9:5100{n} - "POST /api/generate HTTP/1.1" 200' for n in range(3)],
+    ),
     "triton": (
         [
             'I0614 11:18:01.100000 1 model_lifecycle.cc:472] "loading: tensorrt_llm:1"',

@@ -6,7 +6,9 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from loadchaos.analysis.classify.access_log import ANSWER, GENERATED, REFUSED, refusal, time_of
 from loadchaos.analysis.classify.group import PASSING_ON, group
 from loadchaos.analysis.classify.last_words import (
     QUIET_LEVELS,
@@ -17,10 +19,11 @@ from loadchaos.analysis.classify.last_words import (
     may_say_error,
     rank_of,
     says_error,
+    severity_in_words,
 )
 from loadchaos.analysis.classify.match import TITLE_CHARS, Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
-from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.normalise import normalise, without_numbers
 from loadchaos.analysis.classify.prefixes import (
     ERROR_LEVELS,
     ISO_STAMP,
@@ -45,6 +48,7 @@ from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, StandstillW
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, DEADLY_OR_HUNG, Failure, evidence
 from loadchaos.core.foreign_json import json_value
+from loadchaos.core.model import Severity
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -58,27 +62,14 @@ _REPEATS = 8  # equal matches reported one by one within _REPEAT_S (or _REPEAT_L
 _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
+_MOST_JUDGED = 1_000  # kinds of lines
 _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _HEAD_LINES = 200  # of a log that was rotated or cut
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
-_ANSWER = re.compile(
-    r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \|.*POST|"(?:response_code|status)": ?"?200\b'
-    r"|status=200\b|-- POST \S+ 200 \d|\b200 \d+ - - ---- |equest (?:handled|routed)|completion routed"
-)
-"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy, HAProxy, Ray Serve and routers."""
 _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
-_GENERATED = re.compile(
-    r"\bPOST\b.{0,300}?/\S{0,200}?(?:completion|generate|messages|responses|embed|rerank|score|chat|infer)"
-)
-_REFUSED = re.compile(
-    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]++){1,3}+|/(?![^\s?"]))'
-    r'[^\s"]*+(?: HTTP/[\d.]+)?" (?P<status>50[0245])\b'
-    r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"(?P<gin_path>/[^"?]+)'
-)
-"""Request that an access log answers with 5xx, in the words of uvicorn, nginx and gin (Ollama). 503 is a refusal."""
 _STATISTICS = ("Avg prompt throughput", "Decode batch", "launch_slot_")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
@@ -91,6 +82,15 @@ _NAMELESS = re.compile(
 )
 """Message of an exception that names nothing of the code: its line says more."""
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # ended on purpose
+
+
+class _ErrorLine(NamedTuple):
+    """Judgement of a line that no signature knows; its fields are as in `Candidate`."""
+
+    rank: int
+    loud: bool
+    place: Signature | None
+    severity: Severity
 
 
 @dataclass(slots=True)
@@ -137,6 +137,7 @@ class _Source:
     stills: StandstillWatch = field(default_factory=StandstillWatch)
     printed: Match | None = None  # the exception of `ending`, where no signature knows it
     doubted: list[Match] = field(default_factory=list)  # deadly causes that a logger reported
+    ends: list[Candidate] = field(default_factory=list)  # errors that say that the program ended
     answers: bool = False  # the line before is of an answered request
     record_line: int = 0  # the newest line with a level of its own
     headed: bool = False  # a traceback began in this log: before it, the first one may be cut off
@@ -192,6 +193,7 @@ class Classifier:
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
         self._sources: dict[str, _Source] = {}
         self._chain = 0
+        self._judged: dict[tuple[str, str, str], _ErrorLine | None] = {}
 
     def feed(self, line: str, *, line_no: int, at_ns: int | None = None, source: str = "") -> list[Match]:
         """Fold the next line of `source` and give its matches.
@@ -214,7 +216,7 @@ class Classifier:
                 state.settle_doubts()
         if state.doubted and _FINISHED.search(line):
             state.settle_doubts()
-        if not state.served or state.ending is not None or state.doubted:
+        if not state.served or state.ending is not None or state.doubted or state.ends:
             self._follow_service(line, state)
         hangs: list[Match] = []
         if HINT in line and state.stills.may_matter(line):
@@ -222,15 +224,9 @@ class Classifier:
         idle = not state.open and line_no > state.attend_until
         if line_no <= _HEAD_LINES and _may_be_cut(line, line_no, state):
             idle = False
-        # A run knows the answers itself.
-        if (
-            idle
-            and not self._live
-            and ('" 50' in line or "| 50" in line)
-            and (refused := _REFUSED.search(line)) is not None
-        ):
-            answer = f"{refused['status'] or refused['gin']} for {refused['path'] or refused['gin_path']}"
-            self.loud.append(Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer))
+        if idle and not self._live and (answer := refusal(line)):  # a run knows the answers itself
+            word = Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer)
+            self.loud.append(replace(word, clock_s=time_of(line)))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return hangs  # nine lines in ten end here
         if before.endswith("}"):
@@ -255,12 +251,15 @@ class Classifier:
         return [*hangs, *(m for m in found if self._is_reported(m, state))]
 
     def _follow_service(self, line: str, state: _Source) -> None:
-        if _ANSWER.search(line) is not None:
+        if ANSWER.search(line) is not None:
             state.starting, state.served = False, True
             if state.printed is not None:
                 state.printed.loud = not state.printed.harmless
             state.ending = state.printed = None  # who answers has not ended
-            state.answers = _GENERATED.search(line) is not None
+            for word in state.ends:
+                word.severity = "request"
+            state.ends.clear()
+            state.answers = GENERATED.search(line) is not None
         elif any(words in line for words in _STATISTICS):
             state.starting, state.served = False, True
 
@@ -295,7 +294,7 @@ class Classifier:
             line = strip_prefixes(expand(raw)[-1])
             text = line.text.strip()
             known = self._signatures.ignored(text) or self._signatures.is_harmless(text) or self._signatures.scan(text)
-            if known or 'File "' in text or _ANSWER.search(raw):
+            if known or 'File "' in text or ANSWER.search(raw):
                 return []
             if may_say_error(line):
                 found = [Candidate(source, n, text[:_EVIDENCE], line.writer, 0, loud=True)]
@@ -560,16 +559,41 @@ class Classifier:
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
         if line.level in QUIET_LEVELS or (line.level not in ERROR_LEVELS and not is_suspicious(line.text)):
             return
-        if not rank_of(line)[0]:
+        judged = self._judge_line(line)
+        if judged is None:
             return
-        if self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text):
-            return
-        word = self.last_words.feed(line, position.source, position.line_no, position.at_ns)
-        if word is not None and word.loud:
+        ranked = judged.rank, judged.loud
+        word = self.last_words.keep(line, position.source, position.line_no, position.at_ns, ranked)
+        if word.loud:
             word.loud = writer.last is None  # else it continues the message of an exception
+            word.place = judged.place
+            self._weigh(word, judged.severity, position)
             writer.word = word
-            word.place = self._signatures.place(line.text, [f'File "{line.file}", line 0, in {line.file}'])
             self.loud.append(word)
+
+    def _weigh(self, word: Candidate, severity: Severity, position: _Position) -> None:
+        """Give an error the severity that its words have, unless the program is known to go on."""
+        state = position.state
+        if self._live or (severity == "startup" and (state.served or position.line_no > _HEAD_LINES)):
+            return
+        word.severity = severity
+        if severity in ("engine_death", "hang") and len(state.ends) < _REPEATS:
+            state.ends.append(word)
+
+    def _judge_line(self, line: LogLine) -> _ErrorLine | None:
+        """Judge a line that no signature knows; None if it says no error. Lines of one kind are judged once."""
+        key = (without_numbers(line.text), line.level, line.file)
+        if key in self._judged:
+            return self._judged[key]
+        judged, (rank, loud) = None, rank_of(line)
+        if rank and not (self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text)):
+            frame = f'File "{line.file}", line 0, in {line.file}'
+            place = self._signatures.place(line.text, [frame]) if loud else None
+            judged = _ErrorLine(rank, loud, place, severity_in_words(line.text) if loud else "request")
+        if len(self._judged) >= _MOST_JUDGED:
+            self._judged.clear()
+        self._judged[key] = judged
+        return judged
 
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
         state = position.state
@@ -612,7 +636,7 @@ class Classifier:
     ) -> Match:
         hits = [hit, *(p.search(position.text_before) for p in signature.before)]
         shown = line.text
-        if signature.role == "echo" and _REFUSED.search(position.before):
+        if signature.role == "echo" and REFUSED.search(position.before):
             shown = f"{position.text_before} <- {shown}"  # the request that it answered so
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"

@@ -17,6 +17,7 @@ from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, LogLine
 from loadchaos.analysis.classify.python_stack import EXCEPTION_NAME
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
+from loadchaos.core.model import Severity
 from loadchaos.core.units import NS_PER_S
 
 _MOST_KEPT = 200  # of one log
@@ -31,9 +32,10 @@ _END = 8  # lines at the end of a log that may be its last words
 _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 
 _SIGNS = (
-    "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "failed", "Failed", "FAILED", "bort", "illed", "anic",
-    "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
-    "died", "rashed", "nexpectedly", " E ", "[emerg", "[alert", "[crit", "[ALERT",
+    "rror", "ERR", "FATAL", "FTL", "atal", "CRITICAL", "xception", "ssert", "ailed", "fail: ", "FAILED",
+    "bort", "illed", "anic", "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid",
+    "imed out", "[E]", "[F]",
+    "died", "rashed", "nexpectedly", " E ", "critical\t", "[emerg", "[alert", "[crit", "[ALERT",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
 
@@ -48,20 +50,38 @@ _NATIVE = re.compile(
 _EXCEPTION = re.compile(rf"{EXCEPTION_NAME}(?::\s|$)")
 _MARKED = re.compile(
     r"\[E\]|\[CRITICAL\]|^CRITICAL\b|\bE\d{3,4} \d\d:|\b(?:ERROR|ERR|FTL|PNC)\b|\|CCL_ERROR\|"
-    r"|\blevel=(?:error|fatal|panic)\b"
+    r"|\blevel=(?:error|fatal|panic)\b|\[(?:\w+:)?(?:error|critical|crit|alert|emerg)\s*\]|^error: |^fail: [\w.]+\[\d+\]"
+    r"|,\d{3} E \d+ \d+\] "  # structlog, Apache, winston, .NET, Ray
 )
 _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
     r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
-_ERROR_FIRST = re.compile(r"[Ee]rror: \S")  # the last word of a command
+_NOT_STARTED = re.compile(
+    r"\b(?:[Ff]ail(?:ed|ure|s)?|[Uu]nable|[Cc]an(?:not|\x27t)|[Cc]ould (?:not|n\x27t)|[Ee]rror|[Ii]nvalid|[Mm]issing)\b"
+    r".{0,80}?\b(?:start(?:ing|ed|s|up)?(?!/)|boot(?:strap)?|initiali[sz]\w*|init|load(?:ing)?|bind|listen|set ?up"
+    r"|config(?:uration|s)?|register(?:ing)?|pars(?:e|ing)"
+    r"|creat(?:e|ing) (?:\w+ ){0,2}(?:server|manager|client|router|controller|runner|engine|app))\b"
+)
+_ENDED = re.compile(
+    r"\b(?:[Ee]ngine|[Pp]rocess|[Ww]orker|[Ee]xecutor|[Ss]cheduler|[Ss]erver|[Rr]unner|[Ll]oop|[Tt]hread|[Rr]ank|[Pp]rogram|[Ss]ervice)\b"
+    r"(?!.*\b(?:connection|stream|request|session|client|upstream)s?\b).{0,40}?"
+    r"\b(?:died|crashed|is dead|exit(?:ed|ing)|terminat(?:ed|ing)|stopped|ended|killed|aborting|shutting down)\b"
+)
+_HANGS = re.compile(
+    r"\b(?:[Hh]ang detected|(?:is|are) (?:hung|hanging|stuck)|[Dd]eadlock|(?:made |makes )?no progress)\b"
+)
+_ERROR_FIRST = re.compile(
+    r"[Ee]rror: \S|Error (?:\w+ing|while|when|in|during|from|\w+ (?:is|was)) \w"
+)  # of a command, or of a program without levels
 _HARMLESS = re.compile(
     r"^\s*(?:File \"|frame #\d|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|^[IW]\d{4} \d\d:"
     r"|\bINFO\b"
     r"|\b(?:INF|DBG|TRC|WRN)\b|\blevel=(?:info|debug|warn)"
     r"|UserWarning|Deprecat"
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
-    r"|\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b|thrown while requesting"
+    r"|(?<!won't )(?<!not )(?<!no )\b(?:[Rr]etry|[Ii]gnor)(?:e|ing)?\b(?! (?:handler |attempts? )?(?:failed|exhausted))"
+    r"|thrown while requesting"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
 )
 _WIDE = re.compile(
@@ -89,6 +109,8 @@ class Candidate:
     traced: bool = False  # the exception of a traceback
     place: Signature | None = None  # the part of the server it is from, where it is loud
     answer: str = ""  # a request that was answered with 5xx, as the access log has it
+    clock_s: float | None = None  # time of an answer, as `LogLine.clock_s`
+    severity: Severity = "request"  # what its words say of the program
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -102,13 +124,11 @@ class LastWords:
 
     def feed(self, line: LogLine, source: str, line_no: int, at_ns: int | None) -> Candidate | None:
         rank, loud = rank_of(line)
-        if not rank:
-            return None
-        return self.add(
-            Candidate(
-                source, line_no, line.text.strip()[:_LONGEST], line.writer, rank, at_ns, loud, line.level == "ERROR"
-            )
-        )
+        return self.keep(line, source, line_no, at_ns, (rank, loud)) if rank else None
+
+    def keep(self, line: LogLine, source: str, line_no: int, at_ns: int | None, ranked: tuple[int, bool]) -> Candidate:
+        text, (rank, loud) = line.text.strip()[:_LONGEST], ranked
+        return self.add(Candidate(source, line_no, text, line.writer, rank, at_ns, loud, line.level == "ERROR"))
 
     def add(self, candidate: Candidate) -> Candidate:
         kept = self.kept.get(candidate.source)
@@ -149,7 +169,7 @@ class LastWords:
         near = [
             c for c in self.kept.get(source, ())
             if last_line - c.line <= _END
-            and (c.rank >= least or (not served and c.line == last_line and _ERROR_FIRST.match(c.text)))
+            and (c.rank >= least or (not served and c.line == last_line and _ends_a_start(c.text)))
         ]  # fmt: skip
         # A traceback says by itself whether it ended its process, and who logs an error goes on.
         ended = [c for c in near if starting or not (c.traced or c.reported)]
@@ -168,6 +188,10 @@ class LastWords:
         self.kept.pop(source, None)
 
 
+def _ends_a_start(text: str) -> bool:
+    return _ERROR_FIRST.match(text) is not None or severity_in_words(text) == "startup"
+
+
 def is_quiet(line: LogLine) -> bool:
     """True for a line that says itself that it is no error, by its level or in its words."""
     return line.level in QUIET_LEVELS or _HARMLESS.search(line.text[:300]) is not None
@@ -176,6 +200,16 @@ def is_quiet(line: LogLine) -> bool:
 def may_say_error(line: LogLine) -> bool:
     """True for a line with a word of an error; for an excerpt in which no rule found anything."""
     return _WIDE.search(line.text[:400]) is not None and not is_quiet(line)
+
+
+def severity_in_words(text: str) -> Severity:
+    """Severity in the words of an error; `startup` holds in its first lines, `engine_death` where it answers no more."""
+    text = text[:300]
+    if _HANGS.search(text):
+        return "hang"
+    if _ENDED.search(text):
+        return "engine_death"
+    return "startup" if _NOT_STARTED.search(text) else "request"
 
 
 def says_error(raw: str) -> bool:
@@ -207,7 +241,7 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
     if loud:
         return _CRITICAL if line.level == "CRITICAL" else _LOGGED, True
     if _ERROR_FIRST.match(text):
-        return _LOGGED, False
+        return _LOGGED, not line.level and text[0] == "E"
     return (_SAID, False) if _WORDED.search(text[:300]) else (0, False)
 
 

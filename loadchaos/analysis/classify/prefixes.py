@@ -61,13 +61,16 @@ _STAMP = re.compile(
     r"(?:\S+ \| )?"
     r"|(?P<ylevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d{4}-(?P<ydate>\d\d-\d\d) (?P<ytime>\d\d:\d\d:\d\d),\d+ "
     r"(?:[\w.:-]++ ){1,3}+(?:/ |-- )?(?:(?P<yfile>[\w.]++\.py):\d+ - )?"  # Ray Serve
-    r"|(?P<zlevel>DEBUG|INFO|WARN|ERROR|FATAL|PANIC|debug|info|warn|error|fatal|panic)\t"  # zap for people, behind its time
+    r"|(?P<zlevel>DEBUG|INFO|WARN|ERROR|FATAL|PANIC|debug|info|warn(?:ing)?|error|critical|fatal|panic)\t"  # zap
     r"|(?P<xlevel>TRACE|DEBUG|INFO|WARN|ERROR) (?=\w+(?:::|\{|: \w+::))"  # Rust's tracing, behind an ISO time
+    r"|(?:\d{4}-(?P<kdate>\d\d-\d\d) (?P<ktime>\d\d:\d\d:\d\d)\.\d+ \| )?(?P<klevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) +"
+    r"(?:\| [\w.]++:\w+:\d+ - |\[[\w.]++\] )"  # loguru; Open WebUI
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
 _LEVELS = {word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 _LEVELS |= {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _LEVELS |= {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "NOTICE": "INFO", "SYS": "INFO", "ERR": "ERROR"}
+_LEVELS |= {"50": "ERROR", "60": "CRITICAL"}  # pino, bunyan
 _LEVELS |= {"PANIC": "CRITICAL", "CRIT": "CRITICAL", "ALERT": "CRITICAL", "EMERG": "CRITICAL"}
 _LEVEL_GROUPS = [name for name in _STAMP.groupindex if name.endswith("level")]
 _DATE_GROUPS = [name for name in _STAMP.groupindex if name.endswith("date")]
@@ -84,7 +87,7 @@ TEXT_KEYS = (
     "log", "message", "msg", "MESSAGE", "text", "event", "detail", "textPayload", "line", "@message", "stringValue",
 )  # fmt: skip
 """Keys of the text of a JSON log record."""
-_JSON_INSIDE = ("jsonPayload", "body", "Body")
+_JSON_INSIDE = ("jsonPayload", "body", "Body", "fields")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LEVELS = (
     "level",
@@ -92,6 +95,7 @@ _JSON_LEVELS = (
     "lvl",
 )  # of programs: log stores call all of stderr an error, in keys of their own
 _ENDING_LEVELS = ("FATAL", "PANIC")  # a logger of Go ends its program with this
+_SAYS_ERROR = re.compile(r"[Ee]rror\b.{0,60}\brequest\b")  # of a gateway that warns of failed requests
 _JSON_LIMIT = 1 << 20
 _FLAT_BREAK = re.compile(r"\\r?\\n|(?<!\s)\s*+(?=\bFile \"[^\"]+\", line \d+)")
 _FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
@@ -187,16 +191,23 @@ def record_texts(record: object) -> list[str]:
         return []
     error = record.get("error") or record.get("err")
     if isinstance(error, dict):
-        return record_texts(error)
-    found = [error] if isinstance(error, str) else []
+        inner = record_texts(error)
+        if not isinstance(record.get("msg"), str):
+            return inner
+        error = inner[0] if inner else ""  # pino
+    found = [error] if error and isinstance(error, str) else []
     found += [record[k] for k in TEXT_KEYS if isinstance(record.get(k), str)]
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
     if not found:
-        found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
+        level = record.get("level")  # of Rust's tracing, beside its fields
+        insides = [i for k in _JSON_INSIDE if isinstance(i := record.get(k), dict)]
+        found = [text for i in insides for text in record_texts(i if level is None else {"level": level, **i})]
     own = "logger" in record or "msg" in record  # of a program in Go, and of no log store
     keys = (*_JSON_LEVELS, "severity") if own else _JSON_LEVELS
     level = next((str(record[k]).upper() for k in keys if record.get(k)), "")
-    if found and _LEVELS.get(level, level) in ERROR_LEVELS and not begins_record(found[0]):
+    loud = _LEVELS.get(level, level) in ERROR_LEVELS
+    loud |= bool(found) and level.startswith("WARN") and _SAYS_ERROR.match(found[0]) is not None
+    if found and loud and not begins_record(found[0]):
         if isinstance(error, str) and len(found) > 1 and error not in found[1] and HEADER not in found[1]:
             what, *rest = found[1].splitlines() or [""]
             found[:2] = [f"{what}: {error}", *rest]  # zap, slog: what failed, and why

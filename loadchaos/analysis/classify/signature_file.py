@@ -25,6 +25,7 @@ from loadchaos.core.version_ranges import clauses
 
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
+_SHORT_WORD = re.compile(r"(?<=\s)[A-Za-z]{2}(?=--\s)")  # HAProxy's ` sH-- `
 
 _LETTERS = bytes(c if chr(c).isalpha() and c < 128 else 32 for c in range(256))
 
@@ -390,7 +391,7 @@ def _signature(file: str, table: _Table) -> Signature:
         raise table.mistake("pattern is missing (symptom = true for one without log lines)")
     if not signature.find and not signature.symptom and signature.role != "place":
         raise table.mistake("find is missing")
-    if wordless := [text for text in signature.find if not WORD.search(text)]:
+    if wordless := [text for text in signature.find if not (WORD.search(text) or _SHORT_WORD.search(text))]:
         raise table.mistake(f"find {wordless[0]!r} has no word of three letters or more")
     for expression in signature.derive.values():
         _check_expression(table, expression)
@@ -406,7 +407,7 @@ def _index(signatures: Iterable[Signature]) -> dict[bytes, tuple[Signature, ...]
     index: dict[str, list[Signature]] = {}
     for signature in signatures:
         for text in signature.find:
-            words = list(WORD.finditer(text))
+            words = list(WORD.finditer(text)) or list(_SHORT_WORD.finditer(text))
             inner = [w[0] for w in words if w.start() > 0 and w.end() < len(text)]
             candidates = inner or [w[0] for w in words]
             word = max(candidates, key=lambda w: (w.lower() not in _COMMON, len(w)))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from loadchaos.analysis.classify.last_words import Candidate
 from loadchaos.analysis.classify.match import TITLE_CHARS, Match
-from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.normalise import normalise, without_numbers
+from loadchaos.analysis.classify.prefixes import format_clock
 from loadchaos.analysis.classify.signature_file import UNKNOWN
 from loadchaos.analysis.failure import SERVER_LOST, Failure, evidence
 
@@ -18,6 +19,11 @@ _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
 _ANSWERS = "unexplained_answers_5xx"
 _BEFORE, _AFTER = 400, 400  # lines around a death whose errors belong to it
+_OF_GATEWAY = (
+    "502: the server behind the gateway refused or closed the connection. 503: the gateway has no server that it takes for "
+    "healthy. 504: the server was too slow. Ask the server's /health, and read the error log of the gateway and the "
+    "log of the server at these times."
+)
 _REMEDY = "no signature matches this error: compare its time with the failed requests, and report it upstream"
 
 
@@ -26,6 +32,7 @@ class UnexplainedErrors:
     """Unexplained errors of a log or a run, equal ones counted."""
 
     kinds: dict[tuple[str, str, str], Failure] = field(default_factory=dict)
+    _texts: dict[str, str] = field(default_factory=dict)  # normalised, by their text without numbers
 
     def add_exceptions(self, matches: Iterable[Match]) -> None:
         """Count exceptions of tracebacks that group() explains with nothing."""
@@ -53,17 +60,31 @@ class UnexplainedErrors:
             if line.loud:
                 place = line.place
                 name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
-                title = f"{what}: {normalise(line.text)[:TITLE_CHARS]}"
+                title = f"{what}: {self._normalised(line.text)}"
                 if line.answer:
                     name, title = _ANSWERS, f"Requests were answered with {line.answer}"
-                remedy = (place.remedy if place is not None else "") or _REMEDY
+                of_gateway = line.answer and not line.answer.startswith("500")
+                remedy = _OF_GATEWAY if of_gateway else (place.remedy if place is not None else "") or _REMEDY
                 shown, process = evidence(line.source, line.text, line.line), line.process or None
-                self._count(Failure(name, "request", title, shown, line.at_ns or 0, process=process, remedy=remedy))
+                failure = Failure(name, line.severity, title, shown, line.at_ns or 0, process=process, remedy=remedy)
+                failure.clock_s = line.clock_s
+                self._count(failure)
+
+    def _normalised(self, text: str) -> str:
+        key = without_numbers(text)
+        if key not in self._texts:
+            if len(self._texts) >= _MOST_KINDS:
+                self._texts.clear()
+            self._texts[key] = normalise(text)[:TITLE_CHARS]
+        return self._texts[key]
 
     def _count(self, failure: Failure) -> None:
         key = (str(failure.evidence.source), failure.id, failure.title)
         if (first := self.kinds.get(key)) is not None:
             first.repeats += failure.repeats + 1
+            since, until = first.clock_s, failure.clock_s
+            if first.id == _ANSWERS and since is not None and until is not None and since != until:
+                first.why = f"From {format_clock(since)} to {format_clock(until)}"
         elif len(self.kinds) < _MOST_KINDS:
             self.kinds[key] = failure
 

@@ -33,10 +33,14 @@ def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
 SAID = "main: could not bind the socket of the frobnicator"
 
 
-@pytest.mark.parametrize("after", [[], ["bye"] * 3])
-def test_diagnosis_shows_the_last_line_that_reads_as_an_error_where_nothing_else_was_found(after: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("after", "name"), [([], ("unexplained_end", "startup")), (["bye"] * 3, ("unexplained_error", "request"))]
+)
+def test_diagnosis_shows_the_last_line_that_reads_as_an_error_where_nothing_else_was_found(
+    after: list[str], name: tuple[str, str]
+) -> None:
     _, found = diagnose(["main: load", SAID, *after])
-    assert [(f.id, f.severity, f.evidence.text) for f in found] == [("unexplained_error", "request", SAID)]
+    assert [(f.id, f.severity, f.evidence.text) for f in found] == [(*name, SAID)]
 
 
 @pytest.mark.parametrize(

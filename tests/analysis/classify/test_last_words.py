@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.analysis.classify.access_log import refusal
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
 from loadchaos.analysis.classify.last_words import Candidate, LastWords, rank_of
+from loadchaos.analysis.classify.normalise import without_numbers
 from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
@@ -204,3 +206,64 @@ def test_words_of_a_death_in_an_answer_kill_nobody(body: str, severity: str) -> 
     words = "CUDA out of memory. Tried to allocate 2 GiB"
     text = body.replace("{}", f'{{"error": {{"message": "{words}"}}}}') or words
     assert [f.severity for f in classify_text(text)] == [severity]
+
+
+def test_requests_that_a_gateway_answers_with_5xx_have_counts_and_times() -> None:
+    row = (
+        '{{"DownstreamStatus":{},"RequestPath":"/v1/completions","ServiceURL":"http://10.0.0.4:8000",'
+        '"time":"2026-06-14T11:20:{:02d}Z"}}'
+    )
+    log = "\n".join(row.format(502 if n % 2 else 200, n) for n in range(10))
+    [failure] = classify_text(log)
+    assert failure.title == "Requests were answered with 502 for /v1/completions by http://10.0.0.4:8000"
+    assert failure.repeats == 4
+    assert failure.why == "From 06-14 11:20:01 to 06-14 11:20:09"
+    assert failure.remedy.startswith("502: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ('{"status":502,"uri":"/v1/models?x=1"}', "502 for /v1/models"),
+        ('{"response_code": "504", "path": "/", "upstream_host": "10.0.0.4:8000"}', "504 for / by 10.0.0.4:8000"),
+        ('{"status":503,"uri":"/api/healthz"}', ""),
+        ('{"status":200,"uri":"/v1/models","size":500}', ""),
+        ('{"status":502}', ""),
+        ("http_request{method=POST uri=/v1/completions?x=1}: finished status=504", "504 for /v1/completions"),
+        ("level=info msg=answered path=/healthz status=502", ""),
+        ("request: POST /v1/completions 127.0.0.1 500", "500 for /v1/completions"),
+        ('INFO: 10.0.0.9 - "POST /v1/completions HTTP/1.1" 503 Service Unavailable', ""),
+    ],
+)
+def test_refusal_reads_access_logs(line: str, answer: str) -> None:
+    assert refusal(line) == answer
+
+
+def test_lines_that_differ_in_numbers_alone_are_of_one_kind() -> None:
+    assert without_numbers("took 12 of 2026-06-14T11:20:31") == without_numbers("took 7 of 2026-06-15T12:21:32")
+    assert without_numbers("layer_1 of int8") != without_numbers("layer_2 of int8")
+    log = "\n".join(f"10:11AM ERR relay {n} broke" for n in range(2_000))
+    assert [(f.id, f.repeats) for f in classify_text(log)] == [("unexplained_error", 1_999)]
+
+
+@pytest.mark.parametrize(("lines_before", "severity"), [(0, "startup"), (300, "request")])
+def test_error_that_keeps_a_program_from_its_start_is_one_in_the_first_lines(lines_before: int, severity: str) -> None:
+    log = ["10:11AM INF works"] * lines_before + ["10:11AM ERR failed to load the plugins", "10:11AM INF works"]
+    assert [f.severity for f in classify_text("\n".join(log))] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("error", "severity"),
+    [
+        ("the event loop stopped", "engine_death"),
+        ("worker 3 died", "engine_death"),
+        ("the server terminated the connection", "request"),
+        ("hang detected on rank 0", "hang"),
+        ("something odd", "request"),
+    ],
+)
+def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(error: str, severity: str) -> None:
+    answer = '10.0.0.9 - - [14/Jun/2026:11:19:01 +0000] "POST /v1/completions HTTP/1.1" 200 12'
+    log = [answer, f"10:11AM ERR {error}", "10:11AM INF still here"]
+    assert [f.severity for f in classify_text("\n".join(log))] == [severity]
+    assert [f.severity for f in classify_text("\n".join([*log, answer]))] == ["request"]
