@@ -186,7 +186,8 @@ class ManyGoodputWords(HelpInGroups):
             return super().parse_args(ctx, found)
         except click.NoSuchOption as e:
             if ours := _OTHER_NAMES.get(e.option_name):
-                e.possibilities = [ours]
+                text = f"No such option {e.option_name!r}. Did you mean {ours!r}?"
+                raise click.NoSuchOption(e.option_name, text, ctx=ctx) from None
             raise
 
 

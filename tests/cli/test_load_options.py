@@ -107,6 +107,8 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
         ([*AUDIO, "--ignore-eos"], "--ignore-eos has no effect: the endpoint transcriptions cannot force a length"),
         (["--num-prompts", "5", "--ramp-up-strategy", "exponential"], "--ramp-up-strategy exponential: linear was"),
         (["--num-prompts", "5", "--ramp-up-strategy", "linear"], "needs both --ramp-up-start-rps and"),
+        (["--rps", "5"], "No such option '--rps'. Did you mean '--rate'?"),
+        (["--requests", "5"], "Did you mean '--num-prompts'?"),
     ],
     ids=lambda o: o if isinstance(o, str) else "",
 )

@@ -145,6 +145,14 @@ def test_preflight_that_failed_is_unknown() -> None:
     assert check_of("preflight streaming", {**row, "ok": True}) is None
 
 
+def test_requests_of_others_before_a_shared_run_are_accepted_and_told() -> None:
+    row = {"row": "preflight", "at_ns": 1, "name": "others", "ok": False, "text": "6 requests of others running"}
+    found = check_of("preflight others", row)
+    assert found is not None
+    assert (found.verdict, found.accepted) == ("pass", "--shared was given")
+    assert found.actual == "6 requests of others running: the figures are not those of this load alone"
+
+
 @pytest.mark.parametrize(("shortened", "verdict"), [(True, "pass"), (False, "unknown")])
 def test_requests_that_the_end_of_the_load_left_unsent_are_not_delivered(shortened: bool, verdict: str) -> None:
     stats = RequestStats()

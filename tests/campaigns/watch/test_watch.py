@@ -35,6 +35,7 @@ for n in range(count):
         print("ignored:", e)
         time.sleep(0.2)
     print("answer", n, flush=True)
+print("done", end="")
 """
 FAULTS = """
 name: faults
@@ -129,6 +130,7 @@ def test_watch_judges_the_requests_of_a_command(server: EmbeddedServer, tmp_path
     verdict, home = verdict_of(tmp_path)
     assert (done.returncode, verdict.outcomes) == (0, {"ok": 6}), done.stdout + done.stderr
     assert "answer 5" in done.stdout and "answer 5" in (home / "command.log").read_text()
+    assert "done\nPASS" in done.stdout
     assert check(verdict, "command") == ("pass", "exit code 0")
     assert verdict.latency_all is not None and verdict.latency_all.ttft_s.n == 6
     assert list((home / "recording" / "ring").iterdir())
