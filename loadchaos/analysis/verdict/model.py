@@ -15,6 +15,7 @@ from loadchaos.analysis.figures.reported import ReportedComparison
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import StreamReader
 from loadchaos.core.model import OUTCOMES, Attribution, Decision, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords, if_missing, key, only_with
 from loadchaos.core.whole_file import read_json
@@ -239,6 +240,9 @@ class Generator:
     retries: int = 0
     backed_off: int = 0
     host: Annotated[tuple[str, ...], "what took CPU time from loadchaos on its own machine"] = ()
+    reader: Annotated[
+        StreamReader | None, "what read streams without TLS: `python` if one worker had no native reader"
+    ] = field(default=None, metadata=IF_SET)
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

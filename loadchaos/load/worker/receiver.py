@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from loadchaos.core.ledger.rows import StreamReader
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.native import new_poller
 from loadchaos.load.wire.sockets import (
@@ -79,6 +80,10 @@ class Receiver:
         if self._poller is not None:
             self._io = loop().io(self._poller.fileno(), 1)
             self._io.start(self._read_lanes)
+
+    @property
+    def reader(self) -> StreamReader:
+        return "python" if self._poller is None else "native"
 
     def close(self) -> None:
         self._check.stop()

@@ -1,16 +1,21 @@
 """The native reader counts what Python would have counted, and gives back everything else."""
 
 import gc
+import os
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatch_build import SOURCE, compile_into
 from loadchaos.core.histogram import bucket
 from loadchaos.load.wire.answer_reader import AnswerRules
 from loadchaos.load.wire.exchange import Exchange, Progress
@@ -24,6 +29,7 @@ from tests.load.wire.test_any_answer import HTTP_WORDS, SSE_WORDS
 
 pytestmark = pytest.mark.skipif(not is_native(), reason="the native reader is not built")
 
+ROOT = Path(__file__).parents[3]
 FORMS = [
     b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%s"},"logprobs":null,"finish_reason":null}]}\n\n',
     b'data: {"id":"c","choices":[{"index":0,"delta":{"reasoning":"%s"},"finish_reason":null}]}\n\n',
@@ -123,6 +129,34 @@ def test_any_stream_gives_the_same_result_natively(seed: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_a_hundred_thousand_streams_give_the_same_result_natively(part: int) -> None:
     assert compare(f"part {part}", 25_000) > 2_500_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_native_reader_is_clean_under_sanitizers(tmp_path: Path) -> None:
+    """Its tests, with an extension that AddressSanitizer and UndefinedBehaviorSanitizer watch."""
+    native = tmp_path / "_native.abi3.so"
+    flags = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    if not compile_into(native, ROOT / SOURCE, *flags):
+        pytest.skip("there is no compiler with sanitizers")
+    compiler = os.environ.get("CC", "cc")
+    names = ("libasan.so", "libubsan.so")
+    found = [subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip() for name in names]
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("loadchaos.load.wire._native", {str(native)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.modules[spec.name] = module
+import loadchaos.load.wire
+loadchaos.load.wire._native = module
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", {str(Path(__file__))!r}]))
+"""
+    env = {**os.environ, "LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=800)
+    assert (done.returncode, "passed" in done.stdout) == (0, True), done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @given(value=st.one_of(st.integers(-5, 1000), st.integers(0, 1 << 53), st.integers(0, 52).map(lambda n: (1 << n) - 1)))
