@@ -106,7 +106,8 @@ def test_generator_tells_what_read_streams_in_all_workers(readers: list[str | No
     for n, reader in enumerate(readers):
         row: Any = {**LOAD_END, "what": "begin", "file": f"requests-{n}", **({"reader": reader} if reader else {})}
         health.on_load(row)
-        health.on_load({**row, "what": "end", "reader": None})
+        end: Any = {**LOAD_END, "file": f"requests-{n}"}
+        health.on_load(end)
     assert health.generator(RequestStats(), Terms(profile="x")).reader == told
 
 
