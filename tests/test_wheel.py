@@ -68,7 +68,7 @@ def test_wheel_is_pure_where_nothing_can_be_compiled(tmp_path: Path) -> None:
             assert not [file for file in archive.namelist() if file.endswith((".so", ".c"))]
 
 
-@pytest.mark.skipif(not is_native(), reason="the native reader is not built")
+@pytest.mark.skipif(not is_native(), reason="there is no native reader")
 def test_wheel_has_the_native_reader_for_every_python_from_3_11(wheel: Path) -> None:
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:

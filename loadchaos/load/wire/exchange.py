@@ -220,6 +220,7 @@ class Exchange:
         """End the exchange if a timeout has passed; a waiting step wakes up."""
         if now_ns < self._next_check_ns or self.ended or self._ended_from_outside:
             return
+        self._take_counted()
         limits = self.request.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loadchaos.load.wire._native import Lane
 
 READINGS = [
-    pytest.param(True, id="native", marks=pytest.mark.skipif(not is_native(), reason="the native reader is not built")),
+    pytest.param(True, id="native", marks=pytest.mark.skipif(not is_native(), reason="there is no native reader")),
     pytest.param(False, id="pure"),
 ]
 

@@ -27,7 +27,7 @@ from tests.load.wire.native_reading import Reading
 from tests.load.wire.requests import wire_request
 from tests.load.wire.test_any_answer import HTTP_WORDS, SSE_WORDS
 
-pytestmark = pytest.mark.skipif(not is_native(), reason="the native reader is not built")
+pytestmark = pytest.mark.skipif(not is_native(), reason="there is no native reader")
 
 ROOT = Path(__file__).parents[3]
 FORMS = [
@@ -173,6 +173,26 @@ def test_a_steady_stream_is_counted_natively_but_for_its_begin_and_end() -> None
     found = result_of(reading, [(n * 1000, piece) for n, piece in enumerate(pieces)])
     assert found["chunks"] == 100
     assert reading.counted == sum(map(len, pieces[3:-1]))
+
+
+def test_counts_of_the_native_reader_are_seen_while_the_answer_comes() -> None:
+    """A sweep, a heartbeat and whoever waits for a token see what the lane holds."""
+    slot, progress, seen = Slot(Origin("http://127.0.0.1:9")), Progress(), []
+    call = Exchange(wire_request(slot.target, stream=True, rules=RULES, fresh=True), slot, progress)
+    event = FORMS[0].replace(b"%s", b" word")
+
+    def pieces() -> Iterator[tuple[int, bytes]]:
+        yield 1, HEAD
+        for n in range(2, 12):
+            yield n, b"%x\r\n%s\r\n" % (len(event), event)
+        seen.extend([call.silence_ns(100), call.token_silence_ns(100), call.tokens, progress.tokens])
+
+    Reading(native=True).read(call, pieces())
+    assert seen == [89, 89, 10, 10]
+    row = call.end_row()
+    assert (row["outcome"], row["chunks"], row["bytes_in"], row["last_byte_ns"]) == (
+        "reset", 10, len(HEAD) + 10 * (len(event) + 6), 11,
+    )  # fmt: skip
 
 
 def test_environment_variable_forbids_the_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
