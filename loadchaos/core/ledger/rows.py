@@ -382,7 +382,7 @@ class PhaseRow(_Row):
 
 
 StreamReader = Literal["native", "python"]
-"""What takes the streams of a worker apart: the extension, where it was built, or Python alone."""
+"""Reader of the streams of a worker: the extension, where it was built, or Python alone."""
 
 
 class LoadRow(_Row):
