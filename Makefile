@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 setup: $(READY)
 
 # A fresh machine needs only Python 3.11 or later and make; requirements.lock pins all other versions.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml hatch_build.py loadchaos/load/wire/_native.c
 	@$(PYTHON) -c 'import sys; sys.exit("loadchaos needs Python 3.11 or later; PYTHON=... chooses another" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock

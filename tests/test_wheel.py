@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from hatch_build import BUILT
 from loadchaos import __version__
+from loadchaos.load.wire.native import PURE, is_native
 from tests.warm_command import outside_ci
 
 ROOT = Path(__file__).parent.parent
 
 
-def built(source: Path, kind: str, folder: Path) -> Path:
+def built(source: Path, kind: str, folder: Path, **more: str) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **more}
     subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=100, env=env)
     (found,) = folder.iterdir()
     return found
@@ -56,6 +58,21 @@ def test_wheel_of_the_sdist_has_the_same_bytes(wheel: Path, tmp_path: Path) -> N
     (source,) = tmp_path.glob("loadchaos-*")
     again = built(source, "wheel", tmp_path / "again")
     assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
+
+
+def test_wheel_is_pure_where_nothing_can_be_compiled(tmp_path: Path) -> None:
+    for name, env in {"wanted": {PURE: "1"}, "no compiler": {PURE: "0", "PATH": str(tmp_path)}}.items():
+        wheel = built(ROOT, "wheel", tmp_path / name, **env)
+        assert wheel.name.endswith("-py3-none-any.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            assert not [file for file in archive.namelist() if file.endswith((".so", ".c"))]
+
+
+@pytest.mark.skipif(not is_native(), reason="there is no native reader")
+def test_wheel_has_the_native_reader_for_every_python_from_3_11(wheel: Path) -> None:
+    assert "-cp311-abi3-linux_" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert [file for file in archive.namelist() if file.endswith((".so", ".c"))] == [BUILT]
 
 
 def test_it_holds_what_a_user_starts_from(installed: Path) -> None:

@@ -76,7 +76,6 @@ GIVEN_UP = (
         "four images a request: at most 80 % of the CPU of FastHttpUser",
         f"a small request already needs more, and {_IMAGES}",
     ),
-    ("streamed token: at most 1.5 times the CPU of a C client", f"{_WAKE}, and Locust needs gevent"),
     ("a tenth of the CPU per request of the best LLM benchmark client", "a C client needs more than that"),
 )
 """Targets that are no longer asked, each with the reason."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from loadchaos.core.latency_percentiles import STATISTICS
 from loadchaos.core.stats import quantile_ranks
 
-_PER_OCTAVE = 64
+PER_OCTAVE = 64
 """Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
-RESOLUTION = 1 / _PER_OCTAVE
+RESOLUTION = 1 / PER_OCTAVE
 """Width of a bucket, as a share of its values, at most."""
-_TWO_OCTAVES = 2 * _PER_OCTAVE
+_TWO_OCTAVES = 2 * PER_OCTAVE
 _FIRST = _TWO_OCTAVES - 1
 
 
@@ -22,7 +22,7 @@ def bucket(value_ns: float) -> int:
     if value_ns < 1:
         return 0
     mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1
-    return exponent * _PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
+    return exponent * PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
 
 
 @functools.lru_cache(maxsize=8192)
@@ -30,8 +30,8 @@ def bucket_middle(index: int) -> float:
     """Compute the value that a bucket stands for."""
     if index <= 0:
         return 0.0
-    octave, step = divmod(index - 1, _PER_OCTAVE)
-    return float(2**octave * (1 + (step + 0.5) / _PER_OCTAVE))
+    octave, step = divmod(index - 1, PER_OCTAVE)
+    return float(2**octave * (1 + (step + 0.5) / PER_OCTAVE))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -62,7 +62,7 @@ class LogHistogram:
             i = 0
         else:  # as `bucket`, without its call
             mantissa, exponent = math.frexp(value)
-            i = exponent * _PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
+            i = exponent * PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
         counts[i] = counts.get(i, 0) + times
         self.n += times
         self.total += value * times

@@ -513,6 +513,8 @@ def generator_text(verdict: Verdict) -> str:
         text += f"; {plural(pauses, 'pause')} of users after instant errors (limits: backoff)"
     if slots := generator.slots:
         text += f"; {'; '.join(clean(s, 200) for s in slots)}. The load was lighter than planned"
+    if generator.reader is not None:
+        text += f"; streams read {'natively' if generator.reader == 'native' else 'in Python alone'}"
     if host := generator.host:
         text += f"; on the machine of loadchaos {clean(' and '.join(host), 300)}"
     if generator.governor not in ("", "performance"):

@@ -5,12 +5,15 @@ github-workflows.json is the schema of SchemaStore (Apache-2.0) without its desc
 
 import json
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from ruamel.yaml import YAML
+
+from loadchaos.load.wire.native import PURE
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(__file__).parent / "github-workflows.json").read_text())
@@ -49,11 +52,28 @@ def test_image_is_published_after_a_run_in_it() -> None:
 
 
 def test_release_publishes_only_what_was_checked_and_tested() -> None:
-    commands = [step.get("run", "") for step in JOBS["build"]["steps"]]
-    assert "twine check --strict dist/*" in commands
-    assert (JOBS["publish"]["needs"], JOBS["test"]["needs"]) == ("test", "build")
+    for name in ("build", "native"):
+        assert "twine check --strict dist/*" in [step.get("run", "") for step in JOBS[name]["steps"]]
+    assert (JOBS["publish"]["needs"], JOBS["test"]["needs"]) == ("test", ["build", "native"])
     assert JOBS["publish"]["permissions"] == {"id-token": "write"}, "trusted publishing has no stored token"
     assert not any("actions/checkout" in step.get("uses", "") for step in JOBS["test"]["steps"]), "only the wheel"
+
+
+def test_release_has_native_wheels_of_both_processors_and_a_pure_one() -> None:
+    assert JOBS["native"]["strategy"]["matrix"]["machine"] == ["ubuntu-latest", "ubuntu-24.04-arm"]
+    (built,) = [step for step in JOBS["native"]["steps"] if "cibuildwheel --" in step.get("run", "")]
+    assert "run smoke" in built["env"]["CIBW_TEST_COMMAND"], "that of another processor is tried where it is built"
+    (pure,) = [step["run"] for step in JOBS["build"]["steps"] if "python -m build" in step.get("run", "")]
+    assert pure.startswith(f"{PURE}=1 ")
+    kept = [
+        s["with"]["name"]
+        for name in ("build", "native")
+        for s in JOBS[name]["steps"]
+        if "upload-artifact" in s.get("uses", "")
+    ]
+    for job in ("test", "publish"):
+        (step,) = [s for s in JOBS[job]["steps"] if "download-artifact" in s.get("uses", "")]
+        assert all(fnmatch(name, step["with"]["pattern"]) for name in kept)
 
 
 def test_release_tests_the_lowest_python() -> None:

@@ -15,6 +15,7 @@ from loadchaos.analysis.figures.reported import ReportedComparison
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import StreamReader
 from loadchaos.core.model import OUTCOMES, Attribution, Decision, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords, if_missing, key, only_with
 from loadchaos.core.whole_file import read_json
@@ -244,6 +245,9 @@ class Generator:
     backed_off: int = 0
     host: Annotated[tuple[str, ...], "what took CPU time from loadchaos on its own machine"] = ()
     governor: Annotated[str, "policy for the frequency of its CPUs, where known"] = field(default="", metadata=IF_SET)
+    reader: Annotated[
+        StreamReader | None, "what read streams without TLS: `python` if one worker had no native reader"
+    ] = field(default=None, metadata=IF_SET)
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

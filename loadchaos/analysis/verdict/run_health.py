@@ -30,6 +30,7 @@ from loadchaos.core.ledger.rows import (
     PreflightRow,
     ProbeRow,
     RunRow,
+    StreamReader,
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms, is_unlike
@@ -116,6 +117,7 @@ class RunHealth(RowFold):
         self._not_read: Counter[str] = Counter()
         self.reported: Mapping[str, Any] | None = None  # by the command of a watch
         self._command_code: int | None = None
+        self._reader: StreamReader | None = None
         self._command_cut = False
         self.by_hand: list[str] = []  # actions in the web UI: such a run differs from its profile
         self._disk: list[str] = []
@@ -162,6 +164,8 @@ class RunHealth(RowFold):
 
     def on_load(self, row: LoadRow) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
+        if (reader := row.get("reader")) and self._reader != "python":
+            self._reader = reader
         self._not_read = Counter(row.get("not_read") or {})
         self.reported = row.get("reported")
         self._command_code, self._command_cut = row.get("code"), row.get("why") == "stopped"
@@ -496,6 +500,7 @@ class RunHealth(RowFold):
             backed_off=sum(self._backed_off.values()),
             host=self.host(),
             governor=next((row["governor"] for row in self._host if row.get("governor")), ""),
+            reader=self._reader,
         )
 
 

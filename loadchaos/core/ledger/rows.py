@@ -381,6 +381,10 @@ class PhaseRow(_Row):
     what: Annotated[BeginOrEnd, "event"]
 
 
+StreamReader = Literal["native", "python"]
+"""Reader of the streams of a worker: the extension, where it was built, or Python alone."""
+
+
 class LoadRow(_Row):
     """Start or end of the load of this worker. Written by load/worker/dispatcher.py, and by
     campaigns/watch/proxy_load.py for the requests of others.
@@ -388,6 +392,7 @@ class LoadRow(_Row):
 
     row: Literal["load"]
     what: Annotated[BeginOrEnd, "event"]
+    reader: NotRequired[Annotated[StreamReader, "begin: what reads streams without TLS"]]
     why: NotRequired[Annotated[str, "why it ended (`done`, `stopped`, ...)"]]
     code: NotRequired[Annotated[int | None, "end: exit code of the command that was the load; negative: its signal"]]
     not_read: NotRequired[Annotated[Mapping[str, int], "end: connections to the proxy that were not read, by reason"]]

@@ -64,6 +64,10 @@ SMALLEST_CONTEXT = 2_048
 """Context of a server that does not tell its own: the least that an answer may have to end by."""
 
 
+Countable = tuple[bytes, bytes, list[str], list[str] | None, dict[int, int], int]
+"""Begin and end of a token's event, the lists that its text belongs to, the gaps, and the time of the newest token."""
+
+
 class WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
 
@@ -190,6 +194,28 @@ class AnswerReader:
             if self._detect_stream(final=False):
                 self._read_pending()
         return self.chunks + self._unread_chunks - before
+
+    def countable(self) -> Countable | None:
+        """Return what a native reader needs to count tokens of the learned form. None where the next bytes must be read
+        in full.
+        """
+        template, last_ns = self._template, self.last_token_ns
+        if not template.learned or not self._between_events or last_ns is None or self.fault is not None:
+            return None
+        content = None
+        if template.is_answer:
+            if self.first_answer_ns is None:
+                return None
+            if self._content is not None:
+                content = self._content.setdefault(template.index, [])
+        return template.frame_begin, template.frame_end, self._text, content, self.itl_hist, last_ns
+
+    def add_counted(self, tokens: int, last_token_ns: int, largest_gap_ns: int) -> None:
+        """Add tokens that a native reader has counted; texts and gaps are there already."""
+        self.chunks += tokens
+        self._events += tokens
+        self.last_token_ns = last_token_ns
+        self.largest_gap_ns = max(self.largest_gap_ns, largest_gap_ns)
 
     @property
     def _unread_chunks(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -33,6 +33,9 @@ from loadchaos.load.wire.decision import (
 from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
+
+if TYPE_CHECKING:
+    from loadchaos.load.wire._native import Lane
 
 _JOIN_BYTES = 64 * 1024
 _STALE_WITHIN_NS = NS_PER_S
@@ -63,7 +66,7 @@ class Exchange:
 
     __slots__ = (
         "_bytes_in", "_bytes_out", "_connect_ns", "_connection", "_end", "_ended_from_outside", "_error_body",
-        "_hang_up_at_ns", "_next_check_ns", "_outside_why", "_parser", "_pausing", "_replaced", "_resent",
+        "_hang_up_at_ns", "_lane", "_next_check_ns", "_outside_why", "_parser", "_pausing", "_replaced", "_resent",
         "_send_ns", "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "connection_number", "due_ns",
         "ended", "first_body_ns", "first_byte_ns", "has_successor", "last_byte_ns", "leftover", "pipelined",
         "progress", "request", "reused", "sent_ns", "slowed", "step",
@@ -92,6 +95,7 @@ class Exchange:
         self._ended_from_outside: End | None = None
         self._outside_why = ""
         self._hang_up_at_ns: int | None = None
+        self._lane: Lane | None = None  # once the native reader counts for this exchange
         self._next_check_ns = 0
         self._error_body = b""
         self._bytes_in = 0
@@ -164,7 +168,9 @@ class Exchange:
         while not self.ended:
             assert self._connection is not None, "connect() comes first"
             try:
-                if self._slot.collect(self._connection, self._feed if until is None else self._feed_until(until)):
+                if self._slot.collect(
+                    self._connection, self._feed_and_arm if until is None else self._feed_until(until)
+                ):
                     self._on_peer_closed()
                 elif not self.ended:
                     return True
@@ -200,6 +206,7 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
+        self._take_counted()
         return 0 if self.answer is None else self.answer.chunks
 
     @property
@@ -213,6 +220,7 @@ class Exchange:
         """End the exchange if a timeout has passed; a waiting step wakes up."""
         if now_ns < self._next_check_ns or self.ended or self._ended_from_outside:
             return
+        self._take_counted()
         limits = self.request.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")
@@ -238,6 +246,7 @@ class Exchange:
 
     def silence_ns(self, now_ns: int) -> int:
         """Time since the last body byte, or since sending, in ns."""
+        self._take_counted()
         since = self.last_byte_ns if self.first_body_ns is not None else self._sent_all_ns or self.sent_ns
         return now_ns - (since or self.begun_ns)
 
@@ -247,6 +256,7 @@ class Exchange:
         """
         if not self.step.stream or self.step.behaviour not in READS_AT_ONCE or self._pausing or self.answered:
             return 0
+        self._take_counted()
         token_ns = None if self.answer is None else self.answer.last_token_ns
         since = token_ns or self._sent_all_ns
         return max(0, now_ns - since) if since else 0
@@ -388,6 +398,34 @@ class Exchange:
             return ""
         return CLOSED_UNANNOUNCED
 
+    def _feed_and_arm(self, at_ns: int, data: bytes) -> bool:
+        """Feed what was not counted natively. What follows is counted there where it is like the tokens before it."""
+        if self._lane is not None:
+            self._take_counted()
+            self._lane.disarm()
+        if not self._feed(at_ns, data):
+            return False
+        connection, answer = self._connection, self.answer
+        lane = None if connection is None else connection.lane
+        if lane is None or answer is None or lane.outstanding or not self._parser.between_chunks:
+            return True
+        if (form := answer.countable()) is not None:
+            self._lane = lane
+            lane.arm(*form)
+        return True
+
+    def _take_counted(self) -> None:
+        """Add what was counted natively since the last call."""
+        lane, answer = self._lane, self.answer
+        if lane is None or answer is None or (taken := lane.take()) is None:
+            return
+        tokens, size, last_byte_ns, last_token_ns, largest_gap_ns = taken
+        answer.add_counted(tokens, last_token_ns, largest_gap_ns)
+        self.progress.tokens += tokens
+        self.progress.bytes_in += size
+        self._bytes_in += size
+        self.last_byte_ns = last_byte_ns
+
     def _feed(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)
         self.progress.bytes_in += len(data)
@@ -420,6 +458,8 @@ class Exchange:
 
     def _finish(self, end: End, why: str) -> bool:
         """End the exchange; an end from outside explains the error it caused."""
+        self._take_counted()
+        self._lane = None
         self.ended = True
         if self._ended_from_outside and end != "complete":
             end, why = self._ended_from_outside, self._outside_why

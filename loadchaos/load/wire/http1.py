@@ -115,7 +115,7 @@ class ResponseParser:
 
     def single_chunk(self, data: bytes) -> bytes | None:
         """Return the content of `data` if it is exactly one chunk. Returns None for anything else."""
-        if self._state != "size" or self._buffer or self._inflate is not None or self.broken is not None:
+        if not self.between_chunks:
             return None
         end = data.find(b"\r\n", 1, 12)
         digits = data[:end] if end > 0 else b""
@@ -128,6 +128,11 @@ class ResponseParser:
         if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
             return None
         return data[end + 2 : -2]
+
+    @property
+    def between_chunks(self) -> bool:
+        """True where the next bytes begin a chunk whose content is the body's."""
+        return self._state == "size" and not self._buffer and self._inflate is None and self.broken is None
 
     def _whole(self, data: bytes) -> bytes | None:
         """Return the body of one whole response whose head is cached. Returns None for anything else. Most short answers

@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.urls import host_and_port, http_parts
+
+if TYPE_CHECKING:
+    from loadchaos.load.wire._native import Lane
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
@@ -38,7 +41,7 @@ ANCILLARY_BYTES = socket.CMSG_SPACE(_timespec.size)
 """Space that recvmsg(2) needs for one stamp."""
 _CLOCK_STEP_NS = 1_000_000
 _CONFIRMATIONS = 3
-_OLDEST_NS = 60_000_000_000
+OLDEST_STAMP_NS = 60_000_000_000
 
 ArrivalStamp = int | Sequence[tuple[int, int, bytes]]
 """Arrival time: monotonic ns where it was stamped when read, else recvmsg's ancillary data."""
@@ -107,7 +110,7 @@ class Connection:
     """One TCP or TLS connection. Errors are OSError. `receive` returns b"" when the peer closed."""
 
     __slots__ = (
-        "_inner", "_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watcher",
+        "_inner", "_plain", "_sock", "_target", "idle_since_ns", "lane", "number", "read_now", "stamped", "tls", "watcher",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
@@ -120,6 +123,7 @@ class Connection:
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.stamped = stamped and not self.tls
         self.watcher: SocketWatcher | None = None
+        self.lane: Lane | None = None
         self.read_now: ReadNow = (
             partial(_decrypted_at_once, self._inner.read)
             if self._inner is not None
@@ -383,4 +387,4 @@ class StampClock:
         seconds, ns = _timespec.unpack(stamp[0][2])
         at_ns: int = seconds * NS_PER_S + ns + self.ahead_ns
         # Anything else was stamped before somebody set the clock.
-        return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
+        return at_ns if now_ns - OLDEST_STAMP_NS < at_ns < now_ns else now_ns

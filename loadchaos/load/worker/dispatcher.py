@@ -199,7 +199,9 @@ class Dispatcher:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         try:
-            self._recorder.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "begin"})
+            self._recorder.write(
+                {"row": "load", "at_ns": time.monotonic_ns(), "what": "begin", "reader": self._receiver.reader}
+            )
             tasks = [spawn(self._repeat, s, w) for s, w in self._periodic_tasks()]
             try:
                 self._run_phases()

@@ -10,11 +10,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from loadchaos.core.ledger.rows import StreamReader
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire.sockets import ArrivalStamp, Connection, Feed, Origin, StampClock, unread_bytes
+from loadchaos.load.wire.native import new_poller
+from loadchaos.load.wire.sockets import (
+    OLDEST_STAMP_NS,
+    RECEIVE_BYTES,
+    ArrivalStamp,
+    Connection,
+    Feed,
+    Origin,
+    StampClock,
+    unread_bytes,
+)
 from loadchaos.load.worker.greenlets import Timer, block_process, current, hub, loop, ready
+
+if TYPE_CHECKING:
+    from loadchaos.load.wire._native import Poller
 
 _SLICE_NS = 500_000
 """Time for which arrivals are delivered before new ones are read and stamped."""
@@ -61,19 +75,34 @@ class Receiver:
         self._recent_gaps: deque[int] = deque(maxlen=_WINDOWS)  # the shortest gap of each window
         self._max_batch_ns = _MAX_BATCH_NS
         self.batch_ns = 0
+        self._poller = new_poller(RECEIVE_BYTES, _MIN_BATCH_NS)
+        self._io: Any = None
+        if self._poller is not None:
+            self._io = loop().io(self._poller.fileno(), 1)
+            self._io.start(self._read_lanes)
+
+    @property
+    def reader(self) -> StreamReader:
+        return "python" if self._poller is None else "native"
 
     def close(self) -> None:
         self._check.stop()
         self._poll_at_once.stop()
+        if self._poller is not None:
+            self._io.stop()
+            self._poller.close()
 
     def collect(self, connection: Connection, feed: Feed) -> bool:
         """Feed what arrives on a connection until the answer ends (a `Collect`)."""
         watcher = connection.watcher
         if not isinstance(watcher, _Watcher):
-            watcher = connection.watcher = _Watcher(connection, self._arrived)
+            poller = self._poller if connection.stamped else None
+            watcher = connection.watcher = _Watcher(connection, self._arrived, poller)
             if not connection.stamped:
                 self._max_batch_ns = _MAX_BATCH_UNSTAMPED_NS
         watcher.feed, watcher.greenlet, watcher.end, watcher.arrived_ns = feed, current(), None, 0
+        if watcher.lane is not None:
+            watcher.lane.set_reading(True)
         if not watcher.deliver_early():
             watcher.start()
             self._switch()
@@ -86,6 +115,23 @@ class Receiver:
         self._yielded.append(current())
         self._poll_at_once.start(_noop)
         self._switch()
+
+    def _read_lanes(self) -> None:
+        """Read all connections that have something. What was not counted is delivered like any arrival."""
+        clock, poller = self._clock, self._poller
+        assert poller is not None
+        now_ns = time.monotonic_ns()
+        clock.sync(now_ns, time.time_ns())
+        arrivals, counted, shortest_gap_ns = poller.read(clock.ahead_ns, OLDEST_STAMP_NS)
+        self._window_count += counted
+        self._shortest_gap_ns = min(self._shortest_gap_ns, shortest_gap_ns)
+        for at_ns, watcher, data in arrivals:
+            if data is None:
+                watcher.on_unexpected()
+                continue
+            self._arrived.append((at_ns, watcher, data))
+            if not isinstance(data, bytes) or not data:
+                watcher.stop()  # an end stays readable
 
     def _deliver(self) -> None:
         arrived = self._arrived
@@ -152,11 +198,16 @@ class _Watcher:
     """Reads one connection, from its first `collect` to its end. While idle it detects a close."""
 
     __slots__ = (
-        "_arrived", "_descriptor", "_early", "_io", "_read", "_started", "_tls", "_unexpected", "arrived_ns", "end",
-        "feed", "greenlet",
+        "_arrived", "_descriptor", "_early", "_io", "_poller", "_read", "_started", "_tls", "_unexpected", "arrived_ns",
+        "end", "feed", "greenlet", "lane",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]],
+        poller: Poller[_Watcher] | None,
+    ) -> None:
         self.feed: Feed | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None
@@ -166,7 +217,10 @@ class _Watcher:
         self._read = connection.read_now
         self._tls = connection.tls
         self._descriptor = connection.fileno()
-        self._io = loop().io(self._descriptor, 1)  # good until `stop`, which comes before closing
+        self._poller = poller
+        self.lane = connection.lane = None if poller is None else poller.lane(self._descriptor)
+        # Good until `stop`, which comes before closing.
+        self._io: Any = loop().io(self._descriptor, 1) if poller is None else None
         self._started = False
         self._unexpected = False
 
@@ -181,19 +235,31 @@ class _Watcher:
 
     def start(self) -> None:
         self._unexpected = False
-        if not self._started:
-            self._started = True
+        if self._started:
+            return
+        self._started = True
+        if self._poller is None or self.lane is None:
             self._io.start(self._readable)
+        else:
+            self._poller.start(self.lane, self)
 
     def stop(self) -> None:
-        if self._started:
-            self._started = False
+        if not self._started:
+            return
+        self._started = False
+        if self._poller is None or self.lane is None:
             self._io.stop()
+        else:
+            self._poller.stop(self.lane)
+
+    def on_unexpected(self) -> None:
+        """Note that something came while no exchange waits. It is left unread."""
+        self._unexpected = True
+        self.stop()
 
     def _readable(self) -> None:
         if self.feed is None:
-            self._unexpected = True
-            self.stop()
+            self.on_unexpected()
             return
         data: bytes | OSError
         try:
@@ -213,6 +279,8 @@ class _Watcher:
 
     def deliver(self, at_ns: int, data: bytes | OSError) -> bool:
         """Feed an arrival. Wakes the greenlet and returns False when the answer ends."""
+        if self.lane is not None:
+            self.lane.fed()
         if self.feed is None:
             # It follows the answer. Where requests were pipelined, the next exchange reads it.
             self._unexpected = True
@@ -241,6 +309,8 @@ class _Watcher:
         except Exception as e:  # noqa: BLE001 - a bug of ours must fail the greenlet, not the hub
             self.end = e
         self.feed = None
+        if self.lane is not None:
+            self.lane.set_reading(False)
         return True
 
 

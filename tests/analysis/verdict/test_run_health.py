@@ -97,6 +97,20 @@ def test_check_of_a_worker_that_never_joined_is_unknown(what: str, verdict: str)
     assert verdict_of("workers", {"row": "worker", "at_ns": 2, "what": what, "worker": 1}) == verdict
 
 
+@pytest.mark.parametrize(
+    ("readers", "told"),
+    [([None], None), (["native"], "native"), (["native", "python"], "python"), (["python", "native"], "python")],
+)
+def test_generator_tells_what_read_streams_in_all_workers(readers: list[str | None], told: str | None) -> None:
+    health = RunHealth()
+    for n, reader in enumerate(readers):
+        row: Any = {**LOAD_END, "what": "begin", "file": f"requests-{n}", **({"reader": reader} if reader else {})}
+        health.on_load(row)
+        end: Any = {**LOAD_END, "file": f"requests-{n}"}
+        health.on_load(end)
+    assert health.generator(RequestStats(), Terms(profile="x")).reader == told
+
+
 def test_load_process_check_counts_requests_lost_with_a_worker() -> None:
     stats = RequestStats()
     stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "worker_lost", "count": 3})

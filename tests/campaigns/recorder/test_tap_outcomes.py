@@ -19,6 +19,7 @@ from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.server.dialects import outcome_rules_of_any_server
 from tests.campaigns.recorder.conftest import SeenExchanges, whole
+from tests.load.wire.native_reading import Reading
 from tests.load.wire.requests import wire_request
 from tests.raw_sockets import chunk
 
@@ -45,11 +46,16 @@ class FedConnection:
         pass
 
 
-def outcome_in_a_run(path: str, pieces: list[bytes], *, stream: bool, resets: bool) -> Outcome:
+def outcome_in_a_run(
+    path: str, pieces: list[bytes], *, stream: bool, resets: bool, reading: Reading | None = None
+) -> Outcome:
     endpoint = next(e for e in ENDPOINTS.values() if e.path == path)
     slot = Slot(Origin("http://127.0.0.1:9"))
     wire = wire_request(slot.target, path=path, stream=stream, rules=RULES, fresh=True, reader=endpoint.answer)
     call = Exchange(wire, slot, Progress())
+    if reading is not None:
+        reading.read(call, ((time.monotonic_ns(), piece) for piece in pieces if piece))
+        return call.end_row()["outcome"]
     call._connection = FedConnection(pieces, resets=resets)  # type: ignore[assignment]
     call.send()
     while call.receive():

@@ -23,6 +23,7 @@ from tests.campaigns.recorder.test_tap_outcomes import (
     response,
 )
 from tests.fuzz import EACH, SEEDS, spoiled
+from tests.load.wire.native_reading import READINGS, Reading
 
 HTTP_WORDS = [
     b"\r\n", b"\n", b"\r\n\r\n", b"0\r\n\r\n", b"Content-Length: 3\r\n", b"Content-Length: 99999999999999999999\r\n", b"-1",
@@ -97,9 +98,11 @@ def is_whole(path: str, data: bytes, *, stream: bool) -> bool:
     return not errors and bool(FINISHED.intersection(reasons_in(events)))
 
 
+@pytest.mark.parametrize("native", READINGS)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["HTTP", "SSE"])
-def test_any_bytes_are_ok_only_where_they_are_a_whole_answer(kind: str, seed: int) -> None:
+def test_any_bytes_are_ok_only_where_they_are_a_whole_answer(kind: str, seed: int, native: bool) -> None:
+    reading = Reading(native=native)
     rng = random.Random(f"{kind} {seed}")
     for _ in range(EACH):
         stream = kind == "SSE" or rng.random() < 0.3
@@ -114,6 +117,6 @@ def test_any_bytes_are_ok_only_where_they_are_a_whole_answer(kind: str, seed: in
         if kind == "HTTP":
             data = spoiled(data, HTTP_WORDS, rng)
         pieces = pieces_of(data, [rng.randrange(1 << 20) for _ in range(rng.randint(0, 12))])
-        outcome = outcome_in_a_run(path, pieces, stream=stream, resets=False)
+        outcome = outcome_in_a_run(path, pieces, stream=stream, resets=False, reading=reading)
         assert outcome in OUTCOMES
         assert outcome != "ok" or is_whole(path, data, stream=stream), data

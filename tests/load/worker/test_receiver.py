@@ -13,12 +13,14 @@ import pytest
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import Behaviour
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.native import PURE
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
 from tests.load.wire.misbehaving import Misbehaving
+from tests.load.wire.native_reading import READINGS
 from tests.load.wire.requests import wire_request
 from tests.rows import MS
 
@@ -26,10 +28,12 @@ _gevent = cast("Any", gevent)
 SLICES: list[bool] = []
 
 
-@pytest.fixture
-def arrivals() -> Iterator[Receiver]:
+@pytest.fixture(params=READINGS)
+def arrivals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     SLICES.clear()
+    monkeypatch.setenv(PURE, "0" if request.param else "1")
     it = Receiver(SLICES.append)
+    assert (it._poller is not None) is request.param
     yield it
     it.close()
 
