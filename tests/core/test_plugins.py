@@ -102,7 +102,7 @@ traffic:
   - {name: chat, payload: {text: {tokens: 20}, banned_token: {id: 9}}, output: {max: 4}, behaviour: {late: {wait: 0.2}}}
   - {name: tiny, payload: {text: {tokens: 20}}, output: {max: 4}, endpoint: tiny}
 load: [{rate: 10/s, for: 2s}]
-attacks: [{admin: tiny_reload, at: 1s}, {plugin: many_models, at: 1s, params: {requests: 7}}]
+attacks: [{admin: tiny_reload, at: 1s}, {plugin: many_models, at: 1s, params: {requests: 2}}]
 """
 
 
@@ -150,7 +150,7 @@ def test_example_package_sends_its_requests_and_attacks_its_server(tmp_path: Pat
     assert len(posted["/tiny/reload"]) == 1
     (events,) = tmp_path.glob("runs/*/events.jsonl")
     acts = [row for row in map(json.loads, events.read_text().splitlines()) if row["row"] == "attack"]
-    assert "7 asked, 0 refused" in {row.get("text") for row in acts if row["attack"] == "plugin_many_models"}
+    assert "2 asked, 0 refused" in {row.get("text") for row in acts if row["attack"] == "plugin_many_models"}
     assert {(body["max_tokens"], body["stream"]) for body in posted["/tiny/generate"] if "stream" in body} == {
         (4, True)
     }
