@@ -111,7 +111,7 @@ COMMANDS = {
     "suite": (["suite", "--only", "smoke", "--launch"], "suite.json"),
     "soak": (["soak", "small.yaml", "--once"], "soak.json"),
 }
-NOT_SLOW = [("replay", signal.SIGTERM), ("capacity", signal.SIGHUP)]
+NOT_SLOW = [("replay", signal.SIGTERM)]
 CASES = [
     pytest.param(name, number, marks=() if (name, number) in NOT_SLOW else pytest.mark.slow)
     for name in COMMANDS

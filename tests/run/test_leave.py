@@ -473,6 +473,7 @@ def test_given_pid_is_that_process_and_no_later_one(monkeypatch: pytest.MonkeyPa
     assert server.pid_of("server") is None
 
 
+@pytest.mark.slow
 def test_attacks_stop_where_a_tunnel_joins_the_server(
     start: Start, sim: StartSim, victim: EmbeddedServer, tmp_path: Path
 ) -> None:

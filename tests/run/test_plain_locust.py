@@ -67,6 +67,7 @@ def until_both_were_heard(environment, **_):
 """
 
 
+@pytest.mark.slow
 def test_own_locust_with_two_processes_and_another_user_class(sim: StartSim, tmp_path: Path) -> None:
     """Run until both kinds of users were answered, however long it takes."""
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))

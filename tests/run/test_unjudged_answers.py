@@ -58,7 +58,7 @@ def test_questions_that_nothing_answers_right_are_unknown_unless_accepted(start:
     top = " ".join(run.output.partition("UNKNOWN")[2].split())
     assert "nothing was judged: the idle server answered no kind right every time (copy)" in top[:300]
     accepted = {"id": "answers_not_judged", "because": "random weights", "until": "2099-01-01"}
-    run = ended(start, own_words, correctness=asked, accept=[accepted])
+    run = ended(start, lambda prompt: own_words(prompt, "\ufffd"), correctness=asked, accept=[accepted])
     assert run.verdict()["exit_code"] == 0
     assert "1 check proves nothing, which is accepted: random weights" in " ".join(run.output.split())
     questions = next(check for check in run.verdict()["checks"] if check.get("accepted"))
@@ -66,14 +66,8 @@ def test_questions_that_nothing_answers_right_are_unknown_unless_accepted(start:
     said = output_of("judge", "-v", run.folder)
     assert "as right as when idle" not in said
     assert "is right; accepted: random weights" in " ".join(said.split())
-
-
-def test_report_is_written_again_whatever_the_notes_of_the_run_say(start: Start) -> None:
-    run = ended(start, lambda prompt: own_words(prompt, "\ufffd"))
-    assert any("could not be decoded" in note for note in run.verdict()["notes"])
-    assert output_of("report", run.folder).split() == [
-        str(run.folder / name) for name in ("report.html", "junit.xml", "verdict.json")
-    ]
+    assert any("could not be decoded" in note for note in run.verdict()["notes"])  # no note of a full disk
+    assert output_of("report", run.folder).split()[0] == str(run.folder / "report.html")
 
 
 @pytest.mark.parametrize(

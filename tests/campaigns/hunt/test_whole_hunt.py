@@ -110,6 +110,7 @@ def test_resume_prefers_a_hunt_that_had_workloads(tmp_path: Path) -> None:
     assert newest_hunt(tmp_path).name == "hunt-1"
 
 
+@pytest.mark.slow
 def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:
     (tmp_path / "genes.yaml").write_text(
         "traffic: {tokens: [1500], output: [2], images: false, turns: false, near_limit: false, abort: false,\n"

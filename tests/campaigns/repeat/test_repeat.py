@@ -257,6 +257,7 @@ def test_server_that_cannot_be_tested_is_asked_once(tmp_path: Path) -> None:
     assert re.search(r"error +\S+/smoke-\S+: http://127.0.0.1:1 was not healthy within 1 s", page)
 
 
+@pytest.mark.slow
 def test_two_real_runs_have_intervals_and_are_compared(tmp_path: Path) -> None:
     load = ("--rate", "40", "--num-prompts", "40", "--random-input-len", "16", "--random-output-len", "4")
     words = ("run", "--embedded", *load, "--repeat", "2", "--no-questions", "--no-live", "--exporter-port", "0")

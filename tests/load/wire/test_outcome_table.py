@@ -238,7 +238,7 @@ def test_outcome_gap_of_a_freeze_is_among_the_gaps(
     reply = ask(server.url_of("frozen"), limits=limits)
     assert reply["outcome"] == outcome
     gaps = _gaps_s(reply)
-    assert len(gaps) == 3
+    assert len(gaps) in (2, 3)  # chunks that arrive together on a busy machine are one arrival
     assert gaps[-1] > 0.28
     assert reply["largest_gap_ns"] > 280_000_000
 
