@@ -131,7 +131,6 @@ def test_mistake_is_told(words: tuple[str, ...], message: str) -> None:
     assert message in output_of("doctor", *words, code=2)
 
 
-@pytest.mark.slow
 def test_releases_are_installed_measured_continued_and_scored(bench: Bench) -> None:
     """1.0 lives, 2.0 dies, 3.0 cannot be installed; the second call only adds what is missing."""
     program = shlex.quote(str(bench.program))
