@@ -12,11 +12,13 @@ ANSWER = re.compile(
     r"|status=200\b|-- POST \S+ 200 \d|\b200 \d+ - - ---- |equest (?:handled|routed)|completion routed"
 )
 """Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy, Traefik, HAProxy, Ray Serve, routers."""
+_NO_PROBE = r'(?!/[^\s"]*(?:health|ready|live|ping|metrics))'
+"""Begin of a path that is no health check and no page of metrics."""
 GENERATED = re.compile(
     r"\bPOST\b.{0,300}?/\S{0,200}?(?:completion|generate|messages|responses|embed|rerank|score|chat|infer)"
 )
 REFUSED = re.compile(
-    r'"(?:GET|POST) (?!/\S*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/\s?"]++){1,3}+|/(?![^\s?"]))'
+    rf'"(?:GET|POST) {_NO_PROBE}(?P<path>(?:/[^/\s?"]++){{1,3}}+|/(?![^\s?"]))'
     r'[^\s"]*+(?: HTTP/[\d.]+)?" (?P<status>50[0245])\b'
     r'|\| (?P<gin>50[0245]) \|.*\| +(?:GET|POST) +"?(?P<gin_path>/[^"?\s]+)'
 )
@@ -26,14 +28,12 @@ _POSTED = re.compile(
     r'|/\d+ (?P<haproxy_status>50[0245]) \d+ - - ---- .*"POST (?P<haproxy>/[^ ?"]+)'
 )
 """The same in the words of Ray Serve, llama.cpp and HAProxy, where the server itself answered so."""
-_PAIRS = re.compile(
-    r"\b(?:uri|path|url)=\"?(?!/\S*(?:health|ready|live|ping|metrics))(?P<path>/[^\s\"?,}]*).*\bstatus=(?P<status>50[0245])\b"
-)
+_PAIRS = re.compile(rf'\b(?:uri|path|url)="?{_NO_PROBE}(?P<path>/[^\s"?,}}]*).*\bstatus=(?P<status>50[0245])\b')
 """The same in pairs, as programs in Go and Rust write them."""
 _STATUS = re.compile(r'"(?:DownstreamStatus|(?:response_?)?(?:[sS]tatus|[cC]ode)(?:_code)?)": ?"?(?P<status>50[0-5])\b')
 _PATH = re.compile(
     r'"(?:RequestPath|(?:request_)?(?:uri|path|url)|x-envoy-origin-path)": ?"'
-    r'(?!/[^"]*(?:health|ready|live|ping|metrics))(?P<path>(?:/[^/?"]++){1,3}+|/(?=[?"]))'
+    rf'{_NO_PROBE}(?P<path>(?:/[^/?"]++){{1,3}}+|/(?=[?"]))'
 )
 _SERVER = re.compile(r'"(?:ServiceURL|upstream(?:_host|_addr)?)": ?"(?P<server>[^"\s]{3,80})"')
 _CLF_TIME = re.compile(r"\[(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/\d{4}:(?P<time>\d\d:\d\d:\d\d)")

@@ -225,8 +225,8 @@ class Classifier:
         if line_no <= _HEAD_LINES and _may_be_cut(line, line_no, state):
             idle = False
         if idle and not self._live and (answer := refusal(line)):  # a run knows the answers itself
-            word = Candidate(source, line_no, line[:_EVIDENCE], "", 0, at_ns, loud=True, answer=answer)
-            self.loud.append(replace(word, clock_s=time_of(line)))
+            text, clock_s = line[:_EVIDENCE], time_of(line)
+            self.loud.append(Candidate(source, line_no, text, "", 0, at_ns, loud=True, answer=answer, clock_s=clock_s))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return hangs  # nine lines in ten end here
         if before.endswith("}"):
@@ -576,9 +576,11 @@ class Classifier:
         state = position.state
         if self._live or (severity == "startup" and (state.served or position.line_no > _HEAD_LINES)):
             return
+        if severity in ("engine_death", "hang"):
+            if len(state.ends) >= _REPEATS:
+                return
+            state.ends.append(word)  # an answer takes it back
         word.severity = severity
-        if severity in ("engine_death", "hang") and len(state.ends) < _REPEATS:
-            state.ends.append(word)
 
     def _judge_line(self, line: LogLine) -> _ErrorLine | None:
         """Judge a line that no signature knows; None if it says no error. Lines of one kind are judged once."""

@@ -267,3 +267,5 @@ def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(er
     log = [answer, f"10:11AM ERR {error}", "10:11AM INF still here"]
     assert [f.severity for f in classify_text("\n".join(log))] == [severity]
     assert [f.severity for f in classify_text("\n".join([*log, answer]))] == ["request"]
+    many = [f"10:11AM ERR the event loop of part{'x' * n} stopped" for n in range(12)]
+    assert {f.severity for f in classify_text("\n".join([*log, *many, *many[-1:] * 3, answer]))} == {"request"}
