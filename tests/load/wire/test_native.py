@@ -211,6 +211,15 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     peer.close()
 
 
+def started(ours: socket.socket) -> tuple[Any, Any]:
+    """A poller that reads seven bytes at a time, and its lane of a connection for which somebody waits."""
+    poller: Any = new_poller(7, 0)
+    lane = poller.lane(ours.fileno())
+    lane.set_reading(True)
+    poller.start(lane, "owner")
+    return poller, lane
+
+
 def read_until(poller: Any, n: int) -> list[tuple[int, Any, Any]]:
     found: list[tuple[int, Any, Any]] = []
     until = time.monotonic() + 10
@@ -233,11 +242,7 @@ def test_native_reader_leaves_bytes_unread_while_nobody_waits(pair: tuple[socket
 
 def test_native_reader_gives_back_all_bytes_and_then_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, peer = pair
-    poller = new_poller(7, 0)
-    assert poller is not None
-    lane = poller.lane(ours.fileno())
-    lane.set_reading(True)
-    poller.start(lane, "owner")
+    poller, lane = started(ours)
     data = bytes(range(256)) * 10
     peer.sendall(data)
     peer.close()
@@ -253,15 +258,23 @@ def test_native_reader_gives_back_all_bytes_and_then_the_end(pair: tuple[socket.
 
 def test_native_reader_tells_a_reset_as_its_error(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, peer = pair
-    poller = new_poller(7, 0)
-    assert poller is not None
-    lane = poller.lane(ours.fileno())
-    lane.set_reading(True)
-    poller.start(lane, "owner")
+    poller, _ = started(ours)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
     ((_, _, error),) = read_until(poller, 1)
     assert isinstance(error, ConnectionResetError)
+    poller.close()
+
+
+def test_native_reader_counts_no_more_after_other_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
+    poller = new_poller(7, 0)
+    assert poller is not None
+    lane, texts, content = poller.lane(pair[0].fileno()), list[str](), list[str]()
+    lane.arm(b"a", b"z", texts, content, {}, 0)
+    token = b"4\r\nahiz\r\n"
+    assert poller.count(lane, 5, token + b"other") == len(token)
+    assert (texts, content, lane.armed) == (["hi"], ["hi"], False)
+    assert poller.count(lane, 6, token) == 0  # Python reads the other bytes first
     poller.close()
 
 
