@@ -233,19 +233,19 @@ def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
     url = server if server is not None and "://" in server.split(" ", 1)[0] else None
     if (server is not None) + (options["log"] is not None) > 1:
         raise OptionError("one of a URL, a command and --log was expected")
+    given = learned.named_version(options["version"]) if options["version"] is not None else None
     if url is not None:
         found = _of_url(url, options)
     elif server is not None:
-        named = learned.named_version(options["version"])[0] if options["version"] is not None else None
-        found = learned.of_command(server, "the command", Path.cwd(), named)
+        found = learned.of_command(server, "the command", Path.cwd(), given[0] if given is not None else None)
     elif options["log"] is not None:
         found = _of_log(options["log"], options["version"])
-    elif options["version"] is not None:
-        found = ServerFacts(learned.named_version(options["version"])[0])
+    elif given is not None:
+        found = ServerFacts(given[0])
     else:
         raise OptionError("which server? Give its URL, its command in quotes, --version ENGINE==VERSION, or --log FILE")
-    if options["version"] is not None:
-        name, version, more, notes = learned.named_version(options["version"])
+    if given is not None:
+        name, version, more, notes = given
         if name != found.engine:
             raise OptionError(f"--version {options['version']!r}: the server is {found.engine}")
         found = replace(
@@ -255,8 +255,8 @@ def _facts(server: str | None, options: dict[str, Any]) -> ServerFacts:
         found = learned.with_flags(
             found, learned.parse_flags_option(options["flags"], found.engine), "--flags", Path.cwd()
         )
-    given = learned.given_facts(named_values("--fact", options["facts"], "NAME=VALUE"))
-    found = replace(found, facts={**found.facts, **given}, never=_traffic(options["without"]))
+    typed = learned.given_facts(named_values("--fact", options["facts"], "NAME=VALUE"))
+    found = replace(found, facts={**found.facts, **typed}, never=_traffic(options["without"]))
     return learned.with_connector_note(found)
 
 

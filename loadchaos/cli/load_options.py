@@ -167,8 +167,8 @@ _OTHER_NAMES = {
 """Options of other load tools, and ours for the same."""
 
 
-class ManyGoodputWords(HelpInGroups):
-    """Command whose --goodput takes several words, as in vllm bench. It names our option for one of another tool."""
+class LoadCommand(HelpInGroups):
+    """Command for users of other load tools: --goodput takes several words, and a hint names our option for theirs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat --goodput before each further `name:number`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import COUNT, expect_option, option, time_option, writing
-from loadchaos.cli.load_options import ManyGoodputWords, goodput_option, load_options, made_from, made_profile
+from loadchaos.cli.load_options import LoadCommand, goodput_option, load_options, made_from, made_profile
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import DEFAULT_EXPECT
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loadchaos.profile.made import LoadOptions
 
 
-@click.command(cls=ManyGoodputWords)
+@click.command(cls=LoadCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @load_options
 @goodput_option

@@ -45,7 +45,7 @@ from loadchaos.cli.common import (
 from loadchaos.cli.environment import from_openai_variables, openai_target, words_from_environment
 from loadchaos.cli.help import in_group
 from loadchaos.cli.load_options import (
-    ManyGoodputWords,
+    LoadCommand,
     endpoint_of,
     goodput_option,
     load_options,
@@ -81,7 +81,7 @@ def _repeats(_ctx: click.Context, _option: click.Parameter, text: str | None) ->
     return parse(text)
 
 
-@click.command(cls=ManyGoodputWords)
+@click.command(cls=LoadCommand)
 @click.pass_context
 @click.argument("profile", required=False, shell_complete=profile_names)
 @target_option("-H --target --host --base-url target", "URL of the server, with or without /v1.")

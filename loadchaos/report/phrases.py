@@ -484,18 +484,17 @@ def worst_cause(verdict: Verdict) -> str:
 
 
 def passed_text(verdict: Verdict) -> str:
-    """Count the expectations that were met, the checks that passed, and those that proved nothing, which is accepted;
-    empty without any, and without a load.
+    """Count the expectations that were met, the checks that passed, and those that are accepted without a proof; empty
+    without any, and without a load.
     """
     met = sum(r.verdict == "pass" for r in verdict.expectations)
     passed = sum(r.verdict == "pass" and not r.accepted for r in verdict.checks)
     accepted = [r.accepted for r in verdict.checks if r.accepted]
-    proved = "proves" if len(accepted) == 1 else "prove"
     why = clean("; ".join(dict.fromkeys(accepted)), 200)
     texts = (
         (met, f"{plural(met, 'expectation')} met"),
         (passed, f"{plural(passed, 'check')} passed"),
-        (len(accepted), f"{plural(len(accepted), 'check')} {proved} nothing, which is accepted: {why}"),
+        (len(accepted), f"{plural(len(accepted), 'check')} accepted without a proof: {why}"),
     )
     return ", ".join(text for n, text in texts if n and verdict.sent)
 

@@ -181,7 +181,7 @@ class CheckResult:
     expected: str
     actual: str
     verdict: Decision
-    accepted: Annotated[str, "why an entry of `accept` lets it pass, though it proved nothing"] = field(
+    accepted: Annotated[str, "why it passes without a proof: an entry of `accept`, or an option"] = field(
         default="", metadata=IF_SET
     )
 

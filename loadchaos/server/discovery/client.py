@@ -102,7 +102,7 @@ def how_to_reach(error: str) -> str:
 
 
 def connection_error(error: str) -> str:
-    """Say in words what a usual error of a connection is."""
+    """Translate the usual errors of a connection into words; others stay as they are."""
     if any(sign in error for sign in _NO_NAME):
         return "its host name is not known"
     if _NO_ANSWER in error:

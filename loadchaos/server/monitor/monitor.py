@@ -91,12 +91,14 @@ class Monitor:
         self._nvml: NvmlMonitor | None = None
         self._kernel: LogFollower | None = None
 
+    def _server_pids(self) -> list[int | None]:
+        return [processes.pid for processes in self._processes.values()]
+
     async def start(self) -> None:
         output = self._output
         pages = RawPageWriter(output.folder, output.redactor)
         self._keep_running("", "watch", partial(watch_lag, output.emit_event))
-        roots = lambda: [processes.pid for processes in self._processes.values()]  # noqa: E731 - a restart changes them
-        self._keep_running("", "host", partial(watch_host, output.emit_event, roots))
+        self._keep_running("", "host", partial(watch_host, output.emit_event, self._server_pids))
         for device in self._devices:
             self._keep_running("", "device", device.run)
         if any(r.here or r.pid is not None for r in self._replicas):
