@@ -37,6 +37,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Mechanisms
+from loadchaos.analysis.other_clients import OtherClients
 from loadchaos.analysis.verdict import error_budget
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
@@ -89,6 +90,7 @@ class Judge(RowFold):
         self._facts: Facts | None = None
         self.figures = RunFigures(terms, answers=answers)
         self._health, self._attacks, self._warm_cache = RunHealth(), AttackLog(), WarmCache()
+        self._other_clients = OtherClients()
         self._stats = self.figures.requests
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._late_lines = LateLines()
@@ -109,7 +111,7 @@ class Judge(RowFold):
         before = (self._health, self.figures, self._attacks, self._mechanisms, self._queue_order, self._kernel)
         after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load, self._lengths)
         self._router = RowRouter(
-            [*before, self, self._tracker, *self._detectors.detectors, *after, self._exact_lengths]
+            [*before, self, self._tracker, *self._detectors.detectors, *after, self._exact_lengths, self._other_clients]
         )
 
     # --- rows in --------------------------------------------------------------------------------------------------------
@@ -365,6 +367,8 @@ class Judge(RowFold):
         notes = [] if reported is None or not reported.note else [reported.note]
         notes += [*self._health.notes, *self._tracker.notes(), *self._detectors.notes]
         notes += [*self._log_classifier.unexplained.notes(), *self._late_lines.notes()]
+        if (others := self._other_clients.why(terms.new_prompts)) is not None:
+            notes.append(others)
         notes += self._void_latencies()
         if self._images.note:
             notes.append(self._images.note)
@@ -556,6 +560,7 @@ class Judge(RowFold):
             ),
             void=void,
             host=self._health.host(),
+            others=self._other_clients.why(terms.new_prompts),
             longest_stall=None if stall is None else (stall.seconds, self._stall_text(stall)),
             drifts=self._growth.growths(),
             steady=self.figures.steady.span() if terms.steady else None,

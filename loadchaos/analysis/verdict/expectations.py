@@ -48,6 +48,8 @@ class ExpectationInputs:
     """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
     host: Sequence[str] = ()
     """Reasons why loadchaos lacked CPU time: a broken limit of latency may be due to them."""
+    others: str | None = None
+    """What other clients sent during the load: a broken limit of latency may be due to it."""
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     steady: SteadySpan | None = None
@@ -91,8 +93,10 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
         and COMPARISONS[expected.op](figure.in_time[0], expected.value)
     ):
         decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
-    if decision == "fail" and figures.host and latency_percentiles.parse(expected.name) is not None:
-        decision, actual = "unknown", f"{actual}, but on the machine of loadchaos {' and '.join(figures.host)}"
+    if decision == "fail" and (expected.name == "goodput" or latency_percentiles.parse(expected.name) is not None):
+        why = [f"on the machine of loadchaos {' and '.join(figures.host)}"] if figures.host else []
+        if why := [*why, *([figures.others] if figures.others else [])]:
+            decision, actual = "unknown", f"{actual}, but {' and '.join(why)}"
     if figure.doubt:
         actual = f"{actual}, {'although' if decision == 'fail' else 'but'} {figure.doubt}"
     return CheckResult(expected.full_name, rule, actual, decision)
