@@ -161,8 +161,9 @@ def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Se
 
 def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> Verdict:
     begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
-    command = replay_command(from_json(RunEnvironment, next(begins, None)))
-    return replace(judge.verdict(bad_rows=bad_rows), replay=command)
+    verdict, environment = judge.verdict(bad_rows=bad_rows), from_json(RunEnvironment, next(begins, None))
+    warm = verdict.efficiency is not None and verdict.efficiency.warm_cache is not None
+    return replace(verdict, replay=replay_command(environment, other_prompts=warm))
 
 
 @contextlib.contextmanager

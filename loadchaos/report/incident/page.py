@@ -33,7 +33,8 @@ _HAPPENED = {
     "outage": "failed every request", "terminated": "was shut down cleanly", "restart": "was restarted",
 }  # fmt: skip
 _DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
-_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
+_SEED = frozenset({"--seed"})
+_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify", *_SEED})
 
 
 @dataclass(frozen=True)
@@ -333,24 +334,27 @@ def _bodies(requests: Sequence[Mapping[str, object]]) -> list[str]:
     return rows
 
 
-def replay_command(run: RunEnvironment) -> str:
-    argv = _without_display_options(run.argv or ("loadchaos", "run", run.profile or "PROFILE"))
+def replay_command(run: RunEnvironment, *, other_prompts: bool = False) -> str:
+    """Format the command that sends the requests of a run again, or with `other_prompts` such as no run has sent yet."""
+    argv = _without_options(run.argv or ("loadchaos", "run", run.profile or "PROFILE"), _DISPLAY_OPTIONS)
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
+    if other_prompts:
+        argv = _without_options(argv, _SEED)
     if run.seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
-        argv += ["--seed", str(run.seed)]
+        argv += ["--seed", str(run.seed + other_prompts)]
     return clean(shlex.join(argv), 2000)
 
 
-def _without_display_options(argv: Sequence[str]) -> list[str]:
+def _without_options(argv: Sequence[str], dropped: frozenset[str]) -> list[str]:
     kept: list[str] = []
     skip = False
     for n, word in enumerate(argv):
         if word == "--":  # what follows is the command of a watch
             return [*kept, *argv[n:]]
         name = word.split("=", 1)[0]
-        if not skip and name not in _DISPLAY_OPTIONS:
+        if not skip and name not in dropped:
             kept.append(word)
-        skip = not skip and name in _OPTIONS_WITH_VALUE and "=" not in word
+        skip = not skip and name in dropped & _OPTIONS_WITH_VALUE and "=" not in word
     return kept
 
 
