@@ -56,7 +56,11 @@ class OtherClients(RowFold):
         """Say how many requests others sent; None where there were few, or where that is not known. `single_answers` is
         traffic whose requests the server counts as one each.
         """
-        if self._restarted or len({replica for replica, _ in self._first}) != 1 or not self._traffics <= {*single_answers}:
+        if (
+            self._restarted
+            or len({replica for replica, _ in self._first}) != 1
+            or not self._traffics <= {*single_answers}
+        ):
             return None
         finished = sum(self._newest[key] - self._first[key] for key in self._newest)
         others = round(finished - self._sent - _PER_QUESTION * self._asked)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+SESSION_TIME = "session_e2e"
+"""Name of the time of a session among the latencies of `expect`."""
+
 LATENCIES: Mapping[str, str] = {
     "ttft": "time to first token",
     "ttfo": "time to first token after the reasoning",
     "itl": "inter-token latency: time between two chunks with tokens",
     "tpot": "time per output token of a request, after its first token",
     "e2e": "end-to-end time of a request",
-    "session_e2e": "time of a session (a conversation with answers: live) from its first request to its last answer",
+    SESSION_TIME: "time of a session (a conversation with answers: live) from its first request to its last answer",
 }
 """Latency by name, with its meaning."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from loadchaos.core import expectation_names
+from loadchaos.core.latency_percentiles import FEWEST_STEADY_S, SESSION_TIME
+from loadchaos.core.latency_percentiles import parse as parse_latency
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Acceptance, ExposureGoal, Terms
 from loadchaos.core.unit_fields import DurationS
 from loadchaos.core.units import share
@@ -260,8 +263,8 @@ class Profile(ProfilePart):
         return list(dict.fromkeys(note for options in self._payloads() for note in options.notes()))
 
     def warnings(self) -> list[str]:
-        """Warnings about payload options that have no effect under this load."""
-        found = []
+        """Warnings about payload options that have no effect, and limits that cannot be met, under this load."""
+        found = self._too_short_for_limits()
         for traffic in (t for t in self.traffic if t.weight):
             sending = [phase for phase in self.load if traffic in self.traffic_of(phase)]
             parts = [traffic.weight / sum(t.weight for t in self.traffic_of(phase)) for phase in sending]
@@ -272,6 +275,26 @@ class Profile(ProfilePart):
             for options in traffic.payload_options.values():
                 warning = options.warning(users, requests)
                 found += [f"traffic {traffic.name}: {warning}"] if warning else []
+        return found
+
+    def _too_short_for_limits(self) -> list[str]:
+        names = {text: parse_latency(expectation_names.parse(text, traffics=None).name) for text in self.expect}
+        measured = [phase for phase in self.load if not phase.warm_up]
+        requests = planned_requests(measured)
+        seconds = sum(p.timed_s for p in measured) if self._is_steady() and all(p.timed_s for p in measured) else None
+        found = []
+        for text, name in names.items():
+            if name is None or name.latency == SESSION_TIME:
+                continue
+            # An answer has many gaps; how many, its length decides.
+            few = "" if requests is None else name.too_few(sys.maxsize if name.latency == "itl" else requests, requests)
+            if few:
+                found.append(f"{text}: {few}, and this load sends {requests}: a met limit will be unknown")
+            elif name.statistic != "max" and seconds is not None and seconds < FEWEST_STEADY_S:
+                found.append(
+                    f"{text}: the load lasts {seconds:g} s, and a steady state of {FEWEST_STEADY_S:g} s is needed: a met "
+                    "limit will be unknown"
+                )
         return found
 
     def video_kinds(self) -> list[tuple[str, bytes]]:

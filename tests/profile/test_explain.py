@@ -217,3 +217,34 @@ def test_explain_counts_the_requests_of_branches(write: Write, after: int, branc
     text = explain(write(about("tree", payload)))
     assert f"Total: 12 sessions, at most about {12 * in_all} requests\n" in text
     assert "run time: about 6 s" in text, "three times 3 requests in a row"
+
+
+@pytest.mark.parametrize(
+    ("load", "limit", "said"),
+    [
+        (
+            "[{rate: 10/s, requests: 200}]",
+            "ttft_p99 <= 2s",
+            "p99 needs 300 samples, and this load sends 200: a met limit",
+        ),
+        ("[{rate: 10/s, requests: 400}]", "ttft_p99 <= 2s", ""),
+        (
+            "[{rate: 100/s, requests: 400}]",
+            "ttft_p99 <= 2s",
+            "the load lasts 4 s, and a steady state of 10 s is needed",
+        ),
+        ("[{rate: 100/s, requests: 400}]", "ttft_max <= 2s", ""),
+        ("[{users: 4, requests: 15}]", "itl_p99 <= 2s", "from 15 answers, 20 are needed"),
+        ("[{users: 4, for: 1m}]", "itl_p99 <= 2s", ""),
+        ("[{users: 4, requests: 15}]", "ok_share >= 99%", ""),
+        (
+            "[{users: 4, requests: 500, warm_up: true}, {users: 4, requests: 40}]",
+            "e2e_p90 <= 2s",
+            "p90 needs 50 samples",
+        ),
+    ],
+)
+def test_limit_that_a_load_is_too_short_for_is_told_before(write: Write, load: str, limit: str, said: str) -> None:
+    text = about("short", "{text: {tokens: 64}}", f"expect: ['{limit}']")
+    found = write(text.replace("load:\n  - {users: 4, requests: 12}", f"load: {load}")).warnings()
+    assert len(found) == bool(said) and all(said in text and text.startswith(limit) for text in found), found

@@ -17,8 +17,6 @@ from loadchaos.core.ledger.rows import BeginRow, ConversationEnd, ConversationRo
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.units import seconds_of
 
-SESSION_TIME = "session_e2e"
-"""Name of the time of a session among the latencies of `expect`."""
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
 SESSION_ENDS: tuple[ConversationEnd, ...] = get_args(ConversationEnd)

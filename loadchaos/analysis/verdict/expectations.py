@@ -11,7 +11,7 @@ from typing import NamedTuple
 from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.figures.efficiency import UNTOLD
 from loadchaos.analysis.figures.requests import Part
-from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
+from loadchaos.analysis.figures.sessions import SessionTimes
 from loadchaos.analysis.figures.steady import SteadySpan
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import latency_percentiles
@@ -139,7 +139,7 @@ def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
         return _count(name, figures)
     latency = latency_percentiles.parse(name)
     assert latency is not None, name
-    if latency.latency == SESSION_TIME:
+    if latency.latency == latency_percentiles.SESSION_TIME:
         return _session_time(traffic, latency, figures)
     return _latency(traffic, latency, figures)
 

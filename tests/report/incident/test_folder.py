@@ -219,5 +219,9 @@ def test_replay_command_keeps_other_options() -> None:
 
 
 def test_replay_command_for_other_prompts_has_another_seed() -> None:
-    for argv in (("x/loadchaos", "run", "p"), ("x/loadchaos", "run", "--seed", "3", "p"), ("x", "run", "--seed=3", "p")):
+    for argv in (
+        ("x/loadchaos", "run", "p"),
+        ("x/loadchaos", "run", "--seed", "3", "p"),
+        ("x", "run", "--seed=3", "p"),
+    ):
         assert replay_command(RunEnvironment(argv=argv, seed=3), other_prompts=True) == "loadchaos run p --seed 4"
