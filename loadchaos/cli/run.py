@@ -229,7 +229,8 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["dry_run"]:
         from loadchaos.profile.explain import explain
 
-        echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"]))
+        asked = not options["no_questions"]
+        echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"], questions=asked))
         return
     if (
         profile is not None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES
@@ -13,6 +14,7 @@ from loadchaos.core.units import describe_duration, figure
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.arrivals import phase_requests, planned_requests, replayed
 from loadchaos.profile.attack import AttackPlan
+from loadchaos.profile.correctness import AloneVsLoad
 from loadchaos.profile.load import Phase
 from loadchaos.profile.profile import AcceptedFailure, Profile
 from loadchaos.profile.request_options import RequestContent, SessionContent
@@ -27,9 +29,11 @@ _LONGEST_CYCLE = 20
 _MOST_PHASES = 3
 
 
-def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
+def explain(
+    profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None, questions: bool = True
+) -> str:
     """Describe a profile in several lines of unlimited width. `target` is the server of the run, where it is not the
-    profile's; the load ends after `ends_s`, where that is not left to the profile.
+    profile's; the load ends after `ends_s`, where that is not left to the profile; `questions` are asked before it.
     """
     planned = planned_requests(profile.load, seed)
     lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile, target), "", "Traffic"]
@@ -47,7 +51,7 @@ def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_
             f"  the load ends after {describe_duration(ends_s)}, finished or not; the figures below are for all of it"
         )
     lines += [f"  note: {warning}" for warning in profile.warnings()]
-    lines += ["", *_cost(profile, planned, seed), "", *_attacks(profile)]
+    lines += ["", *_cost(profile, planned, seed), "", *_questions(profile, asked=questions), "", *_attacks(profile)]
     lines += ["", *_expectations(profile), "", *_first_requests(profile, seed)]
     return "\n".join(lines)
 
@@ -361,6 +365,23 @@ def _when(attack: AttackPlan) -> str:
     if attack.every is not None:
         return f"every {describe_duration(attack.every)}{window}{times}"
     return f"once, {describe_duration(begin_s)} after the load begins"
+
+
+def _questions(profile: Profile, *, asked: bool) -> Iterator[str]:
+    yield "Questions"
+    if not asked:
+        yield "  none: --no-questions"
+        return
+    yield "  before the load, to the idle server: what answers are right and repeatable (--no-questions leaves them out)"
+    parts = [(name, options) for name, options in profile.correctness if options is not None]
+    if beside := [f"{name} {_how_often(options)}" for name, options in parts]:
+        yield f"  beside the load: {', '.join(beside)}"
+
+
+def _how_often(options: Any) -> str:
+    if isinstance(options, AloneVsLoad):
+        return f"{options.share:.0%} as many as requests"
+    return f"every {describe_duration(options.every)}"
 
 
 def _expectations(profile: Profile) -> Iterator[str]:

@@ -292,6 +292,10 @@ CHECKS = {
 """Text of `checks[].name`: by the whole id, else by its first word."""
 
 
+_FIGURE_END = re.compile(r" \(|, |: ")
+_MOST_LIMITS = 6
+
+
 def check_text(name: str) -> CheckText | None:
     if name in CHECKS:
         return CHECKS[name]
@@ -492,11 +496,26 @@ def passed_text(verdict: Verdict) -> str:
     accepted = [r.accepted for r in verdict.checks if r.accepted]
     why = clean("; ".join(dict.fromkeys(accepted)), 200)
     texts = (
-        (met, f"{plural(met, 'expectation')} met"),
+        (met, f"{plural(met, 'expectation')} met{_limits_met(verdict)}"),
         (passed, f"{plural(passed, 'check')} passed"),
         (len(accepted), f"{plural(len(accepted), 'check')} accepted without a proof: {why}"),
     )
     return ", ".join(text for n, text in texts if n and verdict.sent)
+
+
+def _is_limit(expected: str) -> bool:
+    return expected[:1] in _OPERATORS and expected != "== 0"
+
+
+def _limits_met(verdict: Verdict) -> str:
+    """The figure of each limit that was asked for and met, in parentheses; not of counts that are 0."""
+    asked = [rule for rule in verdict.expectations if rule.verdict == "pass" and _is_limit(rule.expected)]
+    shown = [
+        f"{clean(rule.name, 60)} {rule.expected}: {unify_units(_FIGURE_END.split(clean(rule.actual, 200), maxsplit=1)[0])}"
+        for rule in asked
+        if f"{rule.name} {rule.expected}" not in model.DEFAULT_EXPECT
+    ]
+    return f" ({'; '.join(shown[:_MOST_LIMITS])}{'; ...' if len(shown) > _MOST_LIMITS else ''})" if shown else ""
 
 
 def generator_text(verdict: Verdict) -> str:

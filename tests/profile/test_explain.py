@@ -248,3 +248,13 @@ def test_limit_that_a_load_is_too_short_for_is_told_before(write: Write, load: s
     text = about("short", "{text: {tokens: 64}}", f"expect: ['{limit}']")
     found = write(text.replace("load:\n  - {users: 4, requests: 12}", f"load: {load}")).warnings()
     assert len(found) == bool(said) and all(said in text and text.startswith(limit) for text in found), found
+
+
+def test_explain_tells_the_questions_before_and_beside_the_load(write: Write) -> None:
+    profile = write(
+        about("asks", "{text: {tokens: 64}}", "correctness: {probes: {every: 3s}, alone_vs_load: {share: 10%}}")
+    )
+    text = explain(profile)
+    assert "  before the load, to the idle server:" in text
+    assert "  beside the load: probes every 3 s, alone_vs_load 10% as many as requests\n" in text
+    assert "Questions\n  none: --no-questions\n" in explain(profile, questions=False)

@@ -211,3 +211,16 @@ def test_summary_tells_a_steady_state_whose_throughput_or_latency_differs(steady
     text = headline.steady_text(verdict)
     assert (text[: len(told)], bool(text)) == (told, bool(told))
     assert headline.steady_text(verdict, full=True)
+
+
+def test_pass_shows_the_figure_beside_each_limit_that_was_asked(verdict: Verdict) -> None:
+    limits = (
+        CheckResult("ttft_p99", "<= 2s", "1.31 s (90 % interval 1.2 s to 1.4 s, n = 400)", "pass"),
+        CheckResult("chat.goodput", ">= 90%", "98.00%, 98 of 100 requests that had to succeed", "pass"),
+        CheckResult("engine_deaths", "== 0", "0", "pass"),
+        CheckResult("ok_share", ">= 95%", "100.00%, 400 of 400 requests", "pass"),  # asked by default
+    )
+    page = summary.render(
+        replace(verdict, verdict="pass", failures=(), expectations=limits, checks=()), Path("r"), width=160
+    )
+    assert "  checks         4 expectations met (ttft_p99 <= 2s: 1.31 s; chat.goodput >= 90%: 98.00 %)\n" in page
