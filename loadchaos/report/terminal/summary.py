@@ -11,6 +11,7 @@ from pathlib import Path
 
 from loadchaos.analysis.advisories.advisory import ENGINES
 from loadchaos.analysis.verdict.model import FailureResult, StateChange, Verdict
+from loadchaos.core import exit_codes
 from loadchaos.core.latency_percentiles import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.report import headline, performance, phrases
 from loadchaos.report.formatting import clean, columns, cut, duration, number, plural, short_path, since_load
@@ -168,8 +169,13 @@ def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: F
         field("incident", short_path(folder, incidents[0]) + others)
 
 
+def _is_mistake(verdict: Verdict, *, full: bool) -> bool:
+    """True where the first line says it all: no load was sent, and the server did not fail."""
+    return not full and verdict.exit_code in exit_codes.BEFORE_LOAD and not verdict.failures
+
+
 def _rules(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
-    if verdict.exit_code in (2, 4):
+    if verdict.exit_code in exit_codes.BEFORE_LOAD:
         page.line()
         page.wrap("No load was sent, so no expectation was tested.")
         return
@@ -267,6 +273,8 @@ def _is_normal(change: StateChange) -> bool:
 
 
 def _last_lines(page: _TextPage, verdict: Verdict, *, full: bool) -> None:
+    if _is_mistake(verdict, full=full):
+        return
     page.line()
     if not full and (passed := phrases.passed_text(verdict)):
         page.field("checks", passed)
@@ -283,6 +291,8 @@ def _files(page: _TextPage, verdict: Verdict, folder: Path, *, full: bool) -> No
     for label, part in (*parts, *(("server log", log) for log in logs)):
         if (folder / part).exists() and (folder / part).stat().st_size:
             page.link(label, short_path(folder, part))
+    if _is_mistake(verdict, full=full):
+        return
     page.link("details", f"loadchaos judge -v {short_path(folder, '.')}")
     if verdict.replay:
         page.link("run again", clean(verdict.replay, 400))
