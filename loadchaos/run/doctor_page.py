@@ -209,7 +209,7 @@ def _block(result: DoctorResult, n: int, j: Judgement, width: int) -> list[str]:
 
 def _brief(j: Judgement) -> str:
     missing = f" (missing: {', '.join(j.missing)})" if j.missing else ""
-    return f"[{j.advisory.id}] {_WORDS[j.advisory.severity][0]}: {title_of(j.advisory)}{missing}"
+    return f"[{j.advisory.id}] {_WORDS[j.advisory.severity][0]}{missing}: {title_of(j.advisory)}"
 
 
 def _short(j: Judgement, width: int) -> str:

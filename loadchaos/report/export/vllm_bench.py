@@ -24,7 +24,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.ledger.rows import EndRow, RunRow
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import NS_PER_MS, NS_PER_S
@@ -120,12 +120,17 @@ class BenchRun(RowFold):
         self.efficiency = verdict.efficiency or EfficiencyFigures()
         self.figures = RunFigures()
         self.requests: list[BenchRequest] = []
+        self.watched = False
+        """True where others sent the requests: their load is not known."""
         self._detailed = detailed
         self._edges = array("q")  # send times, and end times as negative numbers
 
     def fold(self, row: Row) -> None:
         self.figures.fold(row)
         super().fold(row)
+
+    def on_run(self, row: RunRow) -> None:
+        self.watched = self.watched or bool((row.get("terms") or {}).get("watched"))
 
     def on_end(self, row: EndRow) -> None:
         sent_ns, outcome = row.get("sent_ns"), row.get("outcome")
@@ -134,6 +139,13 @@ class BenchRun(RowFold):
         self._edges.extend((sent_ns, -row["at_ns"]))
         if self._detailed:
             self.requests.append(_request(row, sent_ns))
+
+    def rate_per_s(self) -> float | None:
+        return None if self.watched else self.profile.phase.request_rate
+
+    def asked_in_flight(self) -> int | None:
+        phase = self.profile.phase
+        return None if self.watched else phase.users or phase.concurrency or phase.max_in_flight
 
     @property
     def due(self) -> int:
@@ -194,12 +206,12 @@ KEYS: Sequence[Column[BenchRun]] = (
     Column("label", "`--label`; else null", lambda _: None),
     Column("model_id", "model of the server", lambda r: r.verdict.target.model),
     Column("tokenizer_id", "null", lambda _: None),
-    Column("request_rate", "null where a profile has several phases", lambda r: r.profile.phase.request_rate),
+    Column("request_rate", "null where a profile has several phases, or others sent the requests", BenchRun.rate_per_s),
     Column("burstiness", "null where a profile has several phases", BenchRun.burstiness),
     Column(
         "max_concurrency",
-        "users or most requests in flight; null where a profile has several phases",
-        lambda r: r.profile.phase.users or r.profile.phase.concurrency or r.profile.phase.max_in_flight,
+        "users or most requests in flight; null where a profile has several phases, or others sent the requests",
+        BenchRun.asked_in_flight,
     ),
     Column("loadchaos_run", "folder of the run", lambda r: str(r.folder.path.resolve())),
     Column("loadchaos_verdict", "the verdict", lambda r: r.verdict.verdict),

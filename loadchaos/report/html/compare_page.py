@@ -17,6 +17,9 @@ _JUDGEMENT = {
 }
 
 
+ONE_RUN_EACH = "One run of each: what differs from run to run is not in the intervals (loadchaos run --repeat 5 measures it)."
+
+
 def text(found: Comparison) -> str:
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {plural(found.a.sent, 'request')}",
@@ -35,9 +38,7 @@ def text(found: Comparison) -> str:
             "Throughput and efficiency, without intervals",
             *columns([("", "A", "B", "change"), *figures]),
         ]
-    if chance := by_chance(found):
-        lines += ["", chance]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *([chance] if (chance := by_chance(found)) else []), ONE_RUN_EACH])
 
 
 def headline(found: Comparison) -> str:

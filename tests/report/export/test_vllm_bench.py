@@ -114,3 +114,9 @@ def test_percentile_options_are_checked(metrics: str | None, percentiles: str | 
 )
 def test_result_options_are_checked_before_anything_is_sent(words: list[str], told: str) -> None:
     assert told in output_of("run", "smoke", "--embedded", *words, code=2)
+
+
+def test_vllm_bench_result_does_not_know_the_load_of_others(run: RunFolder) -> None:
+    run.events.write_text(run.events.read_text().replace('"terms":{', '"terms":{"watched":"command",'))
+    found: dict[str, Any] = result(run, Verdict.from_json(VERDICT), BenchFigures())
+    assert (found["request_rate"], found["max_concurrency"]) == (None, None)
