@@ -81,8 +81,10 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     {host} and {port} are parts of that URL. The exit code is that of the verdict.
     """
     create_privately()
+    if not targets and command and "://" in command[0]:  # as for `probe` and `doctor`
+        targets, command = command[:1], command[1:]
     if not targets:
-        raise OptionError(f"no server: give --target {command[0] if command and '://' in command[0] else 'URL'}")
+        raise OptionError("no server: give --target URL")
     if options["service"]:  # its parts import what a run needs
         sys.exit(_serve(command, options))
     sys.exit(_watch(command, tuple(dict.fromkeys(base_url(url) for url in targets)), options))

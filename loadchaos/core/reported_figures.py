@@ -18,6 +18,7 @@ class ReportedFigures:
     requests_ok: int | None = None
     requests_failed: int | None = None
     ttft_s: Mapping[str, float] = field(default_factory=dict)
+    itl_s: Mapping[str, float] = field(default_factory=dict)
     tpot_s: Mapping[str, float] = field(default_factory=dict)
     e2e_s: Mapping[str, float] = field(default_factory=dict)
     output_tokens: int | None = None

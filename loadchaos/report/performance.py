@@ -245,7 +245,11 @@ def reported_rows(verdict: Verdict) -> list[list[str]]:
     """Rows of what the command of a watch reported beside what was on the wire."""
     found = verdict.reported.rows if verdict.reported is not None else ()
     return [
-        [row.name, *(_counted(row.unit, value) for value in (row.reported, row.wire)), "differs" if row.differs else ""]
+        [
+            row.name,
+            *(_counted(row.unit, value) for value in (row.reported, row.wire)),
+            f"differs{f': {row.why}' if row.why else ''}" if row.differs else "",
+        ]
         for row in found
     ]
 

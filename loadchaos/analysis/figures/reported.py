@@ -11,10 +11,11 @@ from loadchaos.core.latency_percentiles import STATISTICS, enough_to_show, label
 from loadchaos.core.reported_figures import ReportedFigures
 from loadchaos.core.units import NS_PER_S
 
-_LATENCIES = ("ttft", "tpot", "e2e")
+_LATENCIES = ("ttft", "itl", "tpot", "e2e")
 _TOLD = ("p99", "p95", "p90", "p50", "mean")
 _DIFFERS, _DIFFERS_S = 0.1, 0.002
 """A latency is told where it differs by this share and by this time. Tools interpolate percentiles and round times."""
+_WHY: Mapping[str, str] = {"itl": "chunks that arrive together are one here"}
 _CLAUSES: Mapping[str, str] = {
     "rejected": "were rejected",
     "shed": "were shed",
@@ -41,6 +42,7 @@ class WireFigures:
     outcomes: Mapping[str, int]
     findings: Mapping[str, int] = field(default_factory=dict)
     ttft_s: Mapping[str, float] = field(default_factory=dict)
+    itl_s: Mapping[str, float] = field(default_factory=dict)
     tpot_s: Mapping[str, float] = field(default_factory=dict)
     e2e_s: Mapping[str, float] = field(default_factory=dict)
     output_tokens: int | None = None
@@ -73,6 +75,7 @@ class ComparedFigure:
     wire: float | None
     unit: Annotated[str, "`s`, or empty for a count"] = ""
     differs: Annotated[bool, "both are known and differ: a count at all, a time by 10 % and 2 ms"] = False
+    why: Annotated[str, "why they differ, where the definitions do"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,12 @@ class ReportedComparison:
         return f"{self.tool} {self.sentence}" if self.hidden else ""
 
 
-def _row(name: str, reported: float | None, wire: float | None, unit: str = "") -> ComparedFigure:
+def _row(name: str, reported: float | None, wire: float | None, unit: str = "", why: str = "") -> ComparedFigure:
     limit = max(_DIFFERS * (wire or 0), _DIFFERS_S) if unit == "s" else 0
     differs = reported is not None and wire is not None and abs(reported - wire) > limit
-    return ComparedFigure(name=name, reported=reported, wire=wire, unit=unit, differs=differs)
+    return ComparedFigure(
+        name=name, reported=reported, wire=wire, unit=unit, differs=differs, why=why if differs else ""
+    )
 
 
 def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedComparison:
@@ -113,16 +118,18 @@ def compare_reported(reported: ReportedFigures, wire: WireFigures) -> ReportedCo
     ]
     pairs = {
         "ttft": (reported.ttft_s, wire.ttft_s),
+        "itl": (reported.itl_s, wire.itl_s),
         "tpot": (reported.tpot_s, wire.tpot_s),
         "e2e": (reported.e2e_s, wire.e2e_s),
     }
     told = []
     for name, (said, seen) in pairs.items():
-        rows += [_row(label(name, s), said[s], seen.get(s), "s") for s in STATISTICS if s in said]
+        why = _WHY.get(name, "")
+        rows += [_row(label(name, s), said[s], seen.get(s), "s", why) for s in STATISTICS if s in said]
         told += [
             _row(label(name, s), said[s], seen[s], "s")
             for s in _TOLD
-            if s in said and s in seen and enough_to_show(s, wire.outcomes.get("ok", 0))
+            if not why and s in said and s in seen and enough_to_show(s, wire.outcomes.get("ok", 0))
         ][:1]
     known = tuple(row for row in rows if row.reported is not None)
     return ReportedComparison(

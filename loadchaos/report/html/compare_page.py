@@ -17,7 +17,9 @@ _JUDGEMENT = {
 }
 
 
-ONE_RUN_EACH = "One run of each: what differs from run to run is not in the intervals (loadchaos run --repeat 5 measures it)."
+ONE_RUN_EACH = (
+    "One run of each: what differs from run to run is not in the intervals (loadchaos run --repeat 5 measures it)."
+)
 
 
 def text(found: Comparison) -> str:

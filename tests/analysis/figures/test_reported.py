@@ -89,3 +89,13 @@ def test_wire_figures_are_those_of_the_histograms() -> None:
     wire = WireFigures.of({"ok": 100}, latency, 10)
     assert abs(wire.ttft_s["p50"] - 0.05) < 0.001
     assert (wire.tpot_s, wire.output_tokens, wire.requests) == ({}, 10, 100)
+
+
+def test_itl_that_differs_has_its_reason_and_is_not_in_the_sentence() -> None:
+    reported = ReportedFigures(tool="vllm bench serve", requests_sent=400, requests_ok=400, itl_s={"mean": 0.010})
+    found = compare_reported(reported, WireFigures(outcomes={"ok": 400}, itl_s={"mean": 0.013}))
+    (row,) = [row for row in found.rows if row.name == "ITL mean"]
+    assert (row.differs, row.why) == (True, "chunks that arrive together are one here")
+    assert "ITL" not in found.sentence
+    same = compare_reported(reported, WireFigures(outcomes={"ok": 400}, itl_s={"mean": 0.010}))
+    assert {row.why for row in same.rows} == {""}

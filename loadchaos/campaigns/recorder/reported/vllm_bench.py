@@ -24,6 +24,7 @@ def read(data: object) -> ReportedFigures | None:
         requests_ok=ok,
         requests_failed=difference(sent, ok) if failed is None else failed,
         ttft_s=_latency(data, "ttft"),
+        itl_s=_latency(data, "itl"),
         tpot_s=_latency(data, "tpot"),
         e2e_s=_latency(data, "e2el"),
         output_tokens=count(data, "total_output_tokens"),
