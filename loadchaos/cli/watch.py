@@ -82,7 +82,7 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     """
     create_privately()
     if not targets and command and "://" in command[0]:  # as for `probe` and `doctor`
-        targets, command = command[:1], command[1:]
+        targets, command = command[:1], command[2:] if command[1:2] == ("--",) else command[1:]
     if not targets:
         raise OptionError("no server: give --target URL")
     if options["service"]:  # its parts import what a run needs

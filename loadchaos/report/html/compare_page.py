@@ -18,7 +18,7 @@ _JUDGEMENT = {
 
 
 ONE_RUN_EACH = (
-    "One run of each: what differs from run to run is not in the intervals (loadchaos run --repeat 5 measures it)."
+    "One run of each: the intervals leave out what differs from run to run, which loadchaos run --repeat 5 measures."
 )
 
 
