@@ -44,6 +44,10 @@ from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
 
 _GUESSES = "prompt lengths are guesses: the server has no /tokenize (--tokenizer DIR makes them exact)"
+_NO_METRICS = (
+    "{url}/metrics does not answer with 200, so that queue, KV cache, preemptions and requests of others are not seen; of a "
+    "server behind a gateway --admin-url gives them"
+)
 _POLL_S = 0.1
 _PROGRESS_S = 3.0
 _FIRST_QUESTIONS = 3
@@ -229,7 +233,9 @@ class Preparation:
         await self._server.start_monitor(dialect)
         others = self._options.others
         if self._target.kind == "external" and others is None:
-            await preflight.refuse_to_disturb(client, dialect, shared=self._options.shared, emit=self._record.event)
+            await preflight.refuse_to_disturb(
+                client, dialect, shared=self._options.shared, emit=self._record.event, say=self._print
+            )
         admin_attacks = [a.admin for a in profile.attacks if a.admin is not None]
         settings, system = await configuration(client, facts)
         facts = with_configuration(facts, settings)
@@ -248,6 +254,8 @@ class Preparation:
             self._note("traffic", note)
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": typed_json.to_json(facts)})
         self._print(facts_line(facts, watched=others is not None))
+        if facts.metrics is False and self._target.kind == "external":
+            self._print(f"note: {_NO_METRICS.format(url=facts.admin_url)}")
         self._record_configuration(settings, system, head)
         await self._probes.learn_identity(facts)
         if self._options.questions:

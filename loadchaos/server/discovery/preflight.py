@@ -156,11 +156,14 @@ def lacks_operation(name: str, dialect: Dialect, facts: Facts) -> str:
     return ""
 
 
-async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
+async def refuse_to_disturb(
+    client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit, say: Callable[[str], None]
+) -> None:
     """Watch the running requests for 5 s. Raises AuthorizationError if others use the server, and `shared` is false."""
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
         return
+    say(f"looking for {_OTHERS_S:g} s whether other clients use the server")
     parser = PageParser([running])
     busiest = 0.0
     begin = time.monotonic()
