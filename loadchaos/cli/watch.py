@@ -39,7 +39,14 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.urls import LOOPBACK
 
 
-@click.command(cls=HelpInGroups, context_settings={"allow_interspersed_args": False})
+class _UrlFirst(HelpInGroups):
+    """Command that takes `URL` in front of its options, as `probe` and `doctor` do, for `--target URL`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--target", *args] if args and "://" in args[0] else args)
+
+
+@click.command(cls=_UrlFirst, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
 @option("-H --target targets", "URL of the server. Repeatable: replicas of one service.", "URL", multiple=True)
 @server_log_option
@@ -81,10 +88,8 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     {host} and {port} are parts of that URL. The exit code is that of the verdict.
     """
     create_privately()
-    if not targets and command and "://" in command[0]:  # as for `probe` and `doctor`
-        targets, command = command[:1], command[2:] if command[1:2] == ("--",) else command[1:]
     if not targets:
-        raise OptionError("no server: give --target URL")
+        raise OptionError(f"no server: give --target {command[0] if command and '://' in command[0] else 'URL'}")
     if options["service"]:  # its parts import what a run needs
         sys.exit(_serve(command, options))
     sys.exit(_watch(command, tuple(dict.fromkeys(base_url(url) for url in targets)), options))
