@@ -54,6 +54,12 @@ class _UrlFirst(HelpInGroups):
 @time_option("--for duration", "End after this time, and end COMMAND.", positive=True)
 @option("--attack", "Make the attacks of this profile meanwhile.", "PROFILE", shell_complete=profile_names)
 @authorize_option("Allow attacks on this server. Repeatable.")
+@option(
+    "--set overrides",
+    "Override a value of the profile of a watch, e.g. 'accept=[{id: ..., because: ..., until: ...}]'. Repeatable.",
+    "PATH=VALUE",
+    multiple=True,
+)
 @expect_option("Also expect this, e.g. 'ttft_p99 <= 2s'. Repeatable.")
 @verbose_option
 @in_group(
@@ -108,7 +114,7 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
         raise OptionError(f"{command[0]}: no such command; give one that can be run after --")
     others = OthersOptions(command, listen, PROXY_MODULE)
     attacks = None if options["attack"] is None else profile_of(options["attack"], ())
-    profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks)
+    profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks, options["overrides"])
     addresses = [notify.address(a) for a in options["notify"]]
     settings = options_of(
         {**options, "target": targets[0], "server_log": options["server_log"] if len(targets) == 1 else ()},

@@ -32,6 +32,8 @@ _TOLD_SHARE = 0.05
 """A sign of fewer answers is not told."""
 _UNPROVED_SHARES = {_WORD: 0.2, "exclamation_run": _TOLD_SHARE, "token_pairs": _TOLD_SHARE}
 """With so many answers that have the sign, idle as under load, a degenerate text is not told from a right one."""
+_UNPROVED_ALONE = {**_UNPROVED_SHARES, _WORD: _TOLD_SHARE, "repeated_token": 0.2, "replacement_character": 0.2}
+"""The same where no answer of the idle server says how this model writes."""
 _STRUCTURE = "chunk_id_changes"
 """A sign of the protocol and not of the text: where the reference has none, one is enough."""
 IDS = {
@@ -166,12 +168,13 @@ class AnswerSigns(Detector):
     def finish(self) -> list[Finding]:
         notes, unproved = [], []
         for name, traffic in sorted(self._traffics.items()):
+            most = _UNPROVED_SHARES if traffic.idle else _UNPROVED_ALONE
             for sign, share in sorted(traffic.shares.items()):
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
                 when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"
                 if share.abnormal or n < _FEWEST:
                     continue
-                if n >= _UNPROVED_SHARES.get(sign, 2) * whole:
+                if n >= most.get(sign, 2) * whole:
                     unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
                 elif sign in IDS and n >= _TOLD_SHARE * whole:
                     notes.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, {when}")
