@@ -1,6 +1,6 @@
 """Train a tiny Qwen2 model on the CPU until it copies words and looks up keys in all of 400 held-out prompts.
 
-Usage: VENV/bin/python scripts/real/train_copy_model.py [OUTDIR]     (a vLLM environment: torch, transformers, tokenizers)
+Usage: VENV/bin/python scripts/real/train_copy_model.py [--ids] [OUTDIR]   (in a vLLM environment)
 
 The prompts are those of loadchaos/server/probes, so the server that serves this model can answer probes. It ends with
 exit code 1 where the time is over first; the model is written all the same.
@@ -25,8 +25,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from loadchaos.server.probes.kinds import copy, lookup, needle
 from loadchaos.server.probes import question as questions
+from loadchaos.server.probes.kinds import copy, lookup, needle
 from loadchaos.server.probes.question import words
 
 SPECIAL = ["<|endoftext|>", "<|start|>", "<|end|>"]
@@ -298,13 +298,14 @@ def main() -> int:
     """Train, print the share of right answers, and write the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
-    parser.add_argument("out", nargs="?", type=Path, default=root / "models" / "tiny-copy")
+    parser.add_argument("out", nargs="?", type=Path, default=None)
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in OUTDIR")
     parser.add_argument("--ids", action="store_true", help="copy ids such as 7f3k9q2m5x in place of words")
     args = parser.parse_args()
+    args.out = args.out or root / "models" / ("tiny-copy-ids" if args.ids else "tiny-copy")
     if args.ids:
         questions.WORDS = some_ids(len(questions.WORDS))
     rendered = jinja2.Template(TEMPLATE).render(messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
