@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from loadchaos.core.ledger.row_fold import RowFold
-from loadchaos.core.ledger.rows import BeginRow, MetricsRow, QuestionRow, RunRow
+from loadchaos.core.ledger.rows import BeginRow, CanaryRow, MetricsRow, QuestionRow, RunRow
 from loadchaos.core.units import counted
 
 _FINISHED = "requests_finished_total"
 _FEWEST, _LEAST_SHARE = 10, 0.1
 """Fewer than these are not told: probes of a gateway, an attack that sends some requests."""
-_PER_QUESTION = 2
-"""A question may have sent a request that it ended early, beside the one of its row."""
+_PER_QUESTION = 4
+"""A question may have sent three requests that it ended early, beside the one of its row."""
 
 
 class OtherClients(RowFold):
@@ -40,6 +40,9 @@ class OtherClients(RowFold):
         self._traffics.add(str(row.get("traffic", "")))
 
     def on_question(self, row: QuestionRow) -> None:  # noqa: ARG002 - any question may have reached the server
+        self._asked += self._loading
+
+    def on_canary(self, row: CanaryRow) -> None:  # noqa: ARG002 - one for its prompt, one for its answer
         self._asked += self._loading
 
     def on_metrics(self, row: MetricsRow) -> None:

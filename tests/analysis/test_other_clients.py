@@ -55,7 +55,7 @@ def test_questions_of_the_load_are_not_others() -> None:
     asked = {"row": "question", "at_ns": 12 * S, "sent_ns": 12 * S, "when": "load", "part": "questions", "status": 200}
     asked |= {"n": 1, "group": 1, "kind": "copy", "role": "", "model": "m", "prompt": "", "hash": "", "expected": ""}
     asked |= {"text": "a", "error": ""}
-    rows = load((9.5, 1000, "server"), (24.5, 1115, "server")) + [{**asked, "n": n, "group": n} for n in range(15)]
+    rows = load((9.5, 1000, "server"), (24.5, 1120, "server")) + [{**asked, "n": n, "group": n} for n in range(5)]
     expect = ["ttft_p50 <= 100ms"]
     rows.sort(key=lambda row: row["at_ns"])
     assert decisions(judged(Terms("p", expect=expect, new_prompts=["text"]), rows)) == ["fail"]
