@@ -17,6 +17,9 @@ def check_of(
     return next((c for c in checks if c.name == name), None)
 
 
+RUN_END: Row = {"row": "run", "at_ns": 9, "what": "end", "exit_code": 0, "why": ""}
+
+
 def verdict_of(name: str, *rows: Row, **more: Any) -> str | None:
     check = check_of(name, *rows, **more)
     return None if check is None else check.verdict
@@ -60,7 +63,7 @@ def test_fitted_check_has_its_count_and_numbers_that_are_equal(fitted: list[str]
 def test_ledger_check_allows_one_unreadable_row_in_a_thousand(begun: int, bad_rows: int, verdict: str) -> None:
     stats = RequestStats()
     stats.begun = begun
-    assert verdict_of("ledger", stats=stats, bad_rows=bad_rows) == verdict
+    assert verdict_of("ledger", RUN_END, stats=stats, bad_rows=bad_rows) == verdict
 
 
 @pytest.mark.parametrize(("replaced", "verdict"), [(4, None), (5, None), (6, "unknown"), (10, "unknown")])
@@ -89,7 +92,13 @@ LOAD_END: Row = {"row": "load", "at_ns": 2, "what": "end", "file": "requests-0"}
     ],
 )
 def test_load_process_check_needs_the_end_of_every_worker(rows: list[Row], more: Any, verdict: str) -> None:
-    assert verdict_of("load_process", *rows, **more) == verdict
+    assert verdict_of("load_process", *rows, RUN_END, **more) == verdict
+
+
+def test_record_that_ends_early_does_not_say_that_it_is_complete() -> None:
+    assert verdict_of("run", LOAD_END) == "unknown"
+    assert [verdict_of(name, LOAD_END) for name in ("ledger", "load_process")] == [None, None]
+    assert verdict_of("load_process") == "unknown"
 
 
 @pytest.mark.parametrize(("what", "verdict"), [("absent", "unknown"), ("late", "pass")])
