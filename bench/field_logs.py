@@ -545,6 +545,24 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             'I0614 11:18:31.100000 1 http_server.cc:4725] "Started HTTPService at 0.0.0.0:8000"',
         ],
     ),
+    "localai": (
+        ["11:18AM INF Starting LocalAI using 8 threads, with models path: /models"],
+        [
+            "11:18AM INF LocalAI API is listening! Please connect to the endpoint for API documentation. endpoint=http://0.0.0.0:8080",
+            *(f"11:19AM INF Success ip=10.0.0.9 latency=74{n}.2ms method=POST status=200 url=/v1/chat/completions" for n in range(3)),
+        ],
+    ),
+    "bentoml": (
+        ['2026-06-14T11:18:01+0000 [INFO] [cli] Starting production HTTP BentoServer from "_service:svc" listening on http://0.0.0.0:3000 (Press CTRL+C to quit)'],
+        [
+            f"2026-06-14T11:19:0{n}+0000 [INFO] [api_server:llm-service:1] 10.0.0.9:51003 (scheme=http,method=POST,path=/v1/generate,type=application/json,length=212) (status=200,type=application/json,length=1184) 741.212ms (trace=8a5f,span=66b2,sampled=0,service.name=llm-service)"
+            for n in range(3)
+        ],
+    ),
+    "envoy_gateway": (
+        ['2026-06-14T11:18:01.986Z\tINFO\trunner/runner.go:44\tstarted\t{"runner": "infrastructure"}'],
+        ['2026-06-14T11:18:04.986Z\tINFO\trunner/runner.go:131\treceived an update\t{"runner": "xds-translator"}'],
+    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
