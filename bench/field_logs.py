@@ -563,6 +563,24 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ['2026-06-14T11:18:01.986Z\tINFO\trunner/runner.go:44\tstarted\t{"runner": "infrastructure"}'],
         ['2026-06-14T11:18:04.986Z\tINFO\trunner/runner.go:131\treceived an update\t{"runner": "xds-translator"}'],
     ),
+    "portkey": (
+        ["Your AI Gateway is running at: http://localhost:8787"],
+        ["<-- POST /v1/chat/completions", "--> POST /v1/chat/completions 200 741ms"],
+    ),
+    "openclaw": (
+        ["11:18:01 [gateway] listening on ws://127.0.0.1:18789 (PID 4410)"],
+        ["11:19:02 [ws] res ok agent 741ms"],
+    ),
+    "agentgateway": (
+        ["2026-06-14T11:18:01.100000Z\tinfo\tapp\tserving UI at http://localhost:15000/ui"],
+        [
+            "2026-06-14T11:19:01.636226Z\tinfo\trequest gateway=g/gateway-agentgateway listener=http route=g/llms-routes endpoint=10.1.4.2:8000 src.addr=10.0.0.9:28489 http.method=POST http.host=llm.example.org http.path=/v1/chat/completions http.version=HTTP/1.1 http.status=200 protocol=llm duration=741ms"
+        ],
+    ),
+    "octopus": (
+        ["2026-06-14T11:18:01+08:00\tINFO\tserver/server.go:41\tlistening on 0.0.0.0:8080"],
+        ["2026-06-14T11:19:01+08:00\tINFO\trelay/metrics.go:102\trelay complete: model=m, channel=8(m), success=true, duration=741ms, attempts=1"],
+    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
