@@ -21,15 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis
 from loadchaos.analysis.classify.signature_file import load as load_signatures
 from loadchaos.analysis.failure import Failure
+from loadchaos.core.whole_lines import WholeLine
 
 TESTS = Path(__file__).parents[1] / "tests"
 CASES = TESTS / "analysis" / "classify" / "field_lines.toml"
 BENIGN = TESTS / "crashes" / "benign"
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
-_UNNAMED = ("unknown_exception", "unexplained_exception", "unexplained_error", "unexplained_end", "uncaught_exception")
+_UNNAMED = (
+    "unexplained_warning",
+    "unknown_exception",
+    "unexplained_exception",
+    "unexplained_error",
+    "unexplained_end",
+    "uncaught_exception",
+)
 PLACES = frozenset(place.id for place in load_signatures().places)
 _FRAME = re.compile(r"(?P<path>\S+?):(?P<line>\d+) (?P<function>[\w<>]+): (?P<code>.*)")
 _ROOT = "/usr/local/lib/python3.12/dist-packages/"
@@ -577,10 +585,6 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             "2026-06-14T11:19:01.636226Z\tinfo\trequest gateway=g/gateway-agentgateway listener=http route=g/llms-routes endpoint=10.1.4.2:8000 src.addr=10.0.0.9:28489 http.method=POST http.host=llm.example.org http.path=/v1/chat/completions http.version=HTTP/1.1 http.status=200 protocol=llm duration=741ms"
         ],
     ),
-    "octopus": (
-        ["2026-06-14T11:18:01+08:00\tINFO\tserver/server.go:41\tlistening on 0.0.0.0:8080"],
-        ["2026-06-14T11:19:01+08:00\tINFO\trelay/metrics.go:102\trelay complete: model=m, channel=8(m), success=true, duration=741ms, attempts=1"],
-    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
@@ -613,10 +617,18 @@ FORMS: Mapping[str, Callable[[Case], tuple[list[str], list[str], list[str]]]] = 
 # --- scores
 
 
+def _diagnose(lines: Sequence[str]) -> list[Failure]:
+    """Failures of a log, as `loadchaos classify` finds them."""
+    diagnosis = Diagnosis()
+    for n, line in enumerate(lines, 1):
+        diagnosis.feed(WholeLine(line, n))
+    return diagnosis.finish()
+
+
 def score(case: Case) -> Score:
     """Classify the log of a case."""
     before, rows, after = FORMS[case.form](case)
-    found = classify_text("\n".join([*before, *rows, *after]) + "\n")
+    found = _diagnose([*before, *rows, *after])
     first, last = len(before) + 1, len(before) + len(rows)
     texts = [str(t) for f in found for t in (f.title, f.evidence.text, *(c.text for c in f.candidates))]
     ids = [
@@ -634,7 +646,7 @@ def healthy() -> dict[str, list[str]]:
     logs = {path.stem: path.read_text("utf-8").partition("\n\n")[2] for path in sorted(BENIGN.glob("*.log"))}
     logs["made: vllm"] = "\n".join(_VLLM_SERVES)
     logs |= {f"made: {name}": "\n".join([*start, *serves]) for name, (start, serves) in _SPEAKERS.items()}
-    return {name: [f.id for f in classify_text(text)] for name, text in logs.items()}
+    return {name: [f.id for f in _diagnose(text.splitlines())] for name, text in logs.items()}
 
 
 def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:

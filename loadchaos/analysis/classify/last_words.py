@@ -92,6 +92,30 @@ _WIDE = re.compile(
     r"|not found|not exist|[Nn]o such|[Nn]o space|mismatch)\b|\w(?:Error|Exception)\b"
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
+_OF_REQUEST = re.compile(
+    r"\b(?:[Rr]equests?|[Cc]lients?|[Rr]esponses?|[Ss]treams?|[Cc]ompletions?|[Pp]rompts?|[Aa]nswers?|[Tt]okens?|[Cc]hat|POST"
+    r"|PUT|HTTP/[12][\d.]*|[Ss]tatus|[Cc]hannel|[Pp]roxy(?:ing)?|[Rr]elay|[Ff]orward(?:ing)?|[Rr]oute)\b|_id=|[Rr]equestI[dD]"
+)
+_OF_BACKGROUND = re.compile(
+    r"(?i:\b(?:health\w*|heartbeats?|probes?|metrics?|scrap\w+|telemetry|leases?|watch\w*|reload\w*|refresh\w*|sync\w*"
+    r"|discover\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?|clean ?up|cron|background|scheduled"
+    r"|statistics|cache)\b)"
+)
+_WARNS = re.compile(
+    r"\bWARN\b|\[warn(?:ing)?\]|\blevel=\"?warn(?:ing)?\b|\"level\": ?\"warn(?:ing)?\"|\bWRN\b|\twarn(?:ing)?\t"
+    r"|^W\d{4} \d\d:|^\[WARNING\] +(?:\d+/|\()"
+)
+"""Level of a warning as programs in Go, Rust and C write it: those in Python write WARNING, and warn of harmless things."""
+_FAILS = re.compile(
+    r"\b(?:[Ff]ail(?:ed|ure|s|ing)|[Ee]rror(?:ed)?\b(?: \w+ing\b|:| occurred)|[Tt]imed? ?out|[Rr]efused|[Rr]eset by peer"
+    r"|[Uu]n(?:reach|avail)able|[Uu]nhealthy|[Uu]nable to|[Cc]ould not|[Rr]ejected|[Ee]xceed(?:s|ed)|[Aa]borted|[Dd]ropped"
+    r"|[Pp]anic\w*)\b"
+)
+_MENDS = re.compile(
+    r"(?i:\bretr(?:y|ies|ied|ying)\b(?! (?:attempts? )?(?:failed|exhausted))|ignor(?:e|ed|ing)|\bskip|fall(?:ing)? ?back"
+    r"|deprecat|default|optional|not (?:set|configured|enabled|specified)|disabled|recommend|\bwaiting\b|\bagain\b|backoff"
+    r"|reconnect|cancell?ed)"
+)
 
 
 @dataclass(slots=True)
@@ -111,6 +135,8 @@ class Candidate:
     answer: str = ""  # a request that was answered with 5xx, as the access log has it
     clock_s: float | None = None  # time of an answer, as `LogLine.clock_s`
     severity: Severity = "request"  # what its words say of the program
+    repeats: int = 0  # equal ones that were left out
+    warned: bool = False
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -209,7 +235,21 @@ def severity_in_words(text: str) -> Severity:
         return "hang"
     if _ENDED.search(text):
         return "engine_death"
-    return "startup" if _NOT_STARTED.search(text) else "request"
+    if _NOT_STARTED.search(text):
+        return "startup"
+    return "degraded" if _OF_BACKGROUND.search(text) and not _OF_REQUEST.search(text) else "request"
+
+
+def warns_of_failure(raw: str, text: str) -> bool:
+    """True for a warning of a program in Go, Rust or C that says that something failed and will not be tried again."""
+    if _WARNS.search(raw[:160]) is None:
+        return False
+    text = text[:300]
+    return _FAILS.search(text) is not None and _MENDS.search(text) is None
+
+
+def severity_of_warning(text: str) -> Severity:
+    return "request" if _OF_REQUEST.search(text[:300]) else "degraded"
 
 
 def says_error(raw: str) -> bool:
