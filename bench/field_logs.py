@@ -579,6 +579,10 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ["11:18:01 [gateway] listening on ws://127.0.0.1:18789 (PID 4410)"],
         ["11:19:02 [ws] res ok agent 741ms"],
     ),
+    "supergateway": (
+        ["[supergateway] Starting...", "[supergateway]   - port: 8000"],
+        ["[supergateway] Listening on port 8000", "[supergateway] New SSE connection from 10.0.0.9"],
+    ),
     "agentgateway": (
         ["2026-06-14T11:18:01.100000Z\tinfo\tapp\tserving UI at http://localhost:15000/ui"],
         [
