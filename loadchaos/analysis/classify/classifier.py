@@ -628,6 +628,7 @@ class Classifier:
             self.warnings[kind] = Candidate(
                 source, n, text, line.writer, 0, loud=True, clock_s=line.clock_s, severity=severity, warned=True
             )
+            self.warnings[kind].place = self._signatures.place(line.text)
 
     def _weigh(self, word: Candidate, severity: Severity, position: _Position) -> None:
         """Give an error the severity that its words have, unless the program is known to go on."""

@@ -60,7 +60,7 @@ class UnexplainedErrors:
             if line.loud:
                 place = line.place
                 name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
-                if line.warned:
+                if line.warned and place is None:
                     name, what = "unexplained_warning", "Warning in the log"
                 title = f"{what}: {self._normalised(line.text)}"
                 if line.answer:

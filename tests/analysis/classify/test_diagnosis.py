@@ -134,13 +134,19 @@ WARNED = "2026-06-14 11:20:{n:02d}  WARN flux_router: src/router.rs:91: {text}"
 
 
 @pytest.mark.parametrize(
-    ("text", "severity"),
-    [("cannot free request {n}: it failed before", "request"), ("the lease could not be kept", "degraded")],
+    ("text", "name", "severity"),
+    [
+        ("cannot free request {n}: it failed before", "unexplained_warning", "request"),
+        ("the flux could not be kept", "unexplained_warning", "degraded"),
+        ("the lease could not be kept", "error_in_background", "degraded"),
+    ],
 )
-def test_diagnosis_counts_warnings_of_failures_where_nothing_else_was_found(text: str, severity: str) -> None:
+def test_diagnosis_counts_warnings_of_failures_where_nothing_else_was_found(
+    text: str, name: str, severity: str
+) -> None:
     warned = [WARNED.format(n=n, text=text.format(n=n)) for n in range(20, 32)]
     _, found = diagnose([ROUTED, *warned, ROUTED])
-    assert [(f.id, f.severity, f.repeats, f.evidence.line) for f in found] == [("unexplained_warning", severity, 11, 2)]
+    assert [(f.id, f.severity, f.repeats, f.evidence.line) for f in found] == [(name, severity, 11, 2)]
     _, with_error = diagnose(
         [ROUTED, *warned, "2026-06-14 11:20:31 ERROR flux_router: src/router.rs:9: odd flux", ROUTED]
     )

@@ -272,16 +272,16 @@ def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(er
 
 
 @pytest.mark.parametrize(
-    ("text", "severity"),
+    ("text", "name", "severity"),
     [
-        ("the heartbeat of the fleet failed", "degraded"),
-        ("the heartbeat of the fleet failed for request 7", "request"),
-        ("the flux failed", "request"),
+        ("the heartbeat of the fleet failed", "error_in_background", "degraded"),
+        ("the heartbeat of the fleet failed for request 7", "unexplained_error", "request"),
+        ("the flux failed", "unexplained_error", "request"),
     ],
 )
-def test_error_of_the_background_is_no_failed_request(text: str, severity: str) -> None:
+def test_error_of_the_background_is_no_failed_request(text: str, name: str, severity: str) -> None:
     [failure] = classify_text(f"{SERVES}ERROR 01-05 12:00:00 [x.py:1] {text}\n" + "INFO: goes on\n" * 20)
-    assert (failure.id, failure.severity) == ("unexplained_error", severity)
+    assert (failure.id, failure.severity) == (name, severity)
 
 
 @pytest.mark.parametrize(
