@@ -39,7 +39,14 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.urls import LOOPBACK
 
 
-@click.command(cls=HelpInGroups, context_settings={"allow_interspersed_args": False})
+class _UrlFirst(HelpInGroups):
+    """Command that takes `URL` in front of its options, as `probe` and `doctor` do, for `--target URL`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--target", *args] if args and "://" in args[0] else args)
+
+
+@click.command(cls=_UrlFirst, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
 @option("-H --target targets", "URL of the server. Repeatable: replicas of one service.", "URL", multiple=True)
 @server_log_option
@@ -47,6 +54,12 @@ from loadchaos.core.urls import LOOPBACK
 @time_option("--for duration", "End after this time, and end COMMAND.", positive=True)
 @option("--attack", "Make the attacks of this profile meanwhile.", "PROFILE", shell_complete=profile_names)
 @authorize_option("Allow attacks on this server. Repeatable.")
+@option(
+    "--set overrides",
+    "Override a value of the profile of a watch, e.g. 'accept=[{id: ..., because: ..., until: ...}]'. Repeatable.",
+    "PATH=VALUE",
+    multiple=True,
+)
 @expect_option("Also expect this, e.g. 'ttft_p99 <= 2s'. Repeatable.")
 @verbose_option
 @in_group(
@@ -81,10 +94,8 @@ def watch(command: tuple[str, ...], targets: tuple[str, ...], **options: Any) ->
     {host} and {port} are parts of that URL. The exit code is that of the verdict.
     """
     create_privately()
-    if not targets and command and "://" in command[0]:  # as for `probe` and `doctor`
-        targets, command = command[:1], command[2:] if command[1:2] == ("--",) else command[1:]
     if not targets:
-        raise OptionError("no server: give --target URL")
+        raise OptionError(f"no server: give --target {command[0] if command and '://' in command[0] else 'URL'}")
     if options["service"]:  # its parts import what a run needs
         sys.exit(_serve(command, options))
     sys.exit(_watch(command, tuple(dict.fromkeys(base_url(url) for url in targets)), options))
@@ -103,7 +114,7 @@ def _watch(command: tuple[str, ...], targets: tuple[str, ...], options: Given) -
         raise OptionError(f"{command[0]}: no such command; give one that can be run after --")
     others = OthersOptions(command, listen, PROXY_MODULE)
     attacks = None if options["attack"] is None else profile_of(options["attack"], ())
-    profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks)
+    profile = watch_profile(targets, options["server_log"], others, options["expect"], attacks, options["overrides"])
     addresses = [notify.address(a) for a in options["notify"]]
     settings = options_of(
         {**options, "target": targets[0], "server_log": options["server_log"] if len(targets) == 1 else ()},

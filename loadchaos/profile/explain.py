@@ -44,6 +44,8 @@ def explain(
     lines += [
         f"  {line}" for line in _numbered([f"{_phase(p, noun)}{_of_traffic(p)}{_warm_up(p)}" for p in profile.load])
     ]
+    if any(phase.kind == "open" for phase in profile.load):
+        lines.append("  what is due while the most are in flight is not sent, and counts as missed")
     if profile.warm_up:
         lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
     if ends_s is not None:

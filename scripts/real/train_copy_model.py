@@ -1,6 +1,6 @@
 """Train a tiny Qwen2 model on the CPU until it copies words and looks up keys in all of 400 held-out prompts.
 
-Usage: VENV/bin/python scripts/real/train_copy_model.py [OUTDIR]     (a vLLM environment: torch, transformers, tokenizers)
+Usage: VENV/bin/python scripts/real/train_copy_model.py [--ids] [OUTDIR]   (in a vLLM environment)
 
 The prompts are those of loadchaos/server/probes, so the server that serves this model can answer probes. It ends with
 exit code 1 where the time is over first; the model is written all the same.
@@ -25,8 +25,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from loadchaos.server.probes import question as questions
 from loadchaos.server.probes.kinds import copy, lookup, needle
-from loadchaos.server.probes.question import WORDS, words
+from loadchaos.server.probes.question import words
 
 SPECIAL = ["<|endoftext|>", "<|start|>", "<|end|>"]
 HEAD, ROPE_THETA = 64, 1e8
@@ -50,11 +51,17 @@ def make_tokenizer() -> Tokenizer:
     texts = "\n".join(kind(random.Random(0)).prompt for kind in (lookup, needle, copy))
     # With the blank before them, so that neighbouring words are neighbouring tokens. `single_word` would refuse those.
     known = dict.fromkeys(
-        w for w in re.findall(r" ?[A-Za-z]{2,}", f"user\nassistant\n{texts}") if w.strip() not in WORDS
+        w for w in re.findall(r" ?[A-Za-z]{2,}", f"user\nassistant\n{texts}") if w.strip() not in questions.WORDS
     )
     tokenizer.add_tokens([AddedToken(w, single_word=not w.startswith(" "), normalized=False) for w in known])
-    tokenizer.add_tokens([AddedToken(f" {w}", normalized=False) for w in WORDS])
+    tokenizer.add_tokens([AddedToken(f" {w}", normalized=False) for w in questions.WORDS])
     return tokenizer
+
+
+def some_ids(n: int) -> tuple[str, ...]:
+    """Words that no request shares with another by chance: letters and digits by turns."""
+    rng = random.Random(1)
+    return tuple("".join(rng.choice("bcdfghkmpqrstvwxz") + rng.choice("23456789") for _ in range(6)) for _ in range(n))
 
 
 def chat(text: str) -> str:
@@ -291,12 +298,16 @@ def main() -> int:
     """Train, print the share of right answers, and write the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
-    parser.add_argument("out", nargs="?", type=Path, default=root / "models" / "tiny-copy")
+    parser.add_argument("out", nargs="?", type=Path, default=None)
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in OUTDIR")
+    parser.add_argument("--ids", action="store_true", help="copy ids such as 7f3k9q2m5x in place of words")
     args = parser.parse_args()
+    args.out = args.out or root / "models" / ("tiny-copy-ids" if args.ids else "tiny-copy")
+    if args.ids:
+        questions.WORDS = some_ids(len(questions.WORDS))
     rendered = jinja2.Template(TEMPLATE).render(messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
     if rendered != chat("x"):
         raise ValueError(f"the chat template renders {rendered!r}, and training uses {chat('x')!r}")

@@ -296,6 +296,7 @@ def test_gateway_is_told_and_a_version_is_taken() -> None:
         (("--version", "vlm==0.32.0"), 2, "unknown engine 'vlm'; did you mean vllm?"),
         (("--version", "vllm==0.32.7"), 2, "0.32.7 is no release of vllm; the nearest: 0.32.0, 0.33.0"),
         (("--version", "vllm==main"), 2, "'main' is no version"),
+        (("--version", "vllm==0.32.x"), 2, "'0.32.x' is no version"),
         (("--version", "vllm"), 2, "ENGINE==VERSION was expected"),
         (("vlm serve M",), 2, "'vlm' starts no engine that has advisories; did you mean vllm?"),
         (("vllm serve M --max-num-seq2 3",), 2, "--max-num-seq2 is no option of vllm; did you mean --max-num-seqs?"),

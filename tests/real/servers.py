@@ -130,6 +130,19 @@ def vllm_copy(version: str, *flags: str, **env: str) -> Command:
     return vllm(version, *_TRAINED, *small, *flags, env=env, model="tiny-copy", length=2048)
 
 
+def vllm_copy_ids(version: str, **env: str) -> Command:
+    """A vLLM that serves a model trained to copy ids. It has no drafts and a KV cache for all requests."""
+    made("tiny-copy-ids/model.safetensors", "train_copy_model.py --ids")
+    small = ("--num-gpu-blocks-override", "200", "--max-num-batched-tokens", "2048")
+    return vllm(version, *_TRAINED, *small, env=env, model="tiny-copy-ids", length=2048)
+
+
+def copied_ids() -> list[str]:
+    """The ids that the model of `vllm_copy_ids` knows: letters and digits by turns."""
+    tokens = json.loads(made("tiny-copy-ids/tokenizer.json", "train_copy_model.py --ids").read_text())["added_tokens"]
+    return [word for token in tokens if (word := token["content"].strip())[1:2].isdigit()]
+
+
 def vllm_adapters(version: str, **env: str) -> Command:
     """A vLLM that serves the trained model with three LoRA adapters of random weights."""
     folders = [made(f"tiny-copy-lora-{n}", "make_random_models.py") for n in (1, 2, 3)]

@@ -49,7 +49,7 @@ class ExpectationInputs:
     host: Sequence[str] = ()
     """Reasons why loadchaos lacked CPU time: a broken limit of latency may be due to them."""
     others: str | None = None
-    """What other clients sent during the load: a broken limit of latency may be due to it."""
+    """Requests of other clients during the load: a broken limit of latency may be due to it."""
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     steady: SteadySpan | None = None

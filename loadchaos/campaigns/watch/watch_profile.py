@@ -17,7 +17,12 @@ _UNSEEN_EXPECT = ("engine_deaths == 0", "hangs == 0", "outages == 0")
 
 
 def watch_profile(
-    targets: Sequence[str], logs: Sequence[str], others: OthersOptions, expect: Sequence[str], attacks: Profile | None
+    targets: Sequence[str],
+    logs: Sequence[str],
+    others: OthersOptions,
+    expect: Sequence[str],
+    attacks: Profile | None,
+    overrides: Sequence[str] = (),
 ) -> Profile:
     """Make the profile. Several targets are replicas, each with the log of its place. Raises OptionError and
     ProfileError.
@@ -41,7 +46,7 @@ def watch_profile(
                 f"the attack {faults[0]} is on the path to the server, and the load of others does not pass here: give "
                 "their command after --, or a profile without network faults"
             )
-    return from_mapping(data, registry.traffic_registry())
+    return from_mapping(data, registry.traffic_registry(), overrides)
 
 
 def _replicas(targets: Sequence[str], logs: Sequence[str]) -> list[dict[str, str]]:

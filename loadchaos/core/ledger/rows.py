@@ -236,7 +236,10 @@ class EndRow(_RequestRow):
         Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
     ]
     signs: NotRequired[
-        Annotated[Sequence[str], "unusual properties of the text; judged by their share, against idle answers"]
+        Annotated[
+            Sequence[str],
+            "unusual properties of the text, judged by their share; `behind_end`: `ignore_eos` was asked",
+        ]
     ]
     text_ratio: NotRequired[
         Annotated[float | None, "compressed size of the last 256 characters, relative to their size"]

@@ -260,7 +260,8 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
     """List the signs of an answer with this text (docs/correctness.md)."""
     found = []
     tokens = answer.completion_tokens
-    if "\ufffd" in text:
+    # A limit on tokens may cut the last character.
+    if "\ufffd" in (text.rstrip("\ufffd") if answer.finish_reason == "length" else text):
         found.append("replacement_character")
     if _BANGS in text:
         found.append("exclamation_run")

@@ -6,6 +6,7 @@ returns False when the exchange has ended, and `end_row` says how it ended.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -360,6 +361,8 @@ class Exchange:
         if detail.get("no_text") and row["finish_reason"] == "length" and _demands_call(self.request.body):
             row["detail"] = {**{k: v for k, v in detail.items() if k != "no_text"}, "call_cut": True}
             found = [sign for sign in found if sign != "no_text"]
+        if found and _IGNORES_END.search(self.request.body):
+            found.append("behind_end")
         if found:
             row["signs"] = found
         if (ratio := text_ratio(text)) is not None:
@@ -564,6 +567,9 @@ class Exchange:
 
 
 _NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
+
+
+_IGNORES_END = re.compile(rb'"ignore_eos"\s*:\s*true')
 
 
 def _demands_call(body: bytes) -> bool:

@@ -69,3 +69,21 @@ def test_answers_of_one_word_from_the_begin_leave_their_text_unjudged(sign: str,
     (check,) = fold(signs, [[sign]] * 6 if idle else []).finish()
     assert isinstance(check, CheckResult)
     assert (check.name, check.verdict) == ("degeneration", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("sign", "share"), [("one_word", 0.1), ("repeated_token", 0.3), ("replacement_character", 0.3)]
+)
+def test_signs_that_no_idle_answer_explains_leave_the_text_unjudged(sign: str, share: float) -> None:
+    signs: list[list[str]] = [[sign] if n % 20 < 20 * share else [] for n in range(160)]
+    (check,) = fold(signs).finish()
+    assert isinstance(check, CheckResult)
+    assert (check.name, check.verdict) == ("degeneration", "unknown")
+    (note,) = fold(signs, signs).finish()
+    assert "idle as under load" in str(note)
+
+
+def test_text_behind_its_end_may_repeat_itself() -> None:
+    (note,) = fold([["repeated_token", "behind_end"]] * 160).finish()
+    assert "repeat one token" in str(note) and "behind_end" not in str(note)
+    assert fold([["behind_end"]] * 160).finish() == []

@@ -311,3 +311,13 @@ def test_ledger_tap_forgives_a_connection_that_was_idle_too_long(log: Log, monke
         ends = log.ends(2)
     assert [row["outcome"] for row in ends] == ["ok", "aborted"]
     assert "once more" in ends[1]["detail"]["why"]
+
+
+def test_answer_behind_its_end_is_marked(log: Log) -> None:
+    again = [delta(" l")] * 30
+    with log.serve(answer(SSE_HEAD, *again, delta("", "stop"), DONE)) as client:
+        for more in ({}, {"ignore_eos": True}):
+            client.sendall(asked(max_tokens=64, **more))
+            log.ends(1 + bool(more))
+    signs = [set(row["signs"]) for row in log.ends(2)]
+    assert signs == [{"repeated_token", "one_word"}, {"repeated_token", "one_word", "behind_end"}]

@@ -193,7 +193,7 @@ def test_watch_keeps_keys_of_its_command_out_of_its_folder(server: EmbeddedServe
         ((), "no server: give --target URL"),
         (("pytest",), "no server: give --target URL"),
         (("--target", "http://127.0.0.1:9", "--", "no-such-command"), "no-such-command: no such command"),
-        (("http://127.0.0.1:9", "--", "no-such-command"), "no-such-command: no such command"),
+        (("http://127.0.0.1:9", "--for", "2s", "--", "no-such-command"), "no-such-command: no such command"),
         (("--target", "http://127.0.0.1:9", "--listen", "127.0.0.1:9"), "this is the target"),
         (("--target", "http://127.0.0.1:9", "--listen", "nowhere"), "HOST:PORT"),
         (("--target", "http://127.0.0.1:9", "--target", "http://127.0.0.1:8", "--server-log", "x"), "2 targets and 1 logs"),

@@ -287,6 +287,20 @@ def test_thought_under_two_names_is_read_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("texts", "finish", "broken"),
+    [
+        (("a\ufffd", "b"), "length", True),
+        (("ab", "\ufffd"), "length", False),
+        (("ab", "\ufffd"), "stop", True),
+    ],
+)
+def test_character_that_the_limit_on_tokens_cuts_is_no_sign(texts: tuple[str, ...], finish: str, broken: bool) -> None:
+    answer = deltas(*[{"content": text} for text in texts])
+    answer.finish[0] = finish
+    assert ("replacement_character" in signs(answer, answer.text)) == broken
+
+
+@pytest.mark.parametrize(
     "found",
     [
         [{"role": "assistant", "content": ""}, *[{"content": f"a{i}", "extra": f"b{i}"} for i in range(9)]],
