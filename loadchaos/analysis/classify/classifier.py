@@ -17,6 +17,7 @@ from loadchaos.analysis.classify.last_words import (
     is_quiet,
     is_suspicious,
     may_say_error,
+    may_warn,
     rank_of,
     says_error,
     severity_in_words,
@@ -65,7 +66,6 @@ _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
 _MOST_JUDGED = 1_000  # kinds of lines
-_MOST_WARNINGS = 100  # kinds
 _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
@@ -85,7 +85,7 @@ _ANSWERED = '" 200 OK'  # of an access log: the server serves
 _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
 _STATISTICS = ("Avg prompt throughput", "Decode batch", "launch_slot_")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
-_DEBUG_RECORD = re.compile(r'\{.*"(?:level|lvl|levelname)": ?"(?:debug|trace|DEBUG|TRACE)"')
+_DEBUG_RECORD = re.compile(r'"(?:level|lvl|levelname)": ?"(?:debug|trace|DEBUG|TRACE)"')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
@@ -212,9 +212,7 @@ class Classifier:
         self._live = live
         self.last_words = LastWords()
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
-        self.warnings: dict[
-            str, Candidate
-        ] = {}  # of failures, by their text without numbers; shown where nothing else is
+        self._warnings: dict[str, Candidate | None] = {}  # by their text without numbers; None for no failure
         self._sources: dict[str, _Source] = {}
         self._chain = 0
         self._judged: dict[tuple[str, str, str], _ErrorLine | None] = {}
@@ -320,6 +318,10 @@ class Classifier:
         if state is None or not state.is_starting(state.last_line):
             return list(found)
         return [replace(f, severity="startup") if f.severity == "request" else f for f in found]
+
+    def warnings(self) -> list[Candidate]:
+        """Warnings of failures, for a log in which nothing else was found."""
+        return [word for word in self._warnings.values() if word is not None]
 
     def take_loud(self) -> list[Candidate]:
         lines, self.loud = self.loud, []
@@ -599,8 +601,7 @@ class Classifier:
         return found
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
-        started = position.state.may_serve or position.line_no > _HEAD_LINES  # a start warns of what it does without
-        if started and not self._live and warns_of_failure(position.raw, line.text):
+        if not self._live and may_warn(position.raw):
             self._warn(line, position)
         if line.level in QUIET_LEVELS or (line.level not in ERROR_LEVELS and not is_suspicious(line.text)):
             return
@@ -619,16 +620,25 @@ class Classifier:
             self.loud.append(word)
 
     def _warn(self, line: LogLine, position: _Position) -> None:
+        """Count a warning of a failure. Lines of one kind are judged once."""
+        if not position.state.may_serve and position.line_no <= _HEAD_LINES:
+            return  # a start warns of what it does without
         kind = without_numbers(line.text)
-        if (first := self.warnings.get(kind)) is not None:
+        if kind not in self._warnings:
+            if len(self._warnings) >= _MOST_JUDGED:
+                self._warnings = {k: w for k, w in self._warnings.items() if w is not None}
+            fails = warns_of_failure(position.raw, line.text) and not self._signatures.ignored(line.text)
+            counted = fails and len(self._warnings) < _MOST_JUDGED
+            self._warnings[kind] = self._warning(line, position) if counted else None
+        elif (first := self._warnings[kind]) is not None:
             first.repeats += 1
-        elif len(self.warnings) < _MOST_WARNINGS and not self._signatures.ignored(line.text):
-            severity = severity_of_warning(line.text)
-            text, source, n = line.text.strip()[:_EVIDENCE], position.source, position.line_no
-            self.warnings[kind] = Candidate(
-                source, n, text, line.writer, 0, loud=True, clock_s=line.clock_s, severity=severity, warned=True
-            )
-            self.warnings[kind].place = self._signatures.place(line.text)
+
+    def _warning(self, line: LogLine, position: _Position) -> Candidate:
+        text = line.text.strip()[:_EVIDENCE]
+        word = Candidate(position.source, position.line_no, text, line.writer, 0, position.at_ns, loud=True)
+        word.clock_s, word.severity, word.warned = line.clock_s, severity_of_warning(line.text), True
+        word.place = self._signatures.place(line.text)
+        return word
 
     def _weigh(self, word: Candidate, severity: Severity, position: _Position) -> None:
         """Give an error the severity that its words have, unless the program is known to go on."""

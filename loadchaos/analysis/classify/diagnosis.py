@@ -165,7 +165,7 @@ class Diagnosis:
         self._errors.add_lines(self._classifier.take_loud())
         found = [*self._deaths, *self._others.values()]
         if not found and not self._errors.kinds:
-            self._errors.add_lines(self._classifier.warnings.values())
+            self._errors.add_lines(self._classifier.warnings())
         if not found and not self._errors.kinds:
             self._errors.add_lines(self._classifier.last_words.raised(self._source, self.lines))
             if not self._errors.kinds and self.lines <= EXCERPT:

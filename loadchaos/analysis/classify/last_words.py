@@ -24,6 +24,7 @@ _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
 _MOST_SHOWN = 3
 _LONGEST = 400
+_LEVEL_WITHIN = 160  # characters: prefixes of several transports
 _BEFORE_API = 30  # for what the API server only logged: request errors, most of the time
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
@@ -240,9 +241,15 @@ def severity_in_words(text: str) -> Severity:
     return "degraded" if _OF_BACKGROUND.search(text) and not _OF_REQUEST.search(text) else "request"
 
 
+def may_warn(raw: str) -> bool:
+    """True for a line that may be a warning; cheap, for many lines of a log."""
+    head = raw[:_LEVEL_WITHIN]
+    return "arn" in head or "WARN" in head or "WRN" in head or head[:1] == "W"
+
+
 def warns_of_failure(raw: str, text: str) -> bool:
     """True for a warning of a program in Go, Rust or C that says that something failed and will not be tried again."""
-    if _WARNS.search(raw[:160]) is None:
+    if _WARNS.search(raw[:_LEVEL_WITHIN]) is None:
         return False
     text = text[:300]
     return _FAILS.search(text) is not None and _MENDS.search(text) is None
