@@ -170,6 +170,15 @@ class _Source:
         self.doubted = [m for m in self.doubted if not m.survived]
         self.doubtful_line = 0
 
+    def doubt(self, found: Sequence[Match]) -> None:
+        self.doubted += [m for m in found if m.logged and m.role == "cause" and m.severity == "engine_death"]
+        del self.doubted[:-_REPEATS]
+        self.doubtful_line = next((m.line for m in found if m.signature.doubtful), self.doubtful_line)
+
+    def follow_start(self, line: str, line_no: int) -> None:
+        self.begun |= line_no <= _FIRST_LINES and _BEGINS.search(line) is not None
+        self.may_serve = self.may_serve or _MAY_SERVE.search(line) is not None
+
     def is_starting(self, line_no: int) -> bool:
         return self.starting or (self.begun and not (self.may_serve or self.served) and line_no <= _HEAD_LINES)
 
@@ -246,8 +255,7 @@ class Classifier:
         idle = not state.open and line_no > state.attend_until
         if line_no <= _HEAD_LINES:
             idle = idle and not _may_be_cut(line, line_no, state)
-            state.begun |= line_no <= _FIRST_LINES and _BEGINS.search(line) is not None
-            state.may_serve = state.may_serve or _MAY_SERVE.search(line) is not None
+            state.follow_start(line, line_no)
         if state.doubtful_line and line_no - state.doubtful_line > _LIVES_ON:
             state.settle_doubts(doubtful=True)
         if idle and not self._live and (answer := refusal(line)):  # a run knows the answers itself
@@ -274,9 +282,7 @@ class Classifier:
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
-        state.doubted += [m for m in found if m.logged and m.role == "cause" and m.severity == "engine_death"]
-        del state.doubted[:-_REPEATS]
-        state.doubtful_line = next((m.line for m in found if m.signature.doubtful), state.doubtful_line)
+        state.doubt(found)
         return [*hangs, *(m for m in found if self._is_reported(m, state))]
 
     def _follow_service(self, line: str, state: _Source) -> None:
