@@ -94,12 +94,16 @@ _WIDE = re.compile(
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
 _OF_REQUEST = re.compile(
-    r"\b(?:[Rr]equests?|[Cc]lients?|[Rr]esponses?|[Ss]treams?|[Cc]ompletions?|[Pp]rompts?|[Aa]nswers?|[Tt]okens?|[Cc]hat|POST"
-    r"|PUT|HTTP/[12][\d.]*|[Ss]tatus|[Cc]hannel|[Pp]roxy(?:ing)?|[Rr]elay|[Ff]orward(?:ing)?|[Rr]oute)\b|_id=|[Rr]equestI[dD]"
+    r"\b(?:[Rr]equests?|[Cc]lients?|[Cc]ompletions?|[Pp]rompts?|[Cc]hat|POST|PUT|HTTP/[12][\d.]*)\b|_id=|[Rr]equestI[dD]"
 )
+_MAY_BE_OF_REQUEST = re.compile(
+    r"\b(?:[Rr]esponses?|[Ss]treams?|[Aa]nswers?|[Tt]okens?|[Ss]tatus|[Cc]hannel|[Pp]roxy(?:ing)?|[Rr]elay|[Ff]orward(?:ing)?"
+    r"|[Rr]oute)\b"
+)
+"""Words of a request, and of what work in the background asks for, too: there they come behind the name of that work."""
 _OF_BACKGROUND = re.compile(
-    r"(?i:\b(?:health\w*|heartbeats?|probes?|metrics?|scrap\w+|telemetry|leases?|watch\w*|reload\w*|refresh\w*|sync\w*"
-    r"|discover\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?|clean ?up|cron|background|scheduled"
+    r"(?i:\b(?:(?P<asks>health\w*|heartbeats?|probes?|scrap\w+|leases?|watch\w*|discover\w*)"
+    r"|metrics?|telemetry|reload\w*|refresh\w*|sync\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?|clean ?up|cron|background|scheduled"
     r"|statistics|cache)\b)"
 )
 _WARNS = re.compile(
@@ -238,7 +242,14 @@ def severity_in_words(text: str) -> Severity:
         return "engine_death"
     if _NOT_STARTED.search(text):
         return "startup"
-    return "degraded" if _OF_BACKGROUND.search(text) and not _OF_REQUEST.search(text) else "request"
+    return "degraded" if _is_of_background(text) else "request"
+
+
+def _is_of_background(text: str) -> bool:
+    work, request = _OF_BACKGROUND.search(text), _MAY_BE_OF_REQUEST.search(text)
+    if work is None or _OF_REQUEST.search(text) is not None:
+        return False
+    return request is None or (work["asks"] is not None and work.start() < request.start())
 
 
 def may_warn(raw: str) -> bool:
@@ -256,7 +267,9 @@ def warns_of_failure(raw: str, text: str) -> bool:
 
 
 def severity_of_warning(text: str) -> Severity:
-    return "request" if _OF_REQUEST.search(text[:300]) else "degraded"
+    text = text[:300]
+    of_request = _OF_REQUEST.search(text) or _MAY_BE_OF_REQUEST.search(text)
+    return "request" if of_request is not None and not _is_of_background(text) else "degraded"
 
 
 def says_error(raw: str) -> bool:

@@ -276,6 +276,7 @@ def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(er
     [
         ("the heartbeat of the fleet failed", "error_in_background", "degraded"),
         ("the heartbeat of the fleet failed for request 7", "unexplained_error", "request"),
+        ("the watcher of the fleet failed: response ended", "error_in_background", "degraded"),
         ("the flux failed", "unexplained_error", "request"),
     ],
 )
