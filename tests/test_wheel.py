@@ -113,6 +113,7 @@ def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_pa
     assert loadchaos(installed, tmp_path, "check", "profiles/mtp_mm.yaml").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_shipped_profile_runs_by_name_away_from_any_checkout(installed: Path, tmp_path: Path) -> None:
     done = loadchaos(
         installed,

@@ -167,19 +167,24 @@ _OTHER_NAMES = {
 """Options of other load tools, and ours for the same."""
 
 
+_SEVERAL_WORDS = {"--goodput": re.compile(r"\w+:\d[\w.]*"), "--metadata": re.compile(r"\w+=.*", re.DOTALL)}
+"""Options of vllm bench that take several words, and how each further word looks."""
+
+
 class LoadCommand(HelpInGroups):
-    """Command for users of other load tools: --goodput takes several words, and a hint names our option for theirs."""
+    """Command for users of other load tools: some options take several words, and a hint names our option for theirs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat --goodput before each further `name:number`."""
+        """Repeat an option of several words before each further one."""
         found: list[str] = []
-        in_limits = False
+        option = ""
         for word in args:
-            if in_limits and found[-1] != "--goodput" and re.fullmatch(r"\w+:\d[\w.]*", word):
-                found.append("--goodput")
-            elif found and found[-1] != "--goodput":
-                in_limits = False
-            in_limits = in_limits or word == "--goodput"
+            if option and found[-1] != option:
+                if _SEVERAL_WORDS[option].fullmatch(word):
+                    found.append(option)
+                else:
+                    option = ""
+            option = word if word in _SEVERAL_WORDS else option
             found.append(word)
         _refuse_two_names(self, found)
         try:

@@ -119,6 +119,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_campaign_ended_by_a_signal_at_its_first_try_can_be_continued(

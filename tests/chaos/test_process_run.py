@@ -39,6 +39,7 @@ def run(profile: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str],
     return done, json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
 
 
+@pytest.mark.slow
 def test_run_passes_when_a_killed_engine_core_recovers(tmp_path: Path) -> None:
     done, verdict = run(KILL, tmp_path)
     [failure] = verdict["failures"]

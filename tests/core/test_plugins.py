@@ -57,6 +57,7 @@ load: [{rate: 1/s, for: 1s, max_in_flight: 1}]
 """
 
 
+@pytest.mark.slow
 def test_example_package_works_from_its_own_wheel(tmp_path: Path, python: Run) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -106,6 +107,7 @@ attacks: [{admin: tiny_reload, at: 1s}, {plugin: many_models, at: 1s, params: {r
 """
 
 
+@pytest.mark.slow
 def test_example_package_sends_its_requests_and_attacks_its_server(tmp_path: Path, python: Run) -> None:
     shutil.copytree(ROOT / "examples" / "plugin" / "loadchaos_example", tmp_path / "site" / "loadchaos_example")
     entries = tomllib.loads((ROOT / "examples" / "plugin" / "pyproject.toml").read_text())["project"]["entry-points"]

@@ -42,7 +42,10 @@ def pack(request: pytest.FixtureRequest, tmp_path: Path) -> Pack:
     return write
 
 
-@pytest.mark.parametrize(("name", "text"), [("r.jsonl", _lines(CHAT, CHAT)), ("r.json", json.dumps([CHAT, CHAT]))])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("r.jsonl", _lines(CHAT, CHAT)), pytest.param("r.json", json.dumps([CHAT, CHAT]), marks=pytest.mark.slow)],
+)
 def test_packed_requests_are_sent_by_a_run(name: str, text: str, pack: Pack, tmp_path: Path) -> None:
     file = pack(name, text)
     words = ("--embedded", "--dataset-name", "custom", "--dataset-path", file, "--num-prompts", "4", "--users", "1")

@@ -77,7 +77,10 @@ def test_demo_prints_time_in_flight_lost_and_upstream_issue(planted_run: Callabl
         assert expected in text
 
 
-@pytest.mark.parametrize(("name", "failure_id", "severity"), PLANTED)
+@pytest.mark.parametrize(
+    ("name", "failure_id", "severity"),
+    [pytest.param(*row, marks=() if row[0] in ("mtp_mm", "near_max_len") else pytest.mark.slow) for row in PLANTED],
+)
 def test_profile_finds_its_planted_bug(
     name: str, failure_id: str, severity: str, planted_run: Callable[[str], Any]
 ) -> None:
@@ -107,7 +110,7 @@ SHORT: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(row[0], marks=() if row[0] == "mm_cache" else pytest.mark.slow) for row in PLANTED]
+    "name", [pytest.param(row[0], marks=() if row[0] == "near_max_len" else pytest.mark.slow) for row in PLANTED]
 )
 def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str, tmp_path: Path) -> None:
     code, verdict, text = run(tmp_path, name, "target.embedded.defects=[]", *SHORT[name])
@@ -146,6 +149,7 @@ PROVED_NOTHING = [
 ]
 
 
+@pytest.mark.slow
 def test_verdict_is_unknown_for_a_run_that_proved_nothing(tmp_path: Path) -> None:
     """No drafts, no images, no attack through the development endpoints, too little exposure: each has its check."""
     code, verdict, text = run(tmp_path, "mtp_mm", *PROVED_NOTHING)

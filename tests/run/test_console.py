@@ -49,6 +49,7 @@ def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start,
     assert sum(outcomes.values()) == len(ends) + missed
 
 
+@pytest.mark.slow
 def test_duration_counts_from_the_first_request_and_not_from_the_start_of_the_load_process(
     start: Start, for_long: Row
 ) -> None:

@@ -69,8 +69,8 @@ AZURE = "/openai/deployments/m/chat/completions?api-version=2024-10-21"
     ("served", "base", "options"),
     [
         ((f"{ROOT}/chat/completions", f"{ROOT}/models"), "", ("--endpoint", f"{ROOT}/chat/completions")),
-        ((f"{ROOT}/chat/completions", f"{ROOT}/models"), ROOT, ()),
-        ((AZURE, ""), "", ("--endpoint", AZURE, "--model", "m")),
+        pytest.param((f"{ROOT}/chat/completions", f"{ROOT}/models"), ROOT, (), marks=pytest.mark.slow),
+        pytest.param((AZURE, ""), "", ("--endpoint", AZURE, "--model", "m"), marks=pytest.mark.slow),
     ],
     indirect=["served"],
     ids=["path", "base", "query"],

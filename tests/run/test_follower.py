@@ -164,6 +164,7 @@ def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: St
     assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Start) -> None:
     growing.write(0.93)
     first = start(growing.folder, "--no-live")

@@ -35,6 +35,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Start, for_long: Row) -> None:
     run = start(**for_long, prefix=limited("RLIMIT_FSIZE", 20000))
     assert run.ends(100) == 3

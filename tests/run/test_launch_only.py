@@ -102,6 +102,7 @@ def test_launch_check_stops_a_ready_server(tmp_path: Path, unused_port: int) -> 
     assert f"at http://127.0.0.1:{unused_port}: vllm 0.18" in output
 
 
+@pytest.mark.slow
 def test_launch_ctrl_c_stops_the_server_and_a_taken_port_is_refused(tmp_path: Path, unused_port: int) -> None:
     first = launch(tmp_path, *embedded(unused_port))
     assert first.stdout is not None

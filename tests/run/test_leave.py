@@ -67,6 +67,7 @@ def test_launched_tunnel_needs_leave(
     assert resets(victim) == 0
 
 
+@pytest.mark.slow
 def test_launched_tunnel_is_attacked_with_leave(
     start: Start, victim: EmbeddedServer, tmp_path: Path, unused_port: int
 ) -> None:

@@ -6,7 +6,7 @@ from tests.run.conftest import Start
 
 WORDS = ("--embedded", "--rate", "40", "--num-prompts", "40", "--num-warmups", "5", "--random-input-len", "50",
          "--random-output-len", "6")  # fmt: skip
-RESULT = ("--save-result", "--result-dir", "results", "--label", "mine", "--metadata", "commit=abc")
+RESULT = ("--save-result", "--result-dir", "results", "--label", "mine", "--metadata", "commit=abc", "gpu=none")
 
 
 def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: Start) -> None:
@@ -21,7 +21,12 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: St
     (path,) = (run.home / "results").glob("mine-40qps-sim-*.json")
     found = json.loads(path.read_text())
     assert (found["completed"], found["failed"], found["total_output_tokens"]) == (40, 0, 240)
-    assert (found["request_rate"], found["commit"], found["loadchaos_verdict"]) == (40, "abc", "pass")
+    assert (found["request_rate"], found["commit"], found["gpu"], found["loadchaos_verdict"]) == (
+        40,
+        "abc",
+        "none",
+        "pass",
+    )
     assert found["request_goodput"] == run.verdict()["goodput"]["good_per_s"] > 0
     assert 0 < found["p50_ttft_ms"] <= found["p99_ttft_ms"] < found["p99_e2el_ms"]
     assert "mean_itl_ms" not in found

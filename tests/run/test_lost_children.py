@@ -6,6 +6,7 @@ import pytest
 from tests.run.conftest import Row, Run, Start, embedded_target
 
 
+@pytest.mark.slow
 def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Row) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL, "locust")

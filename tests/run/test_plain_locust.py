@@ -131,6 +131,7 @@ def test_own_locust_example_runs(sim: StartSim, tmp_path: Path) -> None:
     assert code == 0, output
 
 
+@pytest.mark.slow
 def test_own_locust_backs_off_after_instant_errors(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "locustfile.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')

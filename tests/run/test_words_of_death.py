@@ -134,6 +134,7 @@ def test_words_in_the_log_of_a_living_server_kill_nobody(
         assert {f["severity"] for f in verdict["failures"]} <= {"request"}
 
 
+@pytest.mark.slow
 def test_server_that_fails_every_request_until_it_comes_back_died(start: Start) -> None:
     """/health stays 200: the answers alone show the death, and the return."""
     with telling("500", lambda _, s: 1.0 < s < 14.0) as server:

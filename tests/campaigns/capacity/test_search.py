@@ -144,6 +144,7 @@ def test_search_without_steps_is_unknown() -> None:
     assert CapacitySearch(settings).answer().why == "no step ended"
 
 
+@pytest.mark.slow
 def test_search_of_the_embedded_engine_is_near_its_capacity() -> None:
     """Its capacity in the long run is that of bench/capacity.py."""
     case = next(c for c in CASES if c.name == "prefill")

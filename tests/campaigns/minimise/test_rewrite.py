@@ -142,6 +142,7 @@ def test_script_reads_every_error_status_as_a_sign(tmp_path: Path, status: int) 
     assert done.returncode == 1, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_script_without_a_server_does_not_say_that_it_died(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -193,6 +193,7 @@ def test_service_health_is_503_without_a_part(tmp_path: Path) -> None:
     campaign.close()
 
 
+@pytest.mark.slow
 def test_service_watches_a_real_server_through_a_death_and_judges_a_part_that_was_killed(
     tmp_path: Path, webhook: tuple[str, list[str]], unused_port: int
 ) -> None:

@@ -163,6 +163,7 @@ def test_watch_says_that_no_request_came_through(server: EmbeddedServer, tmp_pat
     assert "give the command {url}" in done.stdout
 
 
+@pytest.mark.slow
 def test_watch_ends_a_command_that_never_ends_with_its_children(server: EmbeddedServer, tmp_path: Path) -> None:
     script = (
         'trap "" TERM; echo $$ >pids; sleep 600 & echo $! >>pids; python3 -c "$0" "$1/v1" 1; while :; do sleep 1; done'
@@ -239,6 +240,7 @@ def test_watch_attacks_nobody_without_authorisation(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_replay_sends_the_requests_of_a_watched_command_again(tmp_path: Path) -> None:
     with EmbeddedServer() as server:
         command = (sys.executable, "-c", CLIENT, "{url}/v1", "3")
@@ -250,6 +252,7 @@ def test_replay_sends_the_requests_of_a_watched_command_again(tmp_path: Path) ->
     assert [body["messages"][0]["content"] for body in bodies] == [f"tell a story {n}" for n in range(3)]
 
 
+@pytest.mark.slow
 def test_watch_compares_the_commands_own_result_with_the_wire(server: EmbeddedServer, tmp_path: Path) -> None:
     result = {"num_prompts": 9, "completed": 9, "failed": 0, "endpoint_type": "openai-chat", "p99_ttft_ms": 5.0}
     script = f"{CLIENT}\njson.dump({result}, open('result.json', 'w'))\n"

@@ -154,6 +154,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_writer_killed_twenty_times_loses_no_complete_row(tmp_path: Path) -> None:
     path, rng = tmp_path / "requests-0.jsonl", random.Random(7)
     for _ in range(20):

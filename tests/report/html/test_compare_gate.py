@@ -81,6 +81,7 @@ def test_runs_of_another_load_or_without_a_verdict_are_not_told_apart(
     assert gate("worse", a_side("a", n=1000, **a), a_side("b", n=1000, **b)) == verdict
 
 
+@pytest.mark.slow
 def test_worse_tells_a_step_of_latency_from_noise_in_19_of_20_pairs() -> None:
     pairs = range(20)
     equal = [gate("worse", a_side("a", 100, 600, 2 * i), a_side("b", 100, 600, 2 * i + 1)) for i in pairs]
