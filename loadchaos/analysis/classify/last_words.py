@@ -103,8 +103,8 @@ _MAY_BE_OF_REQUEST = re.compile(
 """Words of a request, and of what work in the background asks for, too: there they come behind the name of that work."""
 _OF_BACKGROUND = re.compile(
     r"(?i:\b(?:(?P<asks>health\w*|heartbeats?|probes?|scrap\w+|leases?|watch\w*|discover\w*)"
-    r"|metrics?|telemetry|reload\w*|refresh\w*|sync\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?|clean ?up|cron|background|scheduled"
-    r"|statistics|cache)\b)"
+    r"|metrics?|telemetry|reload\w*|refresh\w*|sync\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?"
+    r"|clean ?up|cron|background|scheduled|statistics|cache)\b)"
 )
 _WARNS = re.compile(
     r"\bWARN\b|\[warn(?:ing)?\]|\blevel=\"?warn(?:ing)?\b|\"level\": ?\"warn(?:ing)?\"|\bWRN\b|\twarn(?:ing)?\t"
