@@ -21,15 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis
 from loadchaos.analysis.classify.signature_file import load as load_signatures
 from loadchaos.analysis.failure import Failure
+from loadchaos.core.whole_lines import WholeLine
 
 TESTS = Path(__file__).parents[1] / "tests"
 CASES = TESTS / "analysis" / "classify" / "field_lines.toml"
 BENIGN = TESTS / "crashes" / "benign"
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
-_UNNAMED = ("unknown_exception", "unexplained_exception", "unexplained_error", "unexplained_end", "uncaught_exception")
+_UNNAMED = (
+    "unexplained_warning",
+    "unknown_exception",
+    "unexplained_exception",
+    "unexplained_error",
+    "unexplained_end",
+    "uncaught_exception",
+)
 PLACES = frozenset(place.id for place in load_signatures().places)
 _FRAME = re.compile(r"(?P<path>\S+?):(?P<line>\d+) (?P<function>[\w<>]+): (?P<code>.*)")
 _ROOT = "/usr/local/lib/python3.12/dist-packages/"
@@ -545,6 +553,42 @@ _SPEAKERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             'I0614 11:18:31.100000 1 http_server.cc:4725] "Started HTTPService at 0.0.0.0:8000"',
         ],
     ),
+    "localai": (
+        ["11:18AM INF Starting LocalAI using 8 threads, with models path: /models"],
+        [
+            "11:18AM INF LocalAI API is listening! Please connect to the endpoint for API documentation. endpoint=http://0.0.0.0:8080",
+            *(f"11:19AM INF Success ip=10.0.0.9 latency=74{n}.2ms method=POST status=200 url=/v1/chat/completions" for n in range(3)),
+        ],
+    ),
+    "bentoml": (
+        ['2026-06-14T11:18:01+0000 [INFO] [cli] Starting production HTTP BentoServer from "_service:svc" listening on http://0.0.0.0:3000 (Press CTRL+C to quit)'],
+        [
+            f"2026-06-14T11:19:0{n}+0000 [INFO] [api_server:llm-service:1] 10.0.0.9:51003 (scheme=http,method=POST,path=/v1/generate,type=application/json,length=212) (status=200,type=application/json,length=1184) 741.212ms (trace=8a5f,span=66b2,sampled=0,service.name=llm-service)"
+            for n in range(3)
+        ],
+    ),
+    "envoy_gateway": (
+        ['2026-06-14T11:18:01.986Z\tINFO\trunner/runner.go:44\tstarted\t{"runner": "infrastructure"}'],
+        ['2026-06-14T11:18:04.986Z\tINFO\trunner/runner.go:131\treceived an update\t{"runner": "xds-translator"}'],
+    ),
+    "portkey": (
+        ["Your AI Gateway is running at: http://localhost:8787"],
+        ["<-- POST /v1/chat/completions", "--> POST /v1/chat/completions 200 741ms"],
+    ),
+    "openclaw": (
+        ["11:18:01 [gateway] listening on ws://127.0.0.1:18789 (PID 4410)"],
+        ["11:19:02 [ws] res ok agent 741ms"],
+    ),
+    "supergateway": (
+        ["[supergateway] Starting...", "[supergateway]   - port: 8000"],
+        ["[supergateway] Listening on port 8000", "[supergateway] New SSE connection from 10.0.0.9"],
+    ),
+    "agentgateway": (
+        ["2026-06-14T11:18:01.100000Z\tinfo\tapp\tserving UI at http://localhost:15000/ui"],
+        [
+            "2026-06-14T11:19:01.636226Z\tinfo\trequest gateway=g/gateway-agentgateway listener=http route=g/llms-routes endpoint=10.1.4.2:8000 src.addr=10.0.0.9:28489 http.method=POST http.host=llm.example.org http.path=/v1/chat/completions http.version=HTTP/1.1 http.status=200 protocol=llm duration=741ms"
+        ],
+    ),
     "sglang_raw": (_SGLANG_START, _SGLANG_SERVES[len(_SGLANG_START) :]),
     "lmdeploy_raw": (_LMDEPLOY_SERVES[:1], _LMDEPLOY_SERVES[1:]),
     "trtllm_raw": (_TRTLLM_START, _TRTLLM_SERVES[len(_TRTLLM_START) :]),
@@ -577,10 +621,18 @@ FORMS: Mapping[str, Callable[[Case], tuple[list[str], list[str], list[str]]]] = 
 # --- scores
 
 
+def _diagnose(lines: Sequence[str]) -> list[Failure]:
+    """Failures of a log, as `loadchaos classify` finds them."""
+    diagnosis = Diagnosis()
+    for n, line in enumerate(lines, 1):
+        diagnosis.feed(WholeLine(line, n))
+    return diagnosis.finish()
+
+
 def score(case: Case) -> Score:
     """Classify the log of a case."""
     before, rows, after = FORMS[case.form](case)
-    found = classify_text("\n".join([*before, *rows, *after]) + "\n")
+    found = _diagnose([*before, *rows, *after])
     first, last = len(before) + 1, len(before) + len(rows)
     texts = [str(t) for f in found for t in (f.title, f.evidence.text, *(c.text for c in f.candidates))]
     ids = [
@@ -598,7 +650,7 @@ def healthy() -> dict[str, list[str]]:
     logs = {path.stem: path.read_text("utf-8").partition("\n\n")[2] for path in sorted(BENIGN.glob("*.log"))}
     logs["made: vllm"] = "\n".join(_VLLM_SERVES)
     logs |= {f"made: {name}": "\n".join([*start, *serves]) for name, (start, serves) in _SPEAKERS.items()}
-    return {name: [f.id for f in classify_text(text)] for name, text in logs.items()}
+    return {name: [f.id for f in _diagnose(text.splitlines())] for name, text in logs.items()}
 
 
 def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:

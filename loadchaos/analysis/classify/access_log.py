@@ -9,9 +9,11 @@ from loadchaos.analysis.classify.prefixes import ISO_STAMP, clock
 ANSWER = re.compile(
     r'" 200(?: |$)|log_server_r: .* 200$|slot +release: |\| +200 \|.*POST'
     r'|"(?:response_code|[sS]tatus|DownstreamStatus)": ?"?200\b'
-    r"|status=200\b|-- POST \S+ 200 \d|\b200 \d+ - - ---- |equest (?:handled|routed)|completion routed"
+    r"|status=200\b|\bPOST /\S* 200 (?:\d|in )|\b200 \d+ - - ---- |equest (?:handled|routed)|completion routed"
 )
-"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy, Traefik, HAProxy, Ray Serve, routers."""
+"""Answered request, in the words of uvicorn, nginx, llama.cpp, gin (Ollama), Envoy, Traefik, HAProxy, Ray Serve, Node and
+routers.
+"""
 _NO_PROBE = r'(?!/[^\s"]*(?:health|ready|live|ping|metrics))'
 """Begin of a path that is no health check and no page of metrics."""
 GENERATED = re.compile(
@@ -24,13 +26,16 @@ REFUSED = re.compile(
 )
 """Request that an access log answers with 5xx, in the words of uvicorn, nginx and gin (Ollama). 503 is a refusal."""
 _POSTED = re.compile(
-    r"-- POST (?P<ray>/\S+) (?P<ray_status>50[0245]) \d|request: POST (?P<cpp>/\S+) \S+ (?P<cpp_status>50[0245])$"
+    r"\bPOST (?P<ray>/\S+) (?P<ray_status>50[0245]) (?:\d|in )|request: POST (?P<cpp>/\S+) \S+ (?P<cpp_status>50[0245])$"
     r'|/\d+ (?P<haproxy_status>50[0245]) \d+ - - ---- .*"POST (?P<haproxy>/[^ ?"]+)'
 )
-"""The same in the words of Ray Serve, llama.cpp and HAProxy, where the server itself answered so."""
-_PAIRS = re.compile(rf'\b(?:uri|path|url)="?{_NO_PROBE}(?P<path>/[^\s"?,}}]*).*\bstatus=(?P<status>50[0245])\b')
-"""The same in pairs, as programs in Go and Rust write them."""
-_STATUS = re.compile(r'"(?:DownstreamStatus|(?:response_?)?(?:[sS]tatus|[cC]ode)(?:_code)?)": ?"?(?P<status>50[0-5])\b')
+"""The same in the words of Ray Serve, Node, llama.cpp and HAProxy, where the server itself answered so."""
+_PAIRS = re.compile(rf'\b(?:uri|path|url)="?{_NO_PROBE}(?P<path>/[^\s"?,}}]*)')
+_PAIRED_STATUS = re.compile(r"\bstatus=(?P<status>50[0-5])\b")
+"""The same in pairs, as gateways in Go and Rust write them, 503 included."""
+_STATUS = re.compile(
+    r'"(?:DownstreamStatus|(?:response_?)?(?:[sS]tatus|[cC]ode)(?:_?[cC]ode)?)": ?"?(?P<status>50[0-5])\b'
+)
 _PATH = re.compile(
     r'"(?:RequestPath|(?:request_)?(?:uri|path|url)|x-envoy-origin-path)": ?"'
     rf'{_NO_PROBE}(?P<path>(?:/[^/?"]++){{1,3}}+|/(?=[?"]))'
@@ -51,7 +56,8 @@ def refusal(line: str) -> str:
         name = next(n for n in ("ray", "cpp", "haproxy") if found[n])
         return f"{found[name + '_status']} for {found[name]}"
     if "status=50" in line and (found := _PAIRS.search(line)) is not None:
-        return f"{found['status']} for {found['path']}"
+        status = _PAIRED_STATUS.search(line)
+        return f"{status['status']} for {found['path']}" if status is not None else ""
     # A record of a gateway: Traefik, Caddy, Envoy, nginx.
     if not line.endswith("}") or not ('":50' in line or '": 50' in line or '":"50' in line or '": "50' in line):
         return ""

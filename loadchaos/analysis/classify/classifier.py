@@ -17,9 +17,12 @@ from loadchaos.analysis.classify.last_words import (
     is_quiet,
     is_suspicious,
     may_say_error,
+    may_warn,
     rank_of,
     says_error,
     severity_in_words,
+    severity_of_warning,
+    warns_of_failure,
 )
 from loadchaos.analysis.classify.match import TITLE_CHARS, Match, engine_of, for_engine, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
@@ -68,10 +71,21 @@ _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _HEAD_LINES = 200  # of a log that was rotated or cut
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
+_FIRST_LINES = 12  # of a log that may begin with the start of its program
+_BEGINS = re.compile(r"\b(?:[Ss]tarting|[Ii]nitializing|[Ll]aunching|[Bb]ooting)\b")
+_MAY_SERVE = re.compile(
+    r"\b(?:GET|POST|PUT) |HTTP/[12]|[Rr]equest|\b[Ss]elected\b|\b[Rr]eady\b|[Rr]eadiness succeeded"
+    r"|\b(?:[Ll]istening|[Ss]erving|[Aa]ccepting|[Rr]unning)\b|\bstarted (?:in|successfully)|main dispatch loop|complete\b"
+    r"|[Tt]unnel connection"
+    r"|^thread '(?!main')"
+)
+"""Sign of a program that has started, or that was asked for something."""
+_LIVES_ON = 40  # lines after an error that ends most programs: more than its stack
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
 _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LMDeploy
 _STATISTICS = ("Avg prompt throughput", "Decode batch", "launch_slot_")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
+_DEBUG_RECORD = re.compile(r'"(?:level|lvl|levelname)": ?"(?:debug|trace|DEBUG|TRACE)"')
 _STAMP_WITHIN = 160  # characters: prefixes of several transports
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
@@ -131,6 +145,9 @@ class _Source:
     last_line: int = 0
     starting: bool = False
     served: bool = False
+    begun: bool = False  # the log begins with the start of its program
+    may_serve: bool = False  # the start is over, or cannot be told from what follows
+    doubtful_line: int = 0  # the newest match of a signature that is doubtful
     stopped_line: int = -_ENDED_IN_ORDER
     ending: tuple[Trace, Match] | None = None
     told_chains: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_WRITERS))  # an echo of each was given
@@ -146,11 +163,24 @@ class _Source:
     crash: tuple[Match, NativeStack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
-    def settle_doubts(self) -> None:
-        """Note that the process lived on after the errors that a logger called deadly."""
+    def settle_doubts(self, *, doubtful: bool = False) -> None:
+        """Note that the process lived on after the errors that a logger called deadly, or after `doubtful` ones only."""
         for match in self.doubted:
-            match.survived = True
-        self.doubted.clear()
+            match.survived |= match.signature.doubtful or not doubtful
+        self.doubted = [m for m in self.doubted if not m.survived]
+        self.doubtful_line = 0
+
+    def doubt(self, found: Sequence[Match]) -> None:
+        self.doubted += [m for m in found if m.logged and m.role == "cause" and m.severity == "engine_death"]
+        del self.doubted[:-_REPEATS]
+        self.doubtful_line = next((m.line for m in found if m.signature.doubtful), self.doubtful_line)
+
+    def follow_start(self, line: str, line_no: int) -> None:
+        self.begun |= line_no <= _FIRST_LINES and _BEGINS.search(line) is not None
+        self.may_serve = self.may_serve or _MAY_SERVE.search(line) is not None
+
+    def is_starting(self, line_no: int) -> bool:
+        return self.starting or (self.begun and not (self.may_serve or self.served) and line_no <= _HEAD_LINES)
 
     def ended_in_traceback(self) -> bool:
         if self.ending is None:
@@ -191,6 +221,7 @@ class Classifier:
         self._live = live
         self.last_words = LastWords()
         self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows
+        self._warnings: dict[str, Candidate | None] = {}  # by their text without numbers; None for no failure
         self._sources: dict[str, _Source] = {}
         self._chain = 0
         self._judged: dict[tuple[str, str, str], _ErrorLine | None] = {}
@@ -222,8 +253,11 @@ class Classifier:
         if HINT in line and state.stills.may_matter(line):
             hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
         idle = not state.open and line_no > state.attend_until
-        if line_no <= _HEAD_LINES and _may_be_cut(line, line_no, state):
-            idle = False
+        if line_no <= _HEAD_LINES:
+            idle = idle and not _may_be_cut(line, line_no, state)
+            state.follow_start(line, line_no)
+        if state.doubtful_line and line_no - state.doubtful_line > _LIVES_ON:
+            state.settle_doubts(doubtful=True)
         if idle and not self._live and (answer := refusal(line)):  # a run knows the answers itself
             text, clock_s = line[:_EVIDENCE], time_of(line)
             self.loud.append(Candidate(source, line_no, text, "", 0, at_ns, loud=True, answer=answer, clock_s=clock_s))
@@ -241,13 +275,14 @@ class Classifier:
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
             found += self._line(text, position)
+        if found and self.loud and self.loud[-1].line == line_no:
+            _name_of_record(self.loud[-1], found)
         for match in found:
             self._follow_phase(match, state)
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
-        state.doubted += [m for m in found if m.logged and m.role == "cause" and m.severity == "engine_death"]
-        del state.doubted[:-_REPEATS]
+        state.doubt(found)
         return [*hangs, *(m for m in found if self._is_reported(m, state))]
 
     def _follow_service(self, line: str, state: _Source) -> None:
@@ -280,6 +315,19 @@ class Classifier:
             return [match]
         still.match.title = match.title  # without effect once a failure was made of it
         return []
+
+    def of_start(self, found: Sequence[Failure], source: str) -> list[Failure]:
+        """`found` in a log that ended. A failed request needs a program that was asked: one that began in this log, and
+        that nothing shows to serve, failed to start.
+        """
+        state = self._sources.get(source)
+        if state is None or not state.is_starting(state.last_line):
+            return list(found)
+        return [replace(f, severity="startup") if f.severity == "request" else f for f in found]
+
+    def warnings(self) -> list[Candidate]:
+        """Warnings of failures, for a log in which nothing else was found."""
+        return [word for word in self._warnings.values() if word is not None]
 
     def take_loud(self) -> list[Candidate]:
         lines, self.loud = self.loud, []
@@ -455,6 +503,8 @@ class Classifier:
             state.carry = line.writer
         # With frames, a line seemed to go on with the traceback before; right before this one, it introduces it.
         near = [m for m in writer.causes if line_no - m.line <= (1 if m.frames else _INTRO)]
+        for match in near:
+            match.chain = match.chain or trace.chain
         writer.causes, trace.introduced_by = [], near
         trace.named |= any(not m.signature.quiet for m in near)
         return found
@@ -557,7 +607,11 @@ class Classifier:
         return found
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
+        if not self._live and may_warn(position.raw):
+            self._warn(line, position)
         if line.level in QUIET_LEVELS or (line.level not in ERROR_LEVELS and not is_suspicious(line.text)):
+            return
+        if _DEBUG_RECORD.search(position.raw) is not None:
             return
         judged = self._judge_line(line)
         if judged is None:
@@ -570,6 +624,27 @@ class Classifier:
             self._weigh(word, judged.severity, position)
             writer.word = word
             self.loud.append(word)
+
+    def _warn(self, line: LogLine, position: _Position) -> None:
+        """Count a warning of a failure. Lines of one kind are judged once."""
+        if not position.state.may_serve and position.line_no <= _HEAD_LINES:
+            return  # a start warns of what it does without
+        kind = without_numbers(line.text)
+        if kind not in self._warnings:
+            if len(self._warnings) >= _MOST_JUDGED:
+                self._warnings = {k: w for k, w in self._warnings.items() if w is not None}
+            fails = warns_of_failure(position.raw, line.text) and not self._signatures.ignored(line.text)
+            counted = fails and len(self._warnings) < _MOST_JUDGED
+            self._warnings[kind] = self._warning(line, position) if counted else None
+        elif (first := self._warnings[kind]) is not None:
+            first.repeats += 1
+
+    def _warning(self, line: LogLine, position: _Position) -> Candidate:
+        text = line.text.strip()[:_EVIDENCE]
+        word = Candidate(position.source, position.line_no, text, line.writer, 0, position.at_ns, loud=True)
+        word.clock_s, word.severity, word.warned = line.clock_s, severity_of_warning(line.text), True
+        word.place = self._signatures.place(line.text)
+        return word
 
     def _weigh(self, word: Candidate, severity: Severity, position: _Position) -> None:
         """Give an error the severity that its words have, unless the program is known to go on."""
@@ -659,7 +734,8 @@ class Classifier:
             position.state.warned_line = position.line_no
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
         match.logged = not self._live and (trace.logged if trace is not None else line.level in ERROR_LEVELS)
-        match.starting = position.state.starting and not self._live
+        match.logged |= signature.doubtful and not self._live
+        match.starting = not self._live and position.state.is_starting(position.line_no)
         if trace is not None and not self._live and not position.state.served:
             match.loading = is_of_start(trace.frames)
         return match
@@ -683,6 +759,14 @@ class Classifier:
         match.repeats += repeat.left_out
         repeat.left_out, repeat.last, match.reported = 0, match, True
         return True
+
+
+def _name_of_record(word: Candidate, found: Sequence[Match]) -> None:
+    """Show an error with the first cause in another line of the same record: one failure is one finding."""
+    cause = next((m for m in found if m.role == "cause"), None)
+    if cause is not None:
+        word.loud = False
+        cause.evidence = replace(cause.evidence, text=f"{word.text} <- {cause.evidence.text}"[:_EVIDENCE])
 
 
 def _ends(text: str) -> str:
@@ -726,7 +810,7 @@ def classify_text(text: str, *, source: str = "") -> list[Failure]:
     errors = UnexplainedErrors()
     errors.add_exceptions(leftover)
     errors.add_lines(classifier.take_loud())
-    return found + errors.beside(found)
+    return classifier.of_start(found + errors.beside(found), source)
 
 
 def _is_words(failure: Failure) -> bool:

@@ -165,10 +165,12 @@ class Diagnosis:
         self._errors.add_lines(self._classifier.take_loud())
         found = [*self._deaths, *self._others.values()]
         if not found and not self._errors.kinds:
+            self._errors.add_lines(self._classifier.warnings())
+        if not found and not self._errors.kinds:
             self._errors.add_lines(self._classifier.last_words.raised(self._source, self.lines))
             if not self._errors.kinds and self.lines <= EXCERPT:
                 self._errors.add_lines(self._classifier.error_of_excerpt(self._excerpt, self._source))
-        found += self._errors.beside(found)
+        found = self._classifier.of_start(found + self._errors.beside(found), self._source)
         found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found
 

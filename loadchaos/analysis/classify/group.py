@@ -14,6 +14,7 @@ from loadchaos.core.model import Severity
 _ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
 PASSING_ON = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")
 """Exceptions that only pass another one on."""
+_EVIDENCE = 2_000
 _SAME_LINES = 2  # a panic is a line with its place and one with its text
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
@@ -99,13 +100,20 @@ def _shows_death(match: Match) -> bool:
 def _unknown_roots(life: Sequence[Match]) -> dict[int, Match]:
     """The root of each traceback that no signature knows, by chain. It is the first of the chain that passes none on."""
     roots: dict[int, Match] = {}
+    wraps: dict[int, Match] = {}  # the last of each chain whose message says more
     for match in life:
         if match.unknown and match.chain:
             first = roots.setdefault(match.chain, match)
             if first is not match and (first.id, first.line) == (match.id, match.line):
                 first.repeats += match.repeats + 1  # those that the classifier left out
+            elif match.values.get("message") and match.values["message"] not in (first.evidence.text or ""):
+                wraps[match.chain] = match
             if first.values.get("exception") in PASSING_ON and match.values.get("exception") not in PASSING_ON:
                 roots[match.chain] = match
+    for chain, match in wraps.items():
+        root, said = roots[chain], f" -> {match.evidence.text}"
+        if root is not match and said not in (root.evidence.text or ""):
+            root.evidence = replace(root.evidence, text=f"{root.evidence.text}{said}"[:_EVIDENCE])
     return roots
 
 

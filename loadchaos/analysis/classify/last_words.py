@@ -24,6 +24,7 @@ _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
 _MOST_SHOWN = 3
 _LONGEST = 400
+_LEVEL_WITHIN = 160  # characters: prefixes of several transports
 _BEFORE_API = 30  # for what the API server only logged: request errors, most of the time
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
@@ -92,6 +93,34 @@ _WIDE = re.compile(
     r"|not found|not exist|[Nn]o such|[Nn]o space|mismatch)\b|\w(?:Error|Exception)\b"
 )
 QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
+_OF_REQUEST = re.compile(
+    r"\b(?:[Rr]equests?|[Cc]lients?|[Cc]ompletions?|[Pp]rompts?|[Cc]hat|POST|PUT|HTTP/[12][\d.]*)\b|_id=|[Rr]equestI[dD]"
+)
+_MAY_BE_OF_REQUEST = re.compile(
+    r"\b(?:[Rr]esponses?|[Ss]treams?|[Aa]nswers?|[Tt]okens?|[Ss]tatus|[Cc]hannel|[Pp]roxy(?:ing)?|[Rr]elay|[Ff]orward(?:ing)?"
+    r"|[Rr]oute)\b"
+)
+"""Words of a request, and of what work in the background asks for, too: there they come behind the name of that work."""
+_OF_BACKGROUND = re.compile(
+    r"(?i:\b(?:(?P<asks>health\w*|heartbeats?|probes?|scrap\w+|leases?|watch\w*|discover\w*)"
+    r"|metrics?|telemetry|reload\w*|refresh\w*|sync\w*|plugins?|(?:de|un)?regist\w+|certificates?|budgets?|callbacks?"
+    r"|clean ?up|cron|background|scheduled|statistics|cache)\b)"
+)
+_WARNS = re.compile(
+    r"\bWARN\b|\[warn(?:ing)?\]|\blevel=\"?warn(?:ing)?\b|\"level\": ?\"warn(?:ing)?\"|\bWRN\b|\twarn(?:ing)?\t"
+    r"|^W\d{4} \d\d:|^\[WARNING\] +(?:\d+/|\()"
+)
+"""Level of a warning as programs in Go, Rust and C write it: those in Python write WARNING, and warn of harmless things."""
+_FAILS = re.compile(
+    r"\b(?:[Ff]ail(?:ed|ure|s|ing)|[Ee]rror(?:ed)?\b(?: \w+ing\b|:| occurred)|[Tt]imed? ?out|[Rr]efused|[Rr]eset by peer"
+    r"|[Uu]n(?:reach|avail)able|[Uu]nhealthy|[Uu]nable to|[Cc]ould not|[Rr]ejected|[Ee]xceed(?:s|ed)|[Aa]borted|[Dd]ropped"
+    r"|[Pp]anic\w*)\b"
+)
+_MENDS = re.compile(
+    r"(?i:\bretr(?:y|ies|ied|ying)\b(?! (?:attempts? )?(?:failed|exhausted))|ignor(?:e|ed|ing)|\bskip|fall(?:ing)? ?back"
+    r"|deprecat|default|optional|not (?:set|configured|enabled|specified)|disabled|recommend|\bwaiting\b|\bagain\b|backoff"
+    r"|reconnect|cancell?ed)"
+)
 
 
 @dataclass(slots=True)
@@ -111,6 +140,8 @@ class Candidate:
     answer: str = ""  # a request that was answered with 5xx, as the access log has it
     clock_s: float | None = None  # time of an answer, as `LogLine.clock_s`
     severity: Severity = "request"  # what its words say of the program
+    repeats: int = 0  # equal ones that were left out
+    warned: bool = False
 
     def shown(self) -> CandidateLine:
         return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
@@ -209,7 +240,36 @@ def severity_in_words(text: str) -> Severity:
         return "hang"
     if _ENDED.search(text):
         return "engine_death"
-    return "startup" if _NOT_STARTED.search(text) else "request"
+    if _NOT_STARTED.search(text):
+        return "startup"
+    return "degraded" if _is_of_background(text) else "request"
+
+
+def _is_of_background(text: str) -> bool:
+    work, request = _OF_BACKGROUND.search(text), _MAY_BE_OF_REQUEST.search(text)
+    if work is None or _OF_REQUEST.search(text) is not None:
+        return False
+    return request is None or (work["asks"] is not None and work.start() < request.start())
+
+
+def may_warn(raw: str) -> bool:
+    """True for a line that may be a warning; cheap, for many lines of a log."""
+    head = raw[:_LEVEL_WITHIN]
+    return "arn" in head or "WARN" in head or "WRN" in head or head[:1] == "W"
+
+
+def warns_of_failure(raw: str, text: str) -> bool:
+    """True for a warning of a program in Go, Rust or C that says that something failed and will not be tried again."""
+    if _WARNS.search(raw[:_LEVEL_WITHIN]) is None:
+        return False
+    text = text[:300]
+    return _FAILS.search(text) is not None and _MENDS.search(text) is None
+
+
+def severity_of_warning(text: str) -> Severity:
+    text = text[:300]
+    of_request = _OF_REQUEST.search(text) or _MAY_BE_OF_REQUEST.search(text)
+    return "request" if of_request is not None and not _is_of_background(text) else "degraded"
 
 
 def says_error(raw: str) -> bool:

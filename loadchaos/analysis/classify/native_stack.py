@@ -2,8 +2,8 @@
 
 They come after the line that names the fault, innermost frame first: torch's `frame #3:`, gdb's and the sanitizers'
 `#3 0x...`, glibc's `lib.so(symbol+0x8f)[0x...]`, glog's `@ 0x...`, UCX's `14 0x... f()`, TensorRT-LLM's
-`4 0x... f() + 204`, macOS's `4 lib.dylib  f() + 204`, Python's faulthandler, and what torch's own handler prints under
-`Segfault encountered`.
+`4 0x... f() + 204`, macOS's `4 lib.dylib  f() + 204`, Triton's `4# f() in /lib.so`, Python's faulthandler, and what
+torch's own handler prints under `Segfault encountered`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _NATIVE = re.compile(
     rf"|(?:PC: )?@ +{_HEX}(?: +(?:\d+|\(unknown\)))? +(?P<glog>\S.*?)\s*$"
     rf"|\d+ +{_HEX} (?P<ucx>.+?\)?) +(?P<ucx_lib>\S+):\d+\s*$"
     r"|\d+ +(?P<mac_lib>[A-Za-z_][\w.+-]*) {2,}(?P<mac>\S.*?) \+ \d+\s*$"
+    r"|\d+# (?P<boost>\S.*?)(?: at \S+| in (?P<boost_lib>/\S+))\s*$"
     rf"|\d+ +{_HEX} (?P<trt>\S.*?)(?: \+ \d+|\(\+{_HEX}\) \[{_HEX}\])\s*$"
 )
 _GO_CALL = re.compile(
@@ -77,9 +78,9 @@ class NativeStack:
         if found is None or (found["gdb"] and not _GDB_FRAME.search(text)):
             return False
         symbol = found["torch"] or found["gdb"] or found["glibc"] or found["glog"] or found["ucx"] or found["trt"] or ""
-        symbol = symbol or found["mac"] or ""
+        symbol = symbol or found["mac"] or found["boost"] or ""
         where = found["torch_lib"] or found["gdb_lib"] or found["gdb_file"] or found["asan_file"] or found["asan_lib"]
-        where = where or found["glibc_lib"] or found["ucx_lib"] or found["mac_lib"] or ""
+        where = where or found["glibc_lib"] or found["ucx_lib"] or found["mac_lib"] or found["boost_lib"] or ""
         frame = _frame(where, found["gdb_line"] or found["asan_line"] or "0", symbol, line_no)
         if frame is not None:
             self._keep(self.frames, frame)

@@ -104,6 +104,7 @@ class Signature:
     where: str = "line"
     quiet: bool = False
     loud: bool = False
+    doubtful: bool = False
     vague: bool = False
     text_below: bool = False
     weak: bool = False

@@ -60,6 +60,8 @@ class UnexplainedErrors:
             if line.loud:
                 place = line.place
                 name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
+                if line.warned and place is None:
+                    name, what = "unexplained_warning", "Warning in the log"
                 title = f"{what}: {self._normalised(line.text)}"
                 if line.answer:
                     name, title = _ANSWERS, f"Requests were answered with {line.answer}"
@@ -67,7 +69,7 @@ class UnexplainedErrors:
                 remedy = _OF_GATEWAY if of_gateway else (place.remedy if place is not None else "") or _REMEDY
                 shown, process = evidence(line.source, line.text, line.line), line.process or None
                 failure = Failure(name, line.severity, title, shown, line.at_ns or 0, process=process, remedy=remedy)
-                failure.clock_s = line.clock_s
+                failure.clock_s, failure.repeats = line.clock_s, line.repeats
                 self._count(failure)
 
     def _normalised(self, text: str) -> str:

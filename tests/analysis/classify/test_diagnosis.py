@@ -127,3 +127,53 @@ def test_diagnosis_counts_late_shutdown_lines_as_no_second_death() -> None:
     last = [line.partition("] ")[2] for line in log if line.startswith("(EngineCore") and "fatal error" not in line]
     _, found = diagnose([*log, *("INFO:     127.0.0.1:1 - stream closed" for _ in range(24_000)), *last])
     assert [f.id for f in found] == ["spec_sampler_top_k"]
+
+
+ROUTED = "2026-06-14 11:19:01  INFO flux_router: src/router.rs:88: request routed to http://10.0.0.4:8000"
+WARNED = "2026-06-14 11:20:{n:02d}  WARN flux_router: src/router.rs:91: {text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "severity"),
+    [
+        ("cannot free request {n}: it failed before", "unexplained_warning", "request"),
+        ("the flux could not be kept", "unexplained_warning", "degraded"),
+        ("the lease could not be kept", "error_in_background", "degraded"),
+    ],
+)
+def test_diagnosis_counts_warnings_of_failures_where_nothing_else_was_found(
+    text: str, name: str, severity: str
+) -> None:
+    warned = [WARNED.format(n=n, text=text.format(n=n)) for n in range(20, 32)]
+    _, found = diagnose([ROUTED, *warned, ROUTED])
+    assert [(f.id, f.severity, f.repeats, f.evidence.line) for f in found] == [(name, severity, 11, 2)]
+    _, with_error = diagnose(
+        [ROUTED, *warned, "2026-06-14 11:20:31 ERROR flux_router: src/router.rs:9: odd flux", ROUTED]
+    )
+    assert [f.id for f in with_error] == ["unexplained_error"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        WARNED.format(n=31, text="attempt 1 failed, retrying"),
+        WARNED.format(n=31, text="the flux is odd"),
+        "WARNING 06-14 11:20:31 [flux.py:7] Failed to import the flux",  # Python warns of harmless things
+    ],
+)
+def test_diagnosis_shows_no_warning_that_mends_itself_or_says_no_failure(line: str) -> None:
+    _, found = diagnose([ROUTED, line, ROUTED])
+    assert found == []
+
+
+def test_diagnosis_shows_no_warning_of_a_start() -> None:
+    start = "2026-06-14 11:18:01  INFO flux_router: src/main.rs:8: Starting"
+    _, found = diagnose([start, WARNED.format(n=1, text="failed to read the flux file"), *["step"] * 9])
+    assert found == []
+
+
+def test_error_of_a_program_that_was_asked_is_no_failed_start() -> None:
+    start, error = "2026-06-14 11:18:01  INFO flux: src/main.rs:8: Starting", "ERROR: no flux from the peer"
+    for lines, severity in (([start, error], "startup"), ([start, ROUTED, error], "request")):
+        _, found = diagnose([*lines, *["step"] * 20])
+        assert [f.severity for f in found] == [severity]

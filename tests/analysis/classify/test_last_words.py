@@ -269,3 +269,34 @@ def test_words_of_an_unknown_error_give_its_severity_unless_an_answer_follows(er
     assert [f.severity for f in classify_text("\n".join([*log, answer]))] == ["request"]
     many = [f"10:11AM ERR the event loop of part{'x' * n} stopped" for n in range(12)]
     assert {f.severity for f in classify_text("\n".join([*log, *many, *many[-1:] * 3, answer]))} == {"request"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "severity"),
+    [
+        ("the heartbeat of the fleet failed", "error_in_background", "degraded"),
+        ("the heartbeat of the fleet failed for request 7", "unexplained_error", "request"),
+        ("the watcher of the fleet failed: response ended", "error_in_background", "degraded"),
+        ("the flux failed", "unexplained_error", "request"),
+    ],
+)
+def test_error_of_the_background_is_no_failed_request(text: str, name: str, severity: str) -> None:
+    [failure] = classify_text(f"{SERVES}ERROR 01-05 12:00:00 [x.py:1] {text}\n" + "INFO: goes on\n" * 20)
+    assert (failure.id, failure.severity) == (name, severity)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (
+            "http.method=POST http.path=/v1/chat/completions http.status=503 duration=2ms",
+            "503 for /v1/chat/completions",
+        ),
+        ("latency=2.1s method=POST status=500 url=/v1/completions", "500 for /v1/completions"),
+        ("--> POST /v1/chat/completions 502 741ms", "502 for /v1/chat/completions"),
+        ("POST /api/chat 504 in 61041ms", "504 for /api/chat"),
+        ("method=GET path=/readyz status=503", ""),
+    ],
+)
+def test_refusals_in_pairs_and_of_node_programs_are_read(line: str, answer: str) -> None:
+    assert refusal(line) == answer
