@@ -113,7 +113,8 @@ def test_what_to_do_about_requests_that_were_not_sent_depends_on_why() -> None:
         return advice_text(CheckResult("load_delivered", "", actual, "unknown"))
 
     assert (
-        told("87.5% (7 of 8; 1 missed: no_slot)") == "use a larger max_in_flight or a lower rate: every slot was taken"
+        told("87.5% (7 of 8; 1 missed: no_slot)")
+        == "use a larger max_in_flight (--max-concurrency) or a lower rate: every slot was taken"
     )
     both = told("50.0% (8 of 16; 4 missed: no_slot, 4 missed: server_down)")
     assert both.endswith("every slot was taken; use a server that stays up, or run longer")

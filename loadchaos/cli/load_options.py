@@ -162,6 +162,7 @@ _OTHER_NAMES = {
     "--users": "--concurrency",
     "--time": "--run-time",
     "--port": "--target",
+    "--disable-tqdm": "--no-live",
     "--ready-check-timeout-sec": "--wait-ready",
 }
 """Options of other load tools, and ours for the same."""

@@ -374,10 +374,12 @@ def _questions(profile: Profile, *, asked: bool) -> Iterator[str]:
     if not asked:
         yield "  none: --no-questions"
         return
-    yield "  before the load, to the idle server: what answers are right and repeatable (--no-questions leaves them out)"
     parts = [(name, options) for name, options in profile.correctness if options is not None]
-    if beside := [f"{name} {_how_often(options)}" for name, options in parts]:
-        yield f"  beside the load: {', '.join(beside)}"
+    if not parts:
+        yield "  none beside the load; a load of a minute or more begins with a few answers of the idle server"
+        return
+    yield "  before the load, to the idle server: what answers are right and repeatable (--no-questions leaves them out)"
+    yield f"  beside the load: {', '.join(f'{name} {_how_often(options)}' for name, options in parts)}"
 
 
 def _how_often(options: Any) -> str:

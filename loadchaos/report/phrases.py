@@ -121,7 +121,7 @@ MISSED = {
 """Reasons for requests of the plan that were not sent."""
 
 _MISSED_ADVICE = {
-    "no_slot": "use a larger max_in_flight or a lower rate: every slot was taken",
+    "no_slot": "use a larger max_in_flight (--max-concurrency) or a lower rate: every slot was taken",
     "server_down": "use a server that stays up, or run longer",
     "stopped": "run longer, or plan fewer requests",
     "worker_lost": "look in locust.log for the reason why a load process was lost",
@@ -235,7 +235,7 @@ CHECKS = {
     "secret_words": CheckText(
         "answers that repeat their secret word", "look at one answer with curl: use a model that can repeat words"
     ),
-    "degeneration": CheckText("answers of more than one word", f"look at one answer with curl; {_RANDOM_WEIGHTS}"),
+    "degeneration": CheckText("readable answers", f"look at one answer with curl; {_RANDOM_WEIGHTS}"),
     "identical_requests": CheckText("identical requests at once", _LOGPROBS_DECIDE, "equal answers"),
     "cold_and_warm": CheckText("answers with a cold and a warm prefix cache", _LOGPROBS, "equal answers"),
     "alone_vs_load": CheckText(

@@ -185,7 +185,7 @@ class AnswerSigns(Detector):
                     unproved.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS[sign]}, {when}")
                 elif sign in IDS and n >= _TOLD_SHARE * whole:
                     notes.append(f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, {when}")
-        told = [NotJudged("degeneration", "answers of several words", "; ".join(unproved))] if unproved else []
+        told = [NotJudged("degeneration", "as the model answers when idle", "; ".join(unproved))] if unproved else []
         return [*told, *notes]
 
 

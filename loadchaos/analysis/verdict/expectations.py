@@ -21,6 +21,9 @@ from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Decision
 from loadchaos.core.units import COMPARISONS, measured_duration
 
+_LEAST_SHARE = 0.05
+"""A steady state of a smaller share of what is needed tells not how long a load has to be."""
+
 
 @dataclass(frozen=True)
 class ExpectationInputs:
@@ -243,10 +246,18 @@ def _too_short(name: latency_percentiles.LatencyName, n: int, answers: int, stea
     if steady is None or name.statistic == "max":
         return ""
     if few := name.too_few(round(n * steady.share), round(answers * steady.share)):
-        return f"{few} in the steady state, which has {steady.share:.0%} of the requests; run longer"
+        longer = _longer(answers, steady.share * n / latency_percentiles.FEWEST_SAMPLES[name.statistic])
+        return f"{few} in the steady state, which has {steady.share:.0%} of the requests; {longer}"
     if steady.seconds < (fewest_s := latency_percentiles.FEWEST_STEADY_S):
-        return f"the steady state is {steady.seconds:.1f} s long, {fewest_s:g} s are needed; run longer"
+        longer = _longer(answers, steady.seconds / fewest_s)
+        return f"the steady state is {steady.seconds:.1f} s long, {fewest_s:g} s are needed; {longer}"
     return ""
+
+
+def _longer(answers: int, share: float) -> str:
+    """Say how many requests are enough where `answers` gave this share of what is needed; with a fifth to spare."""
+    needed = math.ceil(0.12 * answers / share) * 10 if _LEAST_SHARE <= share < 1 else 0
+    return f"run longer, e.g. {needed:,} requests" if needed else "run longer"
 
 
 def _session_time(traffic: str, name: latency_percentiles.LatencyName, figures: ExpectationInputs) -> _Figure:

@@ -73,6 +73,8 @@ class Side:
     """Requests that failed, by traffic."""
     server: Mapping[str, str] = field(default_factory=dict)
     """Versions, flags and load, which must be equal for two runs to be comparable; empty: not known."""
+    incomplete: bool = False
+    """The run was stopped, or a part of its load was not sent."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
@@ -170,6 +172,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
         server=configured_server_of(folder, verdict),
+        incomplete=any(c.name in ("run", "load_delivered") and c.verdict != "pass" for c in verdict.checks),
     )
 
 
@@ -319,8 +322,8 @@ def _caveats(a: Side, b: Side) -> list[str]:
         for kind, why in s.run.answers.all_latency().void().items():
             caveats.append(f"{s.name}: {kind.upper()} means nothing: {why}")
         caveats += [f"{s.name}: {key} of the server are not known" for key, value in s.server.items() if not value]
-        if s.verdict == "unknown":
-            caveats.append(f"{s.name}: the verdict is unknown, so the run may be incomplete")
+        if s.incomplete:
+            caveats.append(f"{s.name}: the run was stopped, or a part of its load was not sent")
     if min(a.sent, b.sent) * 2 < max(a.sent, b.sent):
         caveats.append(f"the number of requests differs: {a.sent:,} and {b.sent:,}")
     return caveats

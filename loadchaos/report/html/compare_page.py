@@ -51,7 +51,7 @@ def headline(found: Comparison) -> str:
         return "too few answers to compare" if few else "no clear difference"
     parts = [f"worse in B: {_few(worse)}"] if worse else []
     parts += [f"better in B: {_few(better)}"] if better else []
-    return "; ".join(parts)
+    return f"between these two runs: {'; '.join(parts)}"
 
 
 def by_chance(found: Comparison) -> str:
@@ -116,7 +116,7 @@ def html(found: Comparison) -> str:
         a=found.a,
         b=found.b,
         headline=headline(found),
-        chance=by_chance(found),
+        chance=f"{by_chance(found)} {ONE_RUN_EACH}".strip(),
         changes=found.changes,
         caveats=[clean(c, 300) for c in found.caveats],
         head=_HEAD[1:],

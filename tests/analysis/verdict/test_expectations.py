@@ -130,9 +130,9 @@ def test_expectation_of_a_percentile_shows_its_interval() -> None:
     [
         ("ttft_p99 < 2s", SteadySpan(60.0, 0.8), "pass", ""),
         ("ttft_p99 < 2s", SteadySpan(60.0, 0.7), "unknown",
-         "p99 needs 300 samples in the steady state, which has 70% of the requests; run longer"),
+         "p99 needs 300 samples in the steady state, which has 70% of the requests; run longer, e.g. 520 requests"),
         ("ttft_p50 < 2s", SteadySpan(3.2, 0.7), "unknown",
-         "the steady state is 3.2 s long, 10 s are needed; run longer"),
+         "the steady state is 3.2 s long, 10 s are needed; run longer, e.g. 1,500 requests"),
         ("ttft_p50 < 2s", SteadySpan(0.0, 0.0), "unknown",
          "p50 needs 20 samples in the steady state, which has 0% of the requests; run longer"),
         ("itl_p50 < 2s", SteadySpan(60.0, 0.03), "unknown", "from 12 answers, 20 are needed in the steady state"),

@@ -141,15 +141,16 @@ def test_newcombe_interval_matches_the_published_example() -> None:
 
 
 def test_compare_lists_every_caveat() -> None:
-    other = a_side("b", sent=200, profile="q", seed=9, target="vllm 0.27.1", verdict="unknown", limited=True)
+    other = a_side("b", sent=200, profile="q", seed=9, target="vllm 0.27.1", incomplete=True, limited=True)
     caveats = " | ".join(compare.compare(a_side("a"), other).caveats)
     for doubt in (
         "the profile differs",
         "generator was the limit",
-        "unknown",
+        "a part of its load was not sent",
         "requests differs",
     ):
         assert doubt in caveats
+    assert compare.compare(a_side("a"), a_side("b", verdict="unknown")).caveats == (), "the figures are whole"
 
 
 def test_equal_loads_of_two_names_are_compared() -> None:
