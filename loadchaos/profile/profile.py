@@ -294,7 +294,7 @@ class Profile(ProfilePart):
                 found.append(f"{text}: {few}, and this load sends {requests}: a met limit will be unknown")
             elif name.statistic != "max" and seconds is not None and seconds < _ENOUGH * FEWEST_STEADY_S:
                 found.append(
-                    f"{text}: the load lasts {seconds:g} s, and a steady state of {FEWEST_STEADY_S:g} s is needed beside its "
+                    f"{text}: the load lasts {seconds:g} s, and a steady state of {FEWEST_STEADY_S:g} s is needed beside "
                     f"ramp-up and last answers: a met limit {'will' if seconds < FEWEST_STEADY_S else 'may'} be unknown"
                 )
         return found

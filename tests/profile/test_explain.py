@@ -231,7 +231,7 @@ def test_explain_counts_the_requests_of_branches(write: Write, after: int, branc
         (
             "[{rate: 100/s, requests: 400}]",
             "ttft_p99 <= 2s",
-            "the load lasts 4 s, and a steady state of 10 s is needed beside its ramp-up and last answers: a met limit will",
+            "the load lasts 4 s, and a steady state of 10 s is needed beside ramp-up and last answers: a met limit will",
         ),
         ("[{rate: 40/s, requests: 480}]", "ttft_p99 <= 2s", "a met limit may be unknown"),
         ("[{rate: 100/s, requests: 400}]", "ttft_max <= 2s", ""),
