@@ -102,6 +102,7 @@ def test_it_holds_no_tools_of_the_repository(installed: Path) -> None:
     assert list(installed.rglob("*grafana*")) == []
 
 
+@pytest.mark.slow
 def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_path: Path) -> None:
     first = loadchaos(installed, tmp_path, "init")
     assert first.returncode == 0, first.stderr

@@ -65,7 +65,7 @@ CAUSE: dict[Who, str] = {
     "request": "our request, which the server refuses",
     "policy": "a policy that somebody set, such as a filter, a quota or a budget",
     "gateway": "the gateway, or the server behind it",
-    "outside": "the machine, its network or limits, or a kill from outside: no server bug is known",
+    "outside": "the machine, its network or limits, or a kill from outside (no server bug is known)",
     "attack": "our own attack, not a server bug",
     "unknown": "not known",
 }

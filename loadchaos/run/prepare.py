@@ -50,7 +50,9 @@ _NO_METRICS = (
 )
 _POLL_S = 0.1
 _PROGRESS_S = 3.0
-_FIRST_QUESTIONS = 3
+_COLD_QUESTIONS = 3
+"""The first questions are not timed: a server may compile, and fill its caches."""
+_TIMED_QUESTIONS = 7
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
 _LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
@@ -123,16 +125,20 @@ class Preparation:
             self._print(await self._server.launch())
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
-        """Tell how long the questions take at most, by the first ones; on a terminal, how far it has come."""
+        """Tell how long the questions take at most, by some of them; on a terminal, how far it has come."""
         print_line, begin_s, printed_s, told = on_terminal(self._print), time.monotonic(), 0.0, False
+        warm: tuple[int, float] | None = None
         while True:
             await asyncio.sleep(_POLL_S)
             now_s, asked = time.monotonic(), self._server.asker.asked
-            if self._questions and not told and asked > _FIRST_QUESTIONS:
-                told, took_s = True, now_s - self._asked_since_s
-                most_s = math.ceil(took_s * self._questions / _FIRST_QUESTIONS)
-                first = f"the first {_FIRST_QUESTIONS} took {took_s:.1f} s"
-                self._print(f"the questions take at most about {describe_duration(most_s)}: {first}")
+            if warm is None and asked > _COLD_QUESTIONS:
+                warm = asked, now_s
+            if self._questions and not told and warm is not None and asked >= warm[0] + _TIMED_QUESTIONS:
+                told, n, took_s = True, asked - warm[0], now_s - warm[1]
+                most_s = math.ceil(took_s / n * max(0, self._questions - asked))
+                self._print(
+                    f"the questions take at most about {describe_duration(most_s)} more: {n} of them took {took_s:.1f} s"
+                )
             elif print_line is not None and now_s - max(begin_s, printed_s) > _PROGRESS_S:
                 printed_s, sent = now_s, client.reads + client.generations
                 asking = f"asked {asked} of at most {self._questions} questions"

@@ -88,7 +88,7 @@ def test_judge_names_a_killed_engine_core_with_only_echoes(history: History) -> 
     [failure] = verdict["failures"]
     assert (failure["id"], failure["lost_requests"]) == ("engine_core_proc_died", 3)
     assert "OOM killer" in failure["remedy"]
-    assert "a kill from outside: no server bug is known" in cause_text(Verdict.from_json(verdict).failures[0])
+    assert "a kill from outside (no server bug is known)" in cause_text(Verdict.from_json(verdict).failures[0])
 
 
 def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: History) -> None:

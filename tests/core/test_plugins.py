@@ -162,6 +162,7 @@ def test_example_package_sends_its_requests_and_attacks_its_server(tmp_path: Pat
     assert min(late) >= 0.2e9
 
 
+@pytest.mark.slow
 def test_broken_plugin_is_an_error_only_where_it_is_used(tmp_path: Path, python: Run) -> None:
     module = "from pathlib import Path\nPath('loaded').touch()\nraise RuntimeError('no such thing')\n"
     add(tmp_path / "site", "bad-plugin", module, payloads="poem = bad_plugin:X", dialects="odd = bad_plugin:Y")

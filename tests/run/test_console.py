@@ -34,6 +34,7 @@ def test_console_says_that_the_run_waits_for_the_server(start: Start, sim: Start
     assert run.verdict()["verdict"] == "fail"
 
 
+@pytest.mark.slow
 def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Start, for_long: Row) -> None:
     run = start("--duration", "3s", **for_long).loaded(1)
     url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.output, re.MULTILINE), "URL")[

@@ -134,6 +134,7 @@ def test_follower_adds_nothing_the_second_time(run_folder: RunFolder) -> None:
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: Start) -> None:
     growing.write(0.3)
     process = start(growing.folder, "--exporter-port", "0", "--no-live")

@@ -198,11 +198,11 @@ def of_a_hunt(home: Home) -> None:
 
 Place = Callable[[Home], None]
 PLACES: tuple[Place, ...] = (
-    of_a_run, of_the_metrics_page, of_a_probe, of_a_recording,
+    of_a_run, of_a_probe, of_a_recording,
 )  # fmt: skip
 SLOW_PLACES: tuple[Place, ...] = (
     of_a_schedule_with_its_messages, of_the_web_ui, of_a_capacity_search, of_a_suite, of_a_replay, of_a_minimisation,
-    of_a_bisection, of_a_hunt,
+    of_a_bisection, of_a_hunt, of_the_metrics_page,
 )  # fmt: skip
 
 

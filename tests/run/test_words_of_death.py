@@ -76,6 +76,7 @@ def test_words_in_some_answers_are_failures_of_these_requests(start: Start, form
         lives(run, 24, failed)
 
 
+@pytest.mark.slow
 def test_words_in_one_answer_of_an_open_load_hold_nothing_back(start: Start) -> None:
     with telling("500", lambda n, _: n == 10, token_s=0.03) as server:
         load = [{"rate": "10/s", "law": "constant", "for": "4s", "max_in_flight": 32}]

@@ -149,7 +149,7 @@ class Incident:
             if role == "engine_core" and sign != first and not self.echoes:
                 continue  # it went after its API server, which reported no death of an engine
             if sign is not None and self.process_ended:
-                title = f"The {label} process disappeared without a log line: killed from outside, or crashed"
+                title = f"The {label} process disappeared, and no line of a log says why"
                 remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
                 # An echo in the log is evidence with a line number; else only the sign is left.
                 shown = self.echoes[0].evidence if self.echoes else evidence("signs", sign)

@@ -133,6 +133,7 @@ class VirtualParts(SoakChild):
         """Leave the parts as they are: none of them was killed."""
 
 
+@pytest.mark.slow
 def test_service_of_a_week_tells_each_death_once_in_bounded_memory_and_disk(
     tmp_path: Path, webhook: tuple[str, list[str]]
 ) -> None:

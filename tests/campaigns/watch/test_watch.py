@@ -272,6 +272,7 @@ def test_watch_compares_the_commands_own_result_with_the_wire(server: EmbeddedSe
     assert "reported 9 of 9 ok" in (home / "report.html").read_text().partition("<dl>")[0], "on top of the page"
 
 
+@pytest.mark.slow
 def test_watch_ends_its_command_with_ctrl_c(server: EmbeddedServer, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.touch()

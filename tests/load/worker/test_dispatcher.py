@@ -236,6 +236,7 @@ def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Server, chil
     assert server.paths == []
 
 
+@pytest.mark.slow
 def test_workers_all_end_when_one_ledger_fails(server: Server, child: Child, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
