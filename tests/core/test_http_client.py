@@ -8,6 +8,7 @@ import socket
 import time
 import zlib
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -47,11 +48,15 @@ def huge(connection: socket.socket) -> None:
         connection.sendall(b"x" * (1 << 20))
 
 
+@cache
+def bomb() -> bytes:
+    packer = zlib.compressobj(1, wbits=31)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
+
+
 def gzip_bomb(connection: socket.socket) -> None:
     connection.recv(1 << 16)
-    packer = zlib.compressobj(1, wbits=31)
-    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
-    connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
+    connection.sendall(head(len(bomb()), "Content-Encoding: gzip") + bomb())
 
 
 def packed(connection: socket.socket) -> None:
@@ -70,7 +75,8 @@ def packed(connection: socket.socket) -> None:
     ],
 )
 async def test_bounded_request_ends_in_time_and_memory(answer: Handler, error: type[Exception]) -> None:
-    limit_s = 30.0 if error is http_client.TooLargeError else 2.0
+    limit_s = 60.0 if error is http_client.TooLargeError else 2.0
+    bomb()  # packing it is no part of the exchange
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     with ConnectionServer(answer) as server:
         async with http_client.client() as http:
