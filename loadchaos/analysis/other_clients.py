@@ -1,7 +1,7 @@
 """Requests of other clients during the load, by the server's counter of finished requests.
 
-Their latency and ours are those of both loads together: a limit of latency that is broken is then no fault of a server
-under the load that was asked.
+Latencies are then those of both loads: a broken limit does not show that the server is too slow for the load that was
+asked.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PER_QUESTION = 4
 
 
 class OtherClients(RowFold):
-    """Folds begin, question, run and metrics rows; `why` then tells what others sent. Several replicas are not judged:
-    behind a router that splits prefill and decode, two of them count one request.
+    """Folds begin, question, canary, run and metrics rows; `why` then tells what others sent. Several replicas are not
+    judged: behind a router that splits prefill and decode, two of them count one request.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ def explain(
         f"  {line}" for line in _numbered([f"{_phase(p, noun)}{_of_traffic(p)}{_warm_up(p)}" for p in profile.load])
     ]
     if any(phase.kind == "open" for phase in profile.load):
-        lines.append("  what is due while the most are in flight is not sent, and counts as missed")
+        lines.append("  a request that is due while the most are in flight is not sent, and counts as missed")
     if profile.warm_up:
         lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
     if ends_s is not None:
@@ -376,7 +376,7 @@ def _questions(profile: Profile, *, asked: bool) -> Iterator[str]:
         return
     parts = [(name, options) for name, options in profile.correctness if options is not None]
     if not parts:
-        yield "  none beside the load; a load of a minute or more begins with a few answers of the idle server"
+        yield "  none beside the load; before a long one, a few requests like its own to the idle server"
         return
     yield "  before the load, to the idle server: what answers are right and repeatable (--no-questions leaves them out)"
     yield f"  beside the load: {', '.join(f'{name} {_how_often(options)}' for name, options in parts)}"

@@ -35,8 +35,8 @@ from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, re
 from loadchaos.profile.target import Launch, Target
 from loadchaos.profile.traffic import BehaviourShare, Traffic
 
-_ENOUGH = 1.5
-"""A load of so many times the steady state that is needed has it, unless its answers are long."""
+_DOUBTFUL = 1.5
+"""A load shorter than so many times the steady state that is needed may not reach it, for its ramp-up and last answers."""
 _MOST_PHASES = 10_000
 Mechanism = Literal[
     "images", "speculative_decoding", "development_endpoints", "prefix_caching", "prefix_cache_hits", "preemption",
@@ -292,7 +292,7 @@ class Profile(ProfilePart):
             few = "" if requests is None else name.too_few(sys.maxsize if name.latency == "itl" else requests, requests)
             if few:
                 found.append(f"{text}: {few}, and this load sends {requests}: a met limit will be unknown")
-            elif name.statistic != "max" and seconds is not None and seconds < _ENOUGH * FEWEST_STEADY_S:
+            elif name.statistic != "max" and seconds is not None and seconds < _DOUBTFUL * FEWEST_STEADY_S:
                 found.append(
                     f"{text}: the load lasts {seconds:g} s, and a steady state of {FEWEST_STEADY_S:g} s is needed beside "
                     f"ramp-up and last answers: a met limit {'will' if seconds < FEWEST_STEADY_S else 'may'} be unknown"

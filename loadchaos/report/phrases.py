@@ -292,10 +292,6 @@ CHECKS = {
 """Text of `checks[].name`: by the whole id, else by its first word."""
 
 
-_FIGURE_END = re.compile(r" \(|, |: ")
-_MOST_LIMITS = 6
-
-
 def check_text(name: str) -> CheckText | None:
     if name in CHECKS:
         return CHECKS[name]
@@ -501,6 +497,10 @@ def passed_text(verdict: Verdict) -> str:
         (len(accepted), f"{plural(len(accepted), 'check')} accepted without a proof: {why}"),
     )
     return ", ".join(text for n, text in texts if n and verdict.sent)
+
+
+_FIGURE_END = re.compile(r" \(|, |: ")
+_MOST_LIMITS = 6
 
 
 def _is_limit(expected: str) -> bool:

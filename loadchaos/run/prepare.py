@@ -45,8 +45,8 @@ from loadchaos.server.discovery.server_config import Configured, configuration, 
 
 _GUESSES = "prompt lengths are guesses: the server has no /tokenize (--tokenizer DIR makes them exact)"
 _NO_METRICS = (
-    "{url}/metrics does not answer with 200, so that queue, KV cache, preemptions and requests of others are not seen; of a "
-    "server behind a gateway --admin-url gives them"
+    "{url}/metrics does not answer with 200, so that queue, KV cache, preemptions and requests of others are not seen; "
+    "behind a gateway, give the URL of the server itself as --admin-url"
 )
 _POLL_S = 0.1
 _PROGRESS_S = 3.0

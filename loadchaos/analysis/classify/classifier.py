@@ -24,12 +24,21 @@ from loadchaos.analysis.classify.last_words import (
     severity_of_warning,
     warns_of_failure,
 )
-from loadchaos.analysis.classify.match import TITLE_CHARS, Match, engine_of, for_engine, match_of, put_stack
+from loadchaos.analysis.classify.match import (
+    EVIDENCE_CHARS,
+    TITLE_CHARS,
+    Match,
+    engine_of,
+    for_engine,
+    match_of,
+    put_stack,
+)
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise, without_numbers
 from loadchaos.analysis.classify.prefixes import (
     ERROR_LEVELS,
     ISO_STAMP,
+    PREFIX_CHARS,
     TIME_KEYS,
     LogLine,
     clock,
@@ -57,7 +66,6 @@ __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text
 
 _LONGEST_LINE = 8_000
 """A dumped batch is megabytes, and some patterns take quadratic time. What names a failure stands at an end of a line."""
-_EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
 _INTRO = 3  # lines between an echo and the traceback that it introduces
@@ -86,7 +94,6 @@ _FINISHED = re.compile(r'finished, reason "(?:length|stop)"')  # a request of LM
 _STATISTICS = ("Avg prompt throughput", "Decode batch", "launch_slot_")  # of an engine that has served
 _JSON_TIME = re.compile(rf'"(?:{"|".join(map(re.escape, TIME_KEYS))})": ?"{ISO_STAMP.pattern}')
 _DEBUG_RECORD = re.compile(r'"(?:level|lvl|levelname)": ?"(?:debug|trace|DEBUG|TRACE)"')
-_STAMP_WITHIN = 160  # characters: prefixes of several transports
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
@@ -204,7 +211,7 @@ class _Position:
     @property
     def transport_s(self) -> float | None:
         """Time of a transport's ISO stamp or of a JSON record, as `LogLine.clock_s`; read only where a line has matched."""
-        found = ISO_STAMP.search(self.raw[:_STAMP_WITHIN]) or _JSON_TIME.search(self.raw)
+        found = ISO_STAMP.search(self.raw[:PREFIX_CHARS]) or _JSON_TIME.search(self.raw)
         return clock(found["day"], found["time"]) if found is not None else None
 
     @property
@@ -259,7 +266,7 @@ class Classifier:
         if state.doubtful_line and line_no - state.doubtful_line > _LIVES_ON:
             state.settle_doubts(doubtful=True)
         if idle and not self._live and (answer := refusal(line)):  # a run knows the answers itself
-            text, clock_s = line[:_EVIDENCE], time_of(line)
+            text, clock_s = line[:EVIDENCE_CHARS], time_of(line)
             self.loud.append(Candidate(source, line_no, text, "", 0, at_ns, loud=True, answer=answer, clock_s=clock_s))
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return hangs  # nine lines in ten end here
@@ -306,7 +313,7 @@ class Classifier:
         if still is None or (signature := self._signatures.get(STANDSTILL)) is None:
             return []
         values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
-        shown = evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line)
+        shown = evidence(position.source, still.text[:EVIDENCE_CHARS].rstrip(), still.line)
         line_at = text._replace(clock_s=still.since_s)
         match = match_of(signature, values, line_at, shown, None, self._signatures)
         match.at_ns = position.at_ns
@@ -316,9 +323,9 @@ class Classifier:
         still.match.title = match.title  # without effect once a failure was made of it
         return []
 
-    def of_start(self, found: Sequence[Failure], source: str) -> list[Failure]:
-        """`found` in a log that ended. A failed request needs a program that was asked: one that began in this log, and
-        that nothing shows to serve, failed to start.
+    def as_failed_start(self, found: Sequence[Failure], source: str) -> list[Failure]:
+        """Make failed requests a failed start where nothing asked the program: it began in this log, and no line shows that
+        it serves. Call it at the end of the log.
         """
         state = self._sources.get(source)
         if state is None or not state.is_starting(state.last_line):
@@ -345,7 +352,7 @@ class Classifier:
             if known or 'File "' in text or ANSWER.search(raw):
                 return []
             if may_say_error(line):
-                found = [Candidate(source, n, text[:_EVIDENCE], line.writer, 0, loud=True)]
+                found = [Candidate(source, n, text[:EVIDENCE_CHARS], line.writer, 0, loud=True)]
         return found
 
     def _quotes_a_traceback(self, line: str) -> bool:
@@ -545,7 +552,7 @@ class Classifier:
         ):
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
         for match in trace.introduced_by:
-            match.evidence = replace(match.evidence, text=f"{match.evidence.text} <- {line.text}"[:_EVIDENCE])
+            match.evidence = replace(match.evidence, text=f"{match.evidence.text} <- {line.text}"[:EVIDENCE_CHARS])
         found = self._scan(line, position, trace)
         found += self._in_frames(trace, line, position)
         if any(m.role in ("cause", "echo") for m in found):
@@ -571,7 +578,7 @@ class Classifier:
         match = self._match(signature, None, line, position, trace)
         if trace.frames and (frame := trace.frames[-1]).code and _NAMELESS.match(trace.message):
             text = f"{match.evidence.text} <- {frame.where}: {frame.code}"
-            match.evidence = replace(match.evidence, text=text[:_EVIDENCE])
+            match.evidence = replace(match.evidence, text=text[:EVIDENCE_CHARS])
         # A program that serves printed it, and went on.
         printed = not trace.logged and position.state.served and not trace.ends_its_process
         printed = printed and trace.exception not in PASSING_ON
@@ -583,7 +590,7 @@ class Classifier:
         line_no, state = position.line_no, position.state
         for match in writer.causes:
             if match.signature.text_below and line_no == match.line + 1 and (match.evidence.text or "").endswith(":"):
-                match.evidence = replace(match.evidence, text=f"{match.evidence.text} {line.text}"[:_EVIDENCE])
+                match.evidence = replace(match.evidence, text=f"{match.evidence.text} {line.text}"[:EVIDENCE_CHARS])
                 match.title = f"{match.title.rstrip(':')}: {normalise(line.text)[:TITLE_CHARS]}"
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
@@ -640,7 +647,7 @@ class Classifier:
             first.repeats += 1
 
     def _warning(self, line: LogLine, position: _Position) -> Candidate:
-        text = line.text.strip()[:_EVIDENCE]
+        text = line.text.strip()[:EVIDENCE_CHARS]
         word = Candidate(position.source, position.line_no, text, line.writer, 0, position.at_ns, loud=True)
         word.clock_s, word.severity, word.warned = line.clock_s, severity_of_warning(line.text), True
         word.place = self._signatures.place(line.text)
@@ -722,7 +729,7 @@ class Classifier:
             signature,
             {**position.state.facts, **groups} if with_facts else groups,
             line,
-            evidence(position.source, shown[:_EVIDENCE].rstrip(), position.line_no),
+            evidence(position.source, shown[:EVIDENCE_CHARS].rstrip(), position.line_no),
             trace,
             self._signatures,
         )
@@ -766,7 +773,7 @@ def _name_of_record(word: Candidate, found: Sequence[Match]) -> None:
     cause = next((m for m in found if m.role == "cause"), None)
     if cause is not None:
         word.loud = False
-        cause.evidence = replace(cause.evidence, text=f"{word.text} <- {cause.evidence.text}"[:_EVIDENCE])
+        cause.evidence = replace(cause.evidence, text=f"{word.text} <- {cause.evidence.text}"[:EVIDENCE_CHARS])
 
 
 def _ends(text: str) -> str:
@@ -810,7 +817,7 @@ def classify_text(text: str, *, source: str = "") -> list[Failure]:
     errors = UnexplainedErrors()
     errors.add_exceptions(leftover)
     errors.add_lines(classifier.take_loud())
-    return classifier.of_start(found + errors.beside(found), source)
+    return classifier.as_failed_start(found + errors.beside(found), source)
 
 
 def _is_words(failure: Failure) -> bool:

@@ -170,7 +170,7 @@ class Diagnosis:
             self._errors.add_lines(self._classifier.last_words.raised(self._source, self.lines))
             if not self._errors.kinds and self.lines <= EXCERPT:
                 self._errors.add_lines(self._classifier.error_of_excerpt(self._excerpt, self._source))
-        found = self._classifier.of_start(found + self._errors.beside(found), self._source)
+        found = self._classifier.as_failed_start(found + self._errors.beside(found), self._source)
         found.sort(key=lambda f: (severity_rank(f.severity), f.evidence.line))
         return found
 

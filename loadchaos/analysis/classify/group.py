@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.classify.last_words import writer_distance
-from loadchaos.analysis.classify.match import Match, near
+from loadchaos.analysis.classify.match import EVIDENCE_CHARS, Match, near
 from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
@@ -14,7 +14,6 @@ from loadchaos.core.model import Severity
 _ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
 PASSING_ON = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")
 """Exceptions that only pass another one on."""
-_EVIDENCE = 2_000
 _SAME_LINES = 2  # a panic is a line with its place and one with its text
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
@@ -113,7 +112,7 @@ def _unknown_roots(life: Sequence[Match]) -> dict[int, Match]:
     for chain, match in wraps.items():
         root, said = roots[chain], f" -> {match.evidence.text}"
         if root is not match and said not in (root.evidence.text or ""):
-            root.evidence = replace(root.evidence, text=f"{root.evidence.text}{said}"[:_EVIDENCE])
+            root.evidence = replace(root.evidence, text=f"{root.evidence.text}{said}"[:EVIDENCE_CHARS])
     return roots
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, LogLine
+from loadchaos.analysis.classify.prefixes import ERROR_LEVELS, PREFIX_CHARS, LogLine
 from loadchaos.analysis.classify.python_stack import EXCEPTION_NAME
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
@@ -24,7 +24,7 @@ _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
 _MOST_SHOWN = 3
 _LONGEST = 400
-_LEVEL_WITHIN = 160  # characters: prefixes of several transports
+_WARNING_CHARS = 300  # of a warning that are judged
 _BEFORE_API = 30  # for what the API server only logged: request errors, most of the time
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
@@ -225,7 +225,7 @@ def _ends_a_start(text: str) -> bool:
 
 def is_quiet(line: LogLine) -> bool:
     """True for a line that says itself that it is no error, by its level or in its words."""
-    return line.level in QUIET_LEVELS or _HARMLESS.search(line.text[:300]) is not None
+    return line.level in QUIET_LEVELS or _HARMLESS.search(line.text[:_WARNING_CHARS]) is not None
 
 
 def may_say_error(line: LogLine) -> bool:
@@ -235,7 +235,7 @@ def may_say_error(line: LogLine) -> bool:
 
 def severity_in_words(text: str) -> Severity:
     """Severity in the words of an error; `startup` holds in its first lines, `engine_death` where it answers no more."""
-    text = text[:300]
+    text = text[:_WARNING_CHARS]
     if _HANGS.search(text):
         return "hang"
     if _ENDED.search(text):
@@ -254,20 +254,20 @@ def _is_of_background(text: str) -> bool:
 
 def may_warn(raw: str) -> bool:
     """True for a line that may be a warning; cheap, for many lines of a log."""
-    head = raw[:_LEVEL_WITHIN]
+    head = raw[:PREFIX_CHARS]
     return "arn" in head or "WARN" in head or "WRN" in head or head[:1] == "W"
 
 
 def warns_of_failure(raw: str, text: str) -> bool:
     """True for a warning of a program in Go, Rust or C that says that something failed and will not be tried again."""
-    if _WARNS.search(raw[:_LEVEL_WITHIN]) is None:
+    if _WARNS.search(raw[:PREFIX_CHARS]) is None:
         return False
-    text = text[:300]
+    text = text[:_WARNING_CHARS]
     return _FAILS.search(text) is not None and _MENDS.search(text) is None
 
 
 def severity_of_warning(text: str) -> Severity:
-    text = text[:300]
+    text = text[:_WARNING_CHARS]
     of_request = _OF_REQUEST.search(text) or _MAY_BE_OF_REQUEST.search(text)
     return "request" if of_request is not None and not _is_of_background(text) else "degraded"
 
@@ -289,12 +289,12 @@ def is_suspicious(line: str) -> bool:
 def rank_of(line: LogLine) -> tuple[int, bool]:
     """Rank a line, and tell whether it is loud; 0 for no candidate."""
     text = line.text
-    if not text.strip() or text[0] in " \t" or _HARMLESS.search(text[:300]):
+    if not text.strip() or text[0] in " \t" or _HARMLESS.search(text[:_WARNING_CHARS]):
         return 0, False
     loud = line.level in ERROR_LEVELS or _MARKED.search(text[:120]) is not None
     if line.level in QUIET_LEVELS:
         return 0, False
-    if _NATIVE.search(text[:300]):
+    if _NATIVE.search(text[:_WARNING_CHARS]):
         return _FATAL, loud
     if _EXCEPTION.match(text):
         return _RAISED, loud
@@ -302,7 +302,7 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
         return _CRITICAL if line.level == "CRITICAL" else _LOGGED, True
     if _ERROR_FIRST.match(text):
         return _LOGGED, not line.level and text[0] == "E"
-    return (_SAID, False) if _WORDED.search(text[:300]) else (0, False)
+    return (_SAID, False) if _WORDED.search(text[:_WARNING_CHARS]) else (0, False)
 
 
 def best(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -16,6 +16,7 @@ from loadchaos.core.model import Severity
 
 _LINES_A_SECOND = 50  # where a log has no clock at all
 TITLE_CHARS = 240
+EVIDENCE_CHARS = 2_000
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _ENGINE_PATH = re.compile(r"(?:^|[/.])(vllm|sglang|lmdeploy|tensorrt_llm|text_generation_server|mlx_lm)/")
 _ENGINES = {

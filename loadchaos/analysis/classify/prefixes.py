@@ -81,6 +81,7 @@ TIME_KEYS = (
     "start_time", "date", "Time", "Timestamp", "@t",
 )  # fmt: skip
 """Keys of the time of a JSON log record."""
+PREFIX_CHARS = 160  # at the begin of a line: prefixes of several transports
 ISO_STAMP = re.compile(r"\b(?P<year>\d{4})-(?P<day>\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?")
 ERROR_LEVELS = ("ERROR", "CRITICAL")
 TEXT_KEYS = (

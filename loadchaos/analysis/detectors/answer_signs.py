@@ -34,8 +34,8 @@ _UNPROVED_SHARES = {_WORD: 0.2, "exclamation_run": _TOLD_SHARE, "token_pairs": _
 """With so many answers that have the sign, idle as under load, a degenerate text is not told from a right one."""
 _UNPROVED_ALONE = {**_UNPROVED_SHARES, _WORD: _TOLD_SHARE, "repeated_token": 0.2, "replacement_character": 0.2}
 """The same where no answer of the idle server says how this model writes."""
-_BEHIND_END = "behind_end"
-"""No sign: the request ignored the end of the text (`ignore_eos`), behind which any model may repeat itself."""
+_IGNORES_EOS = "ignores_eos"
+"""Not a sign of the text: its request had `ignore_eos`. After the end of its text any model may repeat itself."""
 _STRUCTURE = "chunk_id_changes"
 """A sign of the protocol and not of the text: where the reference has none, one is enough."""
 IDS = {
@@ -68,7 +68,7 @@ class _Share:
     idle: int = 0
     reference: int = 0
     later: int = 0
-    behind_end: int = 0
+    past_end: int = 0
     window: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
     suspects: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     abnormal: str = ""
@@ -103,7 +103,7 @@ class AnswerSigns(Detector):
         traffic = self._traffics[str(row["traffic"])]
         traffic.idle += 1
         self._learn_ratio(traffic, row.get("text_ratio"))
-        for sign in {*(row.get("signs") or ())} - {_BEHIND_END}:
+        for sign in {*(row.get("signs") or ())} - {_IGNORES_EOS}:
             traffic.shares[sign].idle += 1
 
     def on_end(self, row: EndRow) -> None:
@@ -117,10 +117,10 @@ class AnswerSigns(Detector):
             self._learn_ratio(traffic, ratio)
         elif ratio is not None and traffic.high and not traffic.low * _LOWER <= ratio <= traffic.high * _HIGHER:
             signs.add(_RATIO)
-        behind_end = _BEHIND_END in signs
-        signs.discard(_BEHIND_END)
+        past_end = _IGNORES_EOS in signs
+        signs.discard(_IGNORES_EOS)
         for sign in signs | traffic.shares.keys() if signs or traffic.shares else ():
-            traffic.shares[sign].behind_end += behind_end and sign in signs
+            traffic.shares[sign].past_end += past_end and sign in signs
             self._count(name, traffic, sign, row, there=sign in signs)
 
     @staticmethod
@@ -175,7 +175,7 @@ class AnswerSigns(Detector):
         notes, unproved = [], []
         for name, traffic in sorted(self._traffics.items()):
             for sign, share in sorted(traffic.shares.items()):
-                own = share.reference + share.later - share.behind_end
+                own = share.reference + share.later - share.past_end
                 strict = not traffic.idle and own >= _UNPROVED_ALONE.get(sign, 2) * traffic.answers
                 n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
                 when = "idle as under load" if traffic.idle else "and no answer of the idle server was compared"

@@ -22,7 +22,7 @@ from loadchaos.core.model import Decision
 from loadchaos.core.units import COMPARISONS, measured_duration
 
 _LEAST_SHARE = 0.05
-"""A steady state of a smaller share of what is needed tells not how long a load has to be."""
+"""A steady state with a smaller share of what is needed does not tell how many requests are enough."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ExpectationInputs:
     host: Sequence[str] = ()
     """Reasons why loadchaos lacked CPU time: a broken limit of latency may be due to them."""
     others: str | None = None
-    """Requests of other clients during the load: a broken limit of latency may be due to it."""
+    """Requests of other clients during the load: a broken limit of latency may be due to them."""
     warm: str | None = None
     """Reason why latency is too good: the prefix cache had the prompts before the load."""
     steady: SteadySpan | None = None
@@ -97,9 +97,9 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
     ):
         decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
     if decision == "fail" and (expected.name == "goodput" or latency_percentiles.parse(expected.name) is not None):
-        why = [f"on the machine of loadchaos {' and '.join(figures.host)}"] if figures.host else []
-        if why := [*why, *([figures.others] if figures.others else [])]:
-            decision, actual = "unknown", f"{actual}, but {' and '.join(why)}"
+        host = f"on the machine of loadchaos {' and '.join(figures.host)}" if figures.host else None
+        if why := " and ".join(filter(None, (host, figures.others))):
+            decision, actual = "unknown", f"{actual}, but {why}"
     if figure.doubt:
         actual = f"{actual}, {'although' if decision == 'fail' else 'but'} {figure.doubt}"
     return CheckResult(expected.full_name, rule, actual, decision)

@@ -238,7 +238,7 @@ class EndRow(_RequestRow):
     signs: NotRequired[
         Annotated[
             Sequence[str],
-            "unusual properties of the text, judged by their share; `behind_end`: `ignore_eos` was asked",
+            "unusual properties of the text, judged by their share; `ignores_eos`: its request had `ignore_eos`",
         ]
     ]
     text_ratio: NotRequired[

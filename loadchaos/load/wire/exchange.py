@@ -361,8 +361,8 @@ class Exchange:
         if detail.get("no_text") and row["finish_reason"] == "length" and _demands_call(self.request.body):
             row["detail"] = {**{k: v for k, v in detail.items() if k != "no_text"}, "call_cut": True}
             found = [sign for sign in found if sign != "no_text"]
-        if found and _IGNORES_END.search(self.request.body):
-            found.append("behind_end")
+        if found and _IGNORES_EOS.search(self.request.body):
+            found.append("ignores_eos")
         if found:
             row["signs"] = found
         if (ratio := text_ratio(text)) is not None:
@@ -569,7 +569,7 @@ class Exchange:
 _NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
 
 
-_IGNORES_END = re.compile(rb'"ignore_eos"\s*:\s*true')
+_IGNORES_EOS = re.compile(rb'"ignore_eos"\s*:\s*true')
 
 
 def _demands_call(body: bytes) -> bool:

@@ -16,8 +16,7 @@ _JUDGEMENT = {
     "void": "means nothing",
 }
 
-
-ONE_RUN_EACH = (
+_ONE_RUN_EACH = (
     "One run of each: the intervals leave out what differs from run to run, which loadchaos run --repeat 5 measures."
 )
 
@@ -40,7 +39,7 @@ def text(found: Comparison) -> str:
             "Throughput and efficiency, without intervals",
             *columns([("", "A", "B", "change"), *figures]),
         ]
-    return "\n".join([*lines, "", *([chance] if (chance := by_chance(found)) else []), ONE_RUN_EACH])
+    return "\n".join([*lines, "", *([chance] if (chance := by_chance(found)) else []), _ONE_RUN_EACH])
 
 
 def headline(found: Comparison) -> str:
@@ -116,7 +115,7 @@ def html(found: Comparison) -> str:
         a=found.a,
         b=found.b,
         headline=headline(found),
-        chance=f"{by_chance(found)} {ONE_RUN_EACH}".strip(),
+        chance=f"{by_chance(found)} {_ONE_RUN_EACH}".strip(),
         changes=found.changes,
         caveats=[clean(c, 300) for c in found.caveats],
         head=_HEAD[1:],

@@ -32,8 +32,9 @@ from loadchaos.report.headline import REFUSED
 from loadchaos.report.phrases import is_server_fault
 
 OF_PROFILE = "the profile's"
-_MOST_OF_PROFILE = 200
 """Begin of the names of facts that are the load and not the server."""
+_SHOWN_OF_PROFILE = 200
+"""Characters of a part of two profiles up to which both are shown; of longer ones only that they differ."""
 PAST = "trend-past.jsonl"
 """File with one line per deleted run, so that its figures stay in the trend."""
 _BASELINE_RUNS = 7
@@ -333,6 +334,6 @@ def marks_of(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     for key in dict.fromkeys([*before, *after]):
         a, b = before.get(key), after.get(key)
         if a != b and "" not in (a, b):
-            long = key.startswith(OF_PROFILE) and len(f"{a}{b}") > _MOST_OF_PROFILE
+            long = key.startswith(OF_PROFILE) and len(f"{a}{b}") > _SHOWN_OF_PROFILE
             found.append(f"{key} changed" if long else f"{key}: {clean(a or 'none', 120)} → {clean(b or 'none', 120)}")
     return found

@@ -84,6 +84,6 @@ def test_signs_that_no_idle_answer_explains_leave_the_text_unjudged(sign: str, s
 
 
 def test_text_behind_its_end_may_repeat_itself() -> None:
-    (note,) = fold([["repeated_token", "behind_end"]] * 160).finish()
-    assert "repeat one token" in str(note) and "behind_end" not in str(note)
-    assert fold([["behind_end"]] * 160).finish() == []
+    (note,) = fold([["repeated_token", "ignores_eos"]] * 160).finish()
+    assert "repeat one token" in str(note) and "ignores_eos" not in str(note)
+    assert fold([["ignores_eos"]] * 160).finish() == []

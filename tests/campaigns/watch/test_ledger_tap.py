@@ -320,4 +320,4 @@ def test_answer_behind_its_end_is_marked(log: Log) -> None:
             client.sendall(asked(max_tokens=64, **more))
             log.ends(1 + bool(more))
     signs = [set(row["signs"]) for row in log.ends(2)]
-    assert signs == [{"repeated_token", "one_word"}, {"repeated_token", "one_word", "behind_end"}]
+    assert signs == [{"repeated_token", "one_word"}, {"repeated_token", "one_word", "ignores_eos"}]
